@@ -15,7 +15,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, 
 
 
 def bounded_names(directory: Path, ending: str) -> list[str]:
-    """The names with this ending in their order, none where there is no such directory."""
+    """Return the names with this ending in their order, none where there is no such directory."""
     names: list[str] = []
     size = holes = 0
     try:
@@ -38,7 +38,7 @@ def bounded_names(directory: Path, ending: str) -> list[str]:
 
 
 def open_file(path: Path) -> int:
-    """A descriptor of a regular file of a run directory, never by a symbolic link; waits for no FIFO."""
+    """Return a descriptor of a regular file of a run directory, never by a symbolic link; waits for no FIFO."""
     try:
         descriptor = os.open(path, _READ)
     except FileNotFoundError:

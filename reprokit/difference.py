@@ -83,19 +83,19 @@ class Difference:
         return Verdict.NOT_RECORDED
 
     def leaves(self) -> Iterator[Difference]:
-        """Every leaf in causal order."""
+        """Yield every leaf in causal order."""
         if self.judged is not None:
             yield self
         for child in self.children:
             yield from child.leaves()
 
     def first(self) -> Difference | None:
-        """The first leaf in causal order that differs, by role: where to look for the cause."""
+        """Return the first leaf in causal order that differs, by role: where to look for the cause."""
         differing = (leaf for leaf in self.leaves() if leaf.verdict.differs)
         return min(differing, key=lambda leaf: leaf.role.value, default=None)
 
     def first_tolerated(self) -> Difference | None:
-        """The first leaf in causal order whose bits differ within the tolerance that was asked for."""
+        """Return the first leaf in causal order whose bits differ within the tolerance that was asked for."""
         return next((leaf for leaf in self.leaves() if leaf.verdict is Verdict.TOLERATED), None)
 
 
@@ -107,12 +107,12 @@ def overall(tree: Difference) -> Verdict:
 
 
 def group(name: str, children: tuple[Difference, ...], detail: str = "") -> Difference:
-    """A node whose verdict follows from its children, which stand in causal order."""
+    """Return a node whose verdict follows from its children, which stand in causal order."""
     return Difference(name, children=children, detail=detail)
 
 
 def compared(name: str, left: str, right: str, meaning: str = "", *, same: bool | None = None) -> Difference:
-    """A leaf for two values: different unless they are the same; an empty one was not recorded."""
+    """Return a leaf for two values: different unless they are the same; an empty one was not recorded."""
     if not left and not right:
         return Difference(name, Verdict.NOT_RECORDED)
     if not left or not right:
@@ -130,25 +130,25 @@ def different(
     figures: Mapping[str, Any] | None = None,
     lacking: Side | None = None,
 ) -> Difference:
-    """A leaf for what differs, whose meaning is a sentence that names it and says its values."""
+    """Return a leaf for what differs, whose meaning is a sentence that names it and says its values."""
     return Difference(name, verdict, left, right, meaning, figures=figures or {}, is_sentence=True, lacking=lacking)
 
 
 def missing(name: str, left: str, right: str, meaning: str = "") -> Difference:
-    """A leaf for what only one side has."""
+    """Return a leaf for what only one side has."""
     side = "left" if left else "right"
     meaning = meaning or f"only the {side} run has it"
     return Difference(name, Verdict.MISSING, left, right, meaning, lacking=lacking(left, right))
 
 
 def lacking(left: object, right: object) -> Side | None:
-    """Which of two sides has nothing where the other has something."""
+    """Return which of two sides has nothing where the other has something."""
     if bool(left) == bool(right):
         return None
     return "right" if left else "left"
 
 
 def information(name: str, left: str, right: str, meaning: str = "", *, can_change_results: bool = False) -> Difference:
-    """A leaf that is shown and never compared."""
+    """Return a leaf that is shown and never compared."""
     absent = lacking(left, right)
     return Difference(name, Verdict.INFORMATION, left, right, meaning, can_change_results, lacking=absent)

@@ -124,14 +124,14 @@ def named(name: str) -> Dtype:
 
 @lru_cache(maxsize=64)
 def native_format(dtype: Dtype) -> Any:
-    """The struct rka_format of a type."""
+    """Return the struct rka_format of a type."""
     ffi, _ = native.artifacts()
     fields = ("kind", "size", "bits", "parts", "exponent_bits", "mantissa_bits", "bias", "specials", "exponents_only")
     return ffi.new("struct rka_format *", {field: int(getattr(dtype, field)) for field in fields})
 
 
 def shown(dtype: Dtype, element: bytes, *, exact: bool = False) -> str:
-    """An element (little-endian) as text; exact: with its bits, where texts alone do not tell two apart."""
+    """Return an element (little-endian) as text; exact: with its bits, where texts alone do not tell two apart."""
     if dtype.kind == RAW:
         return _shown_raw(element)
     codes = [
@@ -142,7 +142,7 @@ def shown(dtype: Dtype, element: bytes, *, exact: bool = False) -> str:
 
 
 def decoded(dtype: Dtype, code: int) -> float:
-    """The number that these bits of a floating-point type stand for."""
+    """Return the number that these bits of a floating-point type stand for."""
     return float(native.artifacts()[1].rka_decode(native_format(dtype), code))
 
 

@@ -30,7 +30,7 @@ class ReprokitError(Exception):
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says, in one line; its type where it says nothing, as MemoryError does."""
+    """Return what an exception says, in one line; its type where it says nothing, as MemoryError does."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
 

@@ -122,14 +122,14 @@ class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def counts(content: FindingsFile | None) -> dict[str, int] | None:
-    """How many findings there are of each verdict; None of a run that was not profiled."""
+    """Return how many findings there are of each verdict; None of a run that was not profiled."""
     if content is None:
         return None
     return {verdict: sum(one.verdict == verdict for one in content.findings) for verdict in VERDICTS}
 
 
 def in_words(content: FindingsFile) -> str:
-    """The same in one line."""
+    """Return the same in one line."""
     told = [f"{number} {WORDS[verdict]}" for verdict, number in (counts(content) or {}).items() if number]
     return ", ".join(told) or "no findings"
 
@@ -140,7 +140,7 @@ def write(directory: Path, content: FindingsFile) -> None:
 
 
 def read(run: RunDirectory) -> FindingsFile | None:
-    """The findings of a run; None of one that was not profiled."""
+    """Return the findings of a run; None of one that was not profiled."""
     if not run.has(rundir.FINDINGS):
         return None
     return run.decode(rundir.FINDINGS, FindingsFile, MAX_BYTES)

@@ -117,7 +117,7 @@ class _FactsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(directory: Path | None = None) -> tuple[Fact, ...]:
-    """All facts, in the order of their files' names."""
+    """Return all facts, in the order of their files' names."""
     place = PROFILES if directory is None else directory
     facts: dict[str, Fact] = {}
     for path in sorted(place.glob("*.toml")):
@@ -158,7 +158,7 @@ def matching_operator(
 
 
 def matching_function(facts: Iterable[Fact], name: str, version: str = "", *, device: str = "") -> tuple[Fact, ...]:
-    """The facts about a function, by its qualified name; a device only where all that runs does so on it."""
+    """Return the facts about a function, by its qualified name; a device only where all that runs does so on it."""
     return tuple(
         fact for fact in facts if _names(fact.match.functions, name) and fact.applies(version=version, device=device)
     )
@@ -167,7 +167,7 @@ def matching_function(facts: Iterable[Fact], name: str, version: str = "", *, de
 def matching_setting(
     facts: Iterable[Fact], name: str, value: object, version: str = "", *, device: str = ""
 ) -> tuple[Fact, ...]:
-    """The facts about a setting that has this value."""
+    """Return the facts about a setting that has this value."""
     return tuple(
         fact
         for fact in facts
@@ -178,19 +178,19 @@ def matching_setting(
 
 
 def matching_variable(facts: Iterable[Fact], name: str) -> tuple[Fact, ...]:
-    """The facts about an environment variable."""
+    """Return the facts about an environment variable."""
     return tuple(fact for fact in facts if _names(fact.match.variables, name))
 
 
 def search(facts: Iterable[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
-    """The facts in which every word occurs, those first where it is in the name."""
+    """Return the facts in which every word occurs, those first where it is in the name."""
     wanted = [word.casefold() for word in words]
     found = [fact for fact in facts if all(word in _text(fact) for word in wanted)]
     return tuple(sorted(found, key=lambda fact: -sum(word in _name(fact) for word in wanted)))
 
 
 def document(fact: Fact) -> dict[str, Any]:
-    """A fact as JSON has it."""
+    """Return a fact as JSON has it."""
     built: dict[str, Any] = msgspec.to_builtins(fact)
     return {"framework": fact.framework, **built}
 
@@ -203,7 +203,7 @@ def near(facts: Iterable[Fact], name: str) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> tuple[Fact, ...]:
-    """The facts of one file."""
+    """Return the facts of one file."""
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise KnowledgeError(f"{path}: larger than {LARGEST_FILE} bytes; no file of facts is")
@@ -230,7 +230,7 @@ def _located(message: str, raw: Mapping[str, Any]) -> str:
 
 
 def _mistakes(fact: Fact, framework: str) -> Iterator[str]:
-    """What is wrong with a fact beyond its keys and the kinds of their values."""
+    """Yield what is wrong with a fact beyond its keys and the kinds of their values."""
     if not re.fullmatch(rf"{re.escape(framework)}\.[a-z0-9]+(-[a-z0-9]+)*", fact.id):
         yield f"the id must be {framework!r}, a dot, and words in lower case with hyphens"
     if not fact.title or not fact.devices or not fact.evidence:
@@ -260,7 +260,7 @@ def _is_specifier(versions: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _contains(versions: str, version: str) -> bool:
-    """Whether a version is one of these; one that cannot be read excludes nothing."""
+    """Return whether a version is one of these; one that cannot be read excludes nothing."""
     if not versions:
         return True
     from packaging.specifiers import SpecifierSet
@@ -273,7 +273,7 @@ def _contains(versions: str, version: str) -> bool:
 
 
 def _devices(device: str) -> frozenset[str]:
-    """The kinds of device that a name such as cuda:0 or /device:GPU:0 may stand for."""
+    """Return the kinds of device that a name such as cuda:0 or /device:GPU:0 may stand for."""
     kind = device.lower().rpartition("device:")[2].partition(":")[0]
     return frozenset({"cuda", "rocm"}) if kind in ("gpu", "cuda", "hip") else frozenset({kind})
 
@@ -301,7 +301,7 @@ def _name(fact: Fact) -> str:
 
 
 def _text(fact: Fact) -> str:
-    """All that is said in a fact."""
+    """Return all that is said in a fact."""
     ways = [text for way in fact.mitigation for text in (way.patch, way.does, way.cost)]
     sources = [text for evidence in fact.evidence for text in (evidence.source, evidence.how, evidence.note)]
     words = [fact.verdict, fact.why, *fact.shows, *fact.devices, *fact.direction, *ways, *sources]

@@ -56,12 +56,12 @@ class WrittenNames(msgspec.Struct, frozen=True):
 
 
 def read(run: Path) -> set[str]:
-    """What read.paths says."""
+    """Return what read.paths says."""
     return set(read_at(run))
 
 
 def read_at(run: Path) -> dict[str, int | None]:
-    """What was read, and the moment of the first time, as in written_at; None where nobody noted it."""
+    """Return what was read, and the moment of the first time, as in written_at; None where nobody noted it."""
     found: dict[str, int | None] = {}
     for name, at in map(_parsed, read_lines(run)):
         if name.startswith(b"/") and TO not in name:
@@ -72,7 +72,7 @@ def read_at(run: Path) -> dict[str, int | None]:
 
 
 def read_lines(run: Path) -> list[bytes]:
-    """What was read, a line each: in read.paths, and where processes that read much noted it by themselves."""
+    """Return what was read, a line each: in read.paths, and where processes that read much noted it by themselves."""
     data = _data(run / rundir.READ)[0]
     lines, left = data.split(b"\n"), MAX_LIST - len(data)
     with suppress(OSError):
@@ -84,7 +84,7 @@ def read_lines(run: Path) -> list[bytes]:
 
 
 def _own_lines(data: bytes) -> list[bytes]:
-    """The lines of a mapped file; what stands before a zero byte was torn by a SIGKILL."""
+    """Return the lines of a mapped file; what stands before a zero byte was torn by a SIGKILL."""
     used = USED.unpack_from(data)[0] if len(data) >= USED.size else 0
     return [line.rpartition(b"\0")[2] for line in data[USED.size : used].split(b"\n")]
 
@@ -103,7 +103,7 @@ def written_at(run: Path) -> dict[str, int]:
 
 
 def written(run: Path) -> WrittenNames:
-    """What written.paths says."""
+    """Return what written.paths says."""
     lines, is_whole = _lines(run / rundir.WRITTEN)
     opened, placed = set(), set()
     for line in lines:
@@ -116,14 +116,14 @@ def written(run: Path) -> WrittenNames:
 
 
 def _lines(path: Path) -> tuple[set[bytes], bool]:
-    """The lines of a list without their escapes, and whether these are all."""
+    """Return the lines of a list without their escapes, and whether these are all."""
     data, is_whole = _data(path)
     lines = {_parsed(line)[0] for line in set(data.split(b"\n")) if TO not in line}
     return {line for line in lines if line.startswith((b"/", TO))}, is_whole
 
 
 def _parsed(line: bytes) -> tuple[bytes, int | None]:
-    """A line without its escapes, and the moment that it tells."""
+    """Return a line without its escapes, and the moment that it tells."""
     found = LINE.fullmatch(line)
     name, moment = (line, None) if found is None else found.groups()
     if b"\\" in name:
@@ -132,7 +132,7 @@ def _parsed(line: bytes) -> tuple[bytes, int | None]:
 
 
 def _data(path: Path) -> tuple[bytes, bool]:
-    """What a list holds, and whether that is all."""
+    """Return what a list holds, and whether that is all."""
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             return file.read(MAX_LIST), not file.read(1)
@@ -151,12 +151,12 @@ class Resolver:
         self._before = cache(lambda directory: os.path.join(os.path.realpath(directory or "/"), ""))
 
     def entry(self, path: str) -> str:
-        """The name, but for its last part, which may be a link itself."""
+        """Return the name, but for its last part, which may be a link itself."""
         directory, _, name = path.rpartition("/")
         return self._before(directory) + name
 
     def file(self, path: str) -> str:
-        """The name, as os.path.realpath has it."""
+        """Return the name, as os.path.realpath has it."""
         entry = self.entry(path)
         return os.path.realpath(path) if os.path.islink(entry) or entry.endswith(("/", "/.", "/..")) else entry
 
@@ -175,7 +175,7 @@ def there(names: WrittenNames, resolver: Resolver, searched: Callable[[str], boo
 
 
 def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPTH) -> Iterator[os.DirEntry[str]]:
-    """All but the directories in a directory and in those below it, into which ``searched`` lets."""
+    """Yield all but the directories in a directory and in those below it, into which ``searched`` lets."""
     if not depth or not searched(directory):
         return
     try:
@@ -191,7 +191,7 @@ def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPT
 
 
 def is_environment(directory: str) -> bool:
-    """Whether it is a virtual environment of Python's."""
+    """Return whether it is a virtual environment of Python's."""
     return os.path.lexists(os.path.join(directory, ENVIRONMENT))
 
 
@@ -212,7 +212,7 @@ def gone(names: WrittenNames, counts: Callable[[str], bool]) -> set[str]:
 
 
 def _is_moved(path: str, moved: set[str]) -> bool:
-    """Whether it, or a directory above it, was."""
+    """Return whether it, or a directory above it, was."""
     while path not in moved:
         above = os.path.dirname(path)
         if above == path:

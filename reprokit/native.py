@@ -31,17 +31,17 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in n
 
 
 def shim_path() -> Path:
-    """The shared object that is put under LD_PRELOAD."""
+    """Return the shared object that is put under LD_PRELOAD."""
     return _PACKAGE / "liburandom_hook.so"
 
 
 def supervisor_path() -> Path:
-    """The library that answers what the shim cannot reach, in the launcher's own process."""
+    """Return the library that answers what the shim cannot reach, in the launcher's own process."""
     return _PACKAGE / "libreprokit_supervisor.so"
 
 
 def trail_path() -> Path:
-    """The library with which the agent digests the steps of a training."""
+    """Return the library with which the agent digests the steps of a training."""
     return _PACKAGE / "libreprokit_trail.so"
 
 
@@ -52,7 +52,7 @@ def header_path() -> Path:
 
 
 def parsed_header(module: str = "urandom_hook", path: Path | None = None) -> Any:
-    """A cffi.FFI that has read the part of a header, by default urandom_hook.h, that is meant for it."""
+    """Return a cffi.FFI that has read the part of a header, by default urandom_hook.h, that is meant for it."""
     import cffi
 
     path = path or header_path()
@@ -69,7 +69,7 @@ def parsed_header(module: str = "urandom_hook", path: Path | None = None) -> Any
 
 @lru_cache(maxsize=1)
 def interface() -> Any:
-    """The constants, structs and calls of urandom_hook.h: as the build has read them, else read now.
+    """Return the constants, structs and calls of urandom_hook.h: as the build has read them, else read now.
 
     Reading a header takes cffi's parser 70 ms, which every record and replay would wait for.
     """
@@ -81,13 +81,13 @@ def interface() -> Any:
 
 @lru_cache(maxsize=1)
 def constants() -> Any:
-    """The #defines and enums of the header as attributes; needs no shim."""
+    """Return the #defines and enums of the header as attributes; needs no shim."""
     return interface().dlopen(None)
 
 
 @lru_cache(maxsize=1)
 def artifacts() -> tuple[Any, Any]:
-    """The cffi.FFI and the library of native/artifacts, which compares what trainings write."""
+    """Return the cffi.FFI and the library of native/artifacts, which compares what trainings write."""
     path, checkout = _PACKAGE / "libreprokit_artifacts.so", Path(__file__).parent.parent / "native" / "artifacts"
     try:
         ffi = importlib.import_module("reprokit._shim.artifacts_interface").ffi
@@ -132,7 +132,7 @@ def _step(value: int, word: int) -> int:
 
 
 def check_in_python(data: bytes, seed: int = 0) -> int:
-    """The check of entropy files (native/check.c), where the shim cannot be loaded."""
+    """Return the check of entropy files (native/check.c), where the shim cannot be loaded."""
     size = len(data)
     words = [int.from_bytes(data[i : i + 8], "little") for i in range(0, size, 8)]
     value = seed ^ size * _K2 & _MASK
@@ -171,7 +171,7 @@ def _path_field(path: Path | None) -> bytes:
 
 
 def _own_rank() -> bytes:
-    """The variable, with its value, by which this process knows itself as a rank of a distributed job."""
+    """Return the variable, with its value, by which this process knows itself as a rank of a distributed job."""
     return next((os.fsencode(f"{name}={os.environ[name]}") for name in _RANKS if os.environ.get(name)), b"")
 
 

@@ -56,7 +56,7 @@ class View:
 
 
 def show(run: str | Path = "last") -> View:
-    """What a run is and what is in it."""
+    """Return what a run is and what is in it."""
     from reprokit.verify.show import overview
     from reprokit.verify.show.summary import document, summarise
 
@@ -67,7 +67,7 @@ def show(run: str | Path = "last") -> View:
 
 
 def verify(left: str | Path, right: str | Path) -> View:
-    """Whether two runs agree, bit for bit."""
+    """Return whether two runs agree, bit for bit."""
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import causes, document, rows, verdict_line
 
@@ -84,7 +84,7 @@ def verify(left: str | Path, right: str | Path) -> View:
 
 
 def ls(directory: str | Path = ".reprokit") -> View:
-    """The runs in a directory, the newest first."""
+    """Return the runs in a directory, the newest first."""
     from reprokit.verify.show import run_list
 
     place = Path(directory)
@@ -93,7 +93,7 @@ def ls(directory: str | Path = ".reprokit") -> View:
 
 
 def study(directory: str | Path) -> View:
-    """What came of a study: its sentences, and the pairs of each setup."""
+    """Return what came of a study: its sentences, and the pairs of each setup."""
     import msgspec
 
     from reprokit.study.analysis import analyse

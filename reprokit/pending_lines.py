@@ -17,7 +17,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def read(run: Path) -> dict[bytes, None]:
-    """The whole lines that wait. Some may be in metrics.jsonl by the time that it is read."""
+    """Return the whole lines that wait. Some may be in metrics.jsonl by the time that it is read."""
     lines: dict[bytes, None] = {}
     for path in _files(run):
         with suppress(OSError):
@@ -47,7 +47,7 @@ def _files(run: Path) -> Iterator[Path]:
 
 
 def _steady(path: Path) -> bytes:
-    """What the file holds; read twice the same, it was not written to in between."""
+    """Return what the file holds; read twice the same, it was not written to in between."""
     descriptor = os.open(path, _READ)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -21,12 +21,12 @@ KEEP_OUTPUTS = 64 << 20
 
 
 def past_tense(mode: str) -> str:
-    """What is done to entropy in this mode, in words."""
+    """Return what is done to entropy in this mode, in words."""
     return "replayed" if mode == REPLAY else "recorded"
 
 
 def name_of(command: tuple[str, ...]) -> str:
-    """A name for a command that has none: that of its script."""
+    """Return a name for a command that has none: that of its script."""
     for word in command:
         last = Path(word).name
         if last.endswith((".py", ".sh")):
@@ -35,12 +35,12 @@ def name_of(command: tuple[str, ...]) -> str:
 
 
 def new_key() -> bytes:
-    """A fresh profile's key, from which derived bytes come."""
+    """Return a fresh profile's key, from which derived bytes come."""
     return os.urandom(32)
 
 
 def key_of_seed(text: str) -> bytes:
-    """The key that a user's text stands for: the same text gives the same entropy in every run."""
+    """Return the key that a user's text stands for: the same text gives the same entropy in every run."""
     return hashlib.sha256(b"reprokit-seed-1\0" + text.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -67,15 +67,15 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
     redo: RedoPlan | None = None
 
     def fallback_of(self, run: Path) -> Path | None:
-        """The directory of the run's snapshots that are not in it."""
+        """Return the directory of the run's snapshots that are not in it."""
         return None if self.fallback is None else self.fallback / run.name
 
     def as_asked(self) -> CaptureAsked:
-        """What run.json says of it, and a replay takes over."""
+        """Return what run.json says of it, and a replay takes over."""
         return msgspec.convert(self, CaptureAsked, from_attributes=True)
 
     def for_agent(self, directory: Path, library: Path) -> dict[str, Any]:
-        """The part that agents must know."""
+        """Return the part that agents must know."""
         return {
             **msgspec.to_builtins(self.as_asked()),
             "fallback": None if self.fallback is None else str(self.fallback),

@@ -15,7 +15,7 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def printable(text: str, limit: int = LONGEST) -> str:
-    """The text without secrets, with everything that a terminal might act upon spelt out, cut at the limit."""
+    """Return the text without secrets, with everything that a terminal might act upon spelt out, cut at the limit."""
     text = redaction.shown(text[: max(LOOKED_AT, 2 * limit)])
     if len(text) > limit:
         text = text[: limit - 3] + "..."

@@ -49,12 +49,12 @@ def _magics() -> re.Pattern[bytes]:
 
 
 def holds_private_key(head: bytes) -> bool:
-    """Whether a file that begins so is a private key, or a store of keys."""
+    """Return whether a file that begins so is a private key, or a store of keys."""
     if head.startswith(_FIRST_BYTES) and _magics().match(head):
         return True
     return any(word in head for word in _WORDS) and _lines().search(head) is not None
 
 
 def is_private_key(file: IO[bytes]) -> bool:
-    """The same of an open file, whose position stays."""
+    """Return the same of an open file, whose position stays."""
     return holds_private_key(os.pread(file.fileno(), HEAD, 0))

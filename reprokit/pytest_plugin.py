@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def reprokit(request: pytest.FixtureRequest) -> Script:
-    """What a test can tell of what it trained: log, log_predictions."""
+    """Return what a test can tell of what it trained: log, log_predictions."""
     return Script(request.node.nodeid)
 
 
@@ -121,7 +121,7 @@ def _judge(item: pytest.Function) -> None:
 
 
 def _checked(item: pytest.Function) -> Judged:
-    """What the gate finds out about a pytest of this one test."""
+    """Return what the gate finds out about a pytest of this one test."""
     import shutil
     import tempfile
 
@@ -158,7 +158,7 @@ def _checked(item: pytest.Function) -> Judged:
 
 
 def _asked(marker: pytest.Mark) -> MarkerRequest:
-    """What the marker says; a word that it does not know would be a promise that nobody keeps."""
+    """Return what the marker says; a word that it does not know would be a promise that nobody keeps."""
     from reprokit.errors import UsageError
     from reprokit.gate.start_conditions import require_known
 

@@ -62,7 +62,7 @@ class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def planned(plan: Plan, settings: RecipeSettings) -> Plan:
-    """The plan with these settings."""
+    """Return the plan with these settings."""
     return msgspec.structs.replace(
         plan,
         clock=settings.clock,
@@ -82,7 +82,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def read(path: Path) -> tuple[Recipe, RecipeUsed]:
-    """The recipe in a file, and which file that was; raises BadRecipe with one line."""
+    """Return the recipe in a file, and which file that was; raises BadRecipe with one line."""
     data = read_whole(path, MAX_BYTES, BadRecipe, "name the recipe.toml of a reproduction")
     try:
         recipe = loads(data.decode("utf-8"))
@@ -94,7 +94,7 @@ def read(path: Path) -> tuple[Recipe, RecipeUsed]:
 
 
 def loads(text: str) -> Recipe:
-    """The recipe in a text; raises ValueError or msgspec.ValidationError where it is none."""
+    """Return the recipe in a text; raises ValueError or msgspec.ValidationError where it is none."""
     content = tomllib.loads(text)
     version = content.get("schema")
     if type(version) is int and version != SCHEMA:
@@ -104,7 +104,7 @@ def loads(text: str) -> Recipe:
 
 
 def merged(recipe: Recipe, asked: RecipeSettings) -> RecipeSettings:
-    """What the recipe and the command line ask for together; crypto only if the command line does so itself."""
+    """Return what the recipe and the command line ask for together; crypto only if the command line does so itself."""
     wanted = recipe.record
     if wanted.include_crypto and not asked.include_crypto:
         raise BadRecipe("the recipe records what can be secret keys; add --include-crypto if you want that")
@@ -123,7 +123,7 @@ def write(path: Path, recipe: Recipe, comment: str) -> None:
 
 
 def dumps(recipe: Recipe, comment: str) -> str:
-    """The recipe as TOML."""
+    """Return the recipe as TOML."""
     return "\n".join(_lines(recipe, comment)) + "\n"
 
 

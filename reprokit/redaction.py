@@ -33,17 +33,17 @@ def revealed() -> Iterator[None]:
 
 
 def shown(text: str) -> str:
-    """A text as a presenter shows it: without passwords and tokens, unless the user asked for them."""
+    """Return a text as a presenter shows it: without passwords and tokens, unless the user asked for them."""
     return text if _revealed.get() else without_secrets(text)
 
 
 def shown_document(document: Any) -> Any:
-    """The same of a JSON document."""
+    """Return the same of a JSON document."""
     return document if _revealed.get() else Secrets().value(document)
 
 
 def without_secrets(text: str) -> str:
-    """A text, which can hold a command of a shell's, without what is known to be a password or a token."""
+    """Return a text, which can hold a command of a shell's, without what is known to be a password or a token."""
     lowered = text.lower()
     for hint in _HINTS:  # three times as fast as any()
         if hint in lowered:
@@ -57,7 +57,7 @@ class Secrets:
     """Replaces what is known to be a password or a token, wherever it stands, and nothing else."""
 
     def text(self, text: str) -> str:
-        """A text without secrets."""
+        """Return a text without secrets."""
         return without_secrets(text)
 
     def value(self, value: Any, key: Any = "") -> Any:
@@ -76,5 +76,5 @@ class Secrets:
         return value
 
     def named(self, text: str, key: str) -> str:
-        """The text of a key."""
+        """Return the text of a key."""
         return self.text(text)

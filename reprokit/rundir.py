@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 
 def padded(path: Path, size: int) -> str:
-    """The absolute path with leading slashes up to size bytes: the same file, always as long."""
+    """Return the absolute path with leading slashes up to size bytes: the same file, always as long."""
     text = os.fsencode(path)
     if not text.startswith(b"/") or len(text) > size:
         limit = f"the path must be absolute and of at most {size} bytes"
@@ -151,7 +151,7 @@ class RunDirectory:
             raise RunInProgress(f"{self.path} is being written by process {self.run.launcher_pid}; wait for it to end")
 
     def decode(self, name: str, kind: type[T], limit: int = MAX_JSON, sealed: SealedFile | None = None) -> T:
-        """A sealed JSON object of the run, as what it must be, and as it was where run.json says so."""
+        """Return a sealed JSON object of the run, as what it must be, and as it was where run.json says so."""
         path = self.path / name
         data = self.read(name, limit)
         if sealed is not None and f"sha256:{hashlib.sha256(data).hexdigest()}" != sealed.digest:
@@ -174,11 +174,11 @@ class RunDirectory:
             raise RunDamaged(f"{path}: {reason(error)}; the run cannot be used") from None
 
     def open(self, name: str) -> int:
-        """A descriptor of a regular file inside the run, never through a symbolic link."""
+        """Return a descriptor of a regular file inside the run, never through a symbolic link."""
         return open_file(self.path / name)
 
     def read(self, name: str, limit: int) -> bytes:
-        """The whole of a small file."""
+        """Return the whole of a small file."""
         with os.fdopen(self.open(name), "rb") as file:
             too_large = RunDamaged(f"{self.path / name} is larger than {limit} bytes; the run cannot be used")
             size = os.fstat(file.fileno()).st_size
@@ -200,7 +200,7 @@ class RunDirectory:
         return self._written(OUTPUTS, OutputsFile, self.run.outputs)
 
     def open_kept(self, file: OutputFile) -> int:
-        """A descriptor of the copy of an output, which lies in the run directory itself."""
+        """Return a descriptor of the copy of an output, which lies in the run directory itself."""
         if os.path.islink(self.path / KEPT):
             raise RunDamaged(f"{self.path / KEPT} is not a directory")
         return self.open(os.path.join(KEPT, str(file.kept)))
@@ -213,7 +213,7 @@ class RunDirectory:
         return None if sealed is None and not self.has(name) else self.decode(name, kind, sealed=sealed)
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.
+        """Yield the lines of metrics.jsonl in the order written; a last line cut short by a crash ends it.
 
         Behind them come those that processes of a run in progress, or cut off, still held together. Where run.json
         holds the file's digest, damage is raised at the latest after the last line.
@@ -284,7 +284,7 @@ def _check_range(value: Any, place: str) -> None:
 
 
 def _seal(content: dict[str, Any]) -> str:
-    """The check of a JSON object: SHA-256 of its sorted, compact text without the check itself."""
+    """Return the check of a JSON object: SHA-256 of its sorted, compact text without the check itself."""
     rest = {key: value for key, value in content.items() if key != "check"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -299,12 +299,12 @@ def _check_seal(path: Path, content: dict[str, Any], data: bytes) -> None:
 
 
 def open_regular(path: str, flags: int) -> int:
-    """An opener for open(): follows no symbolic link and waits for no FIFO."""
+    """Return an opener for open(): follows no symbolic link and waits for no FIFO."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def open_following(path: str, flags: int) -> int:
-    """An opener for open(): follows symbolic links and waits for no FIFO."""
+    """Return an opener for open(): follows symbolic links and waits for no FIFO."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
@@ -347,7 +347,7 @@ def sealed(file: IO[bytes]) -> SealedFile:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this id is here and has not ended, also where nobody waited for it."""
+    """Return whether a process of this id is here and has not ended, also where nobody waited for it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
@@ -356,7 +356,7 @@ def is_running(pid: int) -> bool:
 
 
 def process_alive(pid: int, started: float) -> bool:
-    """Whether the process that began at that time (seconds since the epoch) still runs here.
+    """Return whether the process that began at that time (seconds since the epoch) still runs here.
 
     One that has ended and that nobody waits for, as under a container's first process, does not.
     """

@@ -115,7 +115,7 @@ _OF_PROGRAMS = tuple(_of_programs())
 
 
 def replaced(text: str) -> str:
-    """A text, which can hold a command of a shell's, without what is known to be a password or a token."""
+    """Return a text, which can hold a command of a shell's, without what is known to be a password or a token."""
     lowered = text.lower()
     if "://" in lowered:
         text = _CREDENTIALS.sub("", text)
@@ -140,7 +140,7 @@ def _named(found: re.Match[str]) -> str:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the value of this name, which is one for secrets, is one itself."""
+    """Return whether the value of this name, which is one for secrets, is one itself."""
     if value.startswith("-") or _SAYS_WHETHER.fullmatch(value) or _ASKS.fullmatch(name):
         return False
     if name.lower().endswith("token"):
@@ -149,12 +149,12 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def is_secret(key: str, value: str) -> bool:
-    """Whether the value of a key, as in JSON, is a secret by the key's name."""
+    """Return whether the value of a key, as in JSON, is a secret by the key's name."""
     return _IS_NAME.fullmatch(key) is not None and _is_secret(key, value)
 
 
 def arguments(values: Sequence[Any]) -> Iterator[Any]:
-    """A list, which can be that of a command's arguments, without the values of options that take a secret."""
+    """Yield a list, which can be that of a command's arguments, without the values of options that take a secret."""
     option, apart = "", False  # of the program that was named last
     for value, last in zip(values, [None, *values], strict=False):
         if isinstance(value, str):

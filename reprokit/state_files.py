@@ -29,7 +29,7 @@ INDUCTOR: Final = "torchinductor_"  # and the user's name: PyTorch's compiled co
 
 
 def read_first(run: RunDirectory) -> set[str]:
-    """The files that a run read before it wrote them, or without writing them, by their absolute names."""
+    """Return the files that a run read before it wrote them, or without writing them, by their absolute names."""
     written = names.written_at(run.path)
     read = {path: at for path, at in names.read_at(run.path).items() if _can_be_state(path)}
     if run.run.bundled is not None:  # its lists were redacted, and are not as long as they were
@@ -38,19 +38,19 @@ def read_first(run: RunDirectory) -> set[str]:
 
 
 def written(run: Path, among: set[str]) -> set[str]:
-    """Those of these files that a run wrote or put in place."""
+    """Return those of these files that a run wrote or put in place."""
     known = names.written_at(run)
     return {path for path in among if any(name in known for name in _and_above(path))}
 
 
 def between(first: RunDirectory, second: RunDirectory) -> list[str]:
-    """What the second run read that the first had written before, named from the working directory."""
+    """Return what the second run read that the first had written before, named from the working directory."""
     found = written(first.path, read_first(second))
     return [shown(path, second.run.working_directory) for path in sorted(found) if not is_fresh(path, second)]
 
 
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
-    """What must be said where one of two runs went on from what the other left behind."""
+    """Yield what must be said where one of two runs went on from what the other left behind."""
     is_later = left.run.replay_of is not None or left.run.started > right.run.started
     found = between(right, left) if is_later else between(left, right)
     if found:
@@ -61,17 +61,17 @@ def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
 
 
 def is_fresh(path: str, run: RunDirectory) -> bool:
-    """Whether it lies in a copy that was made for this run alone, in which no other run wrote."""
+    """Return whether it lies in a copy that was made for this run alone, in which no other run wrote."""
     return bool(run.run.fresh) and path.startswith(run.run.fresh.rstrip("/") + "/")
 
 
 def shown(path: str, directory: str) -> str:
-    """The file's name from the working directory, where it lies below it."""
+    """Return the file's name from the working directory, where it lies below it."""
     return os.path.relpath(path, directory) if path.startswith(directory.rstrip("/") + "/") else path
 
 
 def listed(files: list[str], between: str = ", ") -> str:
-    """The first of them."""
+    """Return the first of them."""
     more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
     return f"{between.join(files[:SHOWN])}{more}"
 
@@ -83,13 +83,13 @@ def _can_be_state(path: str) -> bool:
 
 
 def _is_written_before(path: str, at: int | None, written: dict[str, int]) -> bool:
-    """Whether the run wrote it before it read it; where nobody noted the order, that is taken for granted."""
+    """Return whether the run wrote it before it read it; where nobody noted the order, that is taken for granted."""
     first = min((written[name] for name in _and_above(path) if name in written), default=None)
     return first is not None and (at is None or first < at)
 
 
 def _and_above(path: str) -> Iterator[str]:
-    """The name, and those of the directories above it, of which one may have been put in place."""
+    """Yield the name, and those of the directories above it, of which one may have been put in place."""
     yield path
     while (above := os.path.dirname(path)) != path:
         path = above

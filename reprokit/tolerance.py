@@ -26,7 +26,7 @@ class Tolerance:
         return self.absolute == math.inf
 
     def accepts(self, left: float, right: float, dtype: str = "") -> bool:
-        """Whether two numbers of a type are near enough. NaN is near NaN, an infinity near itself, 0 near -0."""
+        """Return whether two numbers of a type are near enough. NaN is near NaN, an infinity near itself, 0 near -0."""
         if left == right or (left != left and right != right):
             return True
         if not (math.isfinite(left) and math.isfinite(right)):
@@ -74,7 +74,7 @@ def tolerances(quantities: Iterable[str], given: Iterable[tuple[str, str | None,
 
 
 def ulps(left: float, right: float, dtype: str) -> float:
-    """How many representable numbers two finite ones are apart; of integers their distance, else infinity."""
+    """Return how many representable numbers two finite ones are apart; of integers their distance, else infinity."""
     if isinstance(left, int) and isinstance(right, int):
         return abs(left - right)
     if dtype not in _INTEGERS:
@@ -84,7 +84,7 @@ def ulps(left: float, right: float, dtype: str) -> float:
 
 
 def _ordered(number: float, dtype: str) -> int:
-    """The place of a number among all of its type."""
+    """Return the place of a number among all of its type."""
     code, whole = _INTEGERS[dtype]
     bits: int = struct.unpack(whole, struct.pack(code, number))[0]
     sign = 1 << (8 * struct.calcsize(whole) - 1)

@@ -155,7 +155,7 @@ class Series:
         self.count = self._count()
 
     def _count(self) -> int:
-        """How many steps there are: up to the last record that is one."""
+        """Return how many steps there are: up to the last record that is one."""
         for table in reversed(self._tables):
             for first, offset, count in reversed(table.chunks):
                 for position in range(count - 1, -1, -1):
@@ -164,12 +164,12 @@ class Series:
         return 0
 
     def steps(self, start: int = 0, stop: int | None = None) -> Iterator[TrailStep]:
-        """The steps with these numbers."""
+        """Yield the steps with these numbers."""
         for low, offset, count in self._places(start, self.count if stop is None else min(stop, self.count)):
             yield from self._read(low, offset, count)
 
     def records(self, start: int, stop: int) -> bytes:
-        """The steps as they stand in the file: what is equal here is equal."""
+        """Return the steps as they stand in the file: what is equal here is equal."""
         places, size = self._places(start, min(stop, self.count)), self._file.record.size
         return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
 
@@ -218,7 +218,7 @@ class Series:
         return [(table.first, table.tensors) for table in self._tables]
 
     def kept(self) -> Iterator[int]:
-        """The steps whose tensors have digests of their own, in no order."""
+        """Yield the steps whose tensors have digests of their own, in no order."""
         for table in self._tables:
             offset, kept = table.kept or (0, 0)
             for slot in range(2 * kept):
@@ -227,7 +227,7 @@ class Series:
                     yield number - 1
 
     def tensors(self, step: int) -> list[TrailTensor]:
-        """The table of tensors that a step updated."""
+        """Return the table of tensors that a step updated."""
         return self._table(step).tensors
 
     def _table(self, step: int) -> _Table:
@@ -355,7 +355,7 @@ def _body(kind: int, count: int, kept: int, length: int, record: int) -> int:
 
 
 def read(run: RunDirectory) -> Iterator[Trail]:
-    """The trails of a run's processes, one after the other; nothing where the run has none.
+    """Yield the trails of a run's processes, one after the other; nothing where the run has none.
 
     Where run.json holds a seal, damage is raised before the first.
     """

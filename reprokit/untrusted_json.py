@@ -38,7 +38,7 @@ def loads(data: bytes) -> Any:
 
 
 def object_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object under a key; an empty one where there is none."""
+    """Return the object under a key; an empty one where there is none."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 

@@ -40,7 +40,7 @@ class Generators:
         self._known[name] = state, hash(state())
 
     def untouched(self) -> list[str]:
-        """Those that were neither seeded nor drawn from."""
+        """Return those that were neither seeded nor drawn from."""
         return [name for name, (state, first) in self._known.items() if hash(state()) == first]
 
 
@@ -220,12 +220,12 @@ class Agent:
 
 
 def _imported() -> dict[str, object]:
-    """Which packages and which files of the user's were imported."""
+    """Return which packages and which files of the user's were imported."""
     from .core.loaded_modules import modules
 
     return modules()
 
 
 def _index(value: Any) -> int | None:
-    """A step or epoch as an int, also where it is a number of NumPy or a whole float."""
+    """Return a step or epoch as an int, also where it is a number of NumPy or a whole float."""
     return None if value is None else int(value)

@@ -77,12 +77,12 @@ def _process() -> Facts:
 
 
 def usable() -> int:
-    """The processors that this process may use."""
+    """Return the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _modules() -> Iterator[tuple[str, str, Facts]]:
-    """What frameworks tell of themselves."""
+    """Yield what frameworks tell of themselves."""
     for name, ask in (("torch", _torch), ("numpy", _numpy), ("tensorflow", _tensorflow), ("numexpr", _numexpr)):
         module = sys.modules.get(name)
         if module is not None:
@@ -112,14 +112,14 @@ def _accelerator(torch: Any) -> Facts:
 
 
 def _ask(module: Any, path: str) -> Any:
-    """What a function of a module answers; None where this version has none."""
+    """Return what a function of a module answers; None where this version has none."""
     for name in path.split("."):
         module = getattr(module, name, None)
     return module() if callable(module) else None
 
 
 def _numpy(_: Any) -> Facts:
-    """The instruction sets that NumPy dispatches to, from 1.20 on."""
+    """Return the instruction sets that NumPy dispatches to, from 1.20 on."""
     module = sys.modules.get("numpy._core._multiarray_umath") or sys.modules.get("numpy.core._multiarray_umath")
     features = getattr(module, "__cpu_features__", None)
     if not isinstance(features, dict):
@@ -157,7 +157,7 @@ def _numexpr(numexpr: Any) -> Facts:
 
 
 def _libraries() -> Iterator[tuple[str, str, Facts]]:
-    """What native libraries say of themselves, those of one name in the order of their paths."""
+    """Yield what native libraries say of themselves, those of one name in the order of their paths."""
     ctypes: Any = sys.modules.get("ctypes")
     if ctypes is None:  # every package that brings such libraries has loaded it
         return
@@ -173,7 +173,7 @@ def _libraries() -> Iterator[tuple[str, str, Facts]]:
 
 
 def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
-    """The number of threads of each OpenBLAS in this process, and the function that sets it."""
+    """Yield the number of threads of each OpenBLAS in this process, and the function that sets it."""
     pattern = next(pattern for library, pattern, _ in _NATIVE if library == "openblas")
     for path in _mapped():
         if pattern.match(os.path.basename(path)):
@@ -186,7 +186,7 @@ def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _mapped() -> list[str]:
-    """The files of shared libraries in this process."""
+    """Return the files of shared libraries in this process."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
             paths = {line[line.index("/") :].rstrip("\n") for line in file if "/" in line}
@@ -205,7 +205,7 @@ def _asked(ctypes: Any, path: str, functions: dict[str, list[str]]) -> Facts:
 
 
 def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
-    """What the first of these functions that the library has answers."""
+    """Return what the first of these functions that the library has answers."""
     functions = [getattr(library, name) for name in names if hasattr(library, name)]
     if not functions:
         return None
@@ -219,7 +219,7 @@ def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
 
 
 def pool_sizes(run: str) -> dict[str, int]:
-    """What the launcher asks for: the plan holds pools only where there is something to do."""
+    """Return what the launcher asks for: the plan holds pools only where there is something to do."""
     with open(run + "/plan.json", "rb") as file:
         text = file.read()
     if b'"pools"' not in text:

@@ -28,7 +28,7 @@ class Listings:
         self._lines = self._names = 0
 
     def name(self, path: Any) -> str | None:
-        """The name under which a directory is noted; None where it is of no interest."""
+        """Return the name under which a directory is noted; None where it is of no interest."""
         if self._lines >= MAX_LISTINGS or self._names >= MAX_NAMES or isinstance(path, int):
             return None
         if isinstance(path, (bytearray, memoryview)):  # deprecated, and taken still
@@ -44,7 +44,7 @@ class Listings:
         self.end(directory, digest, True)
 
     def watched(self, directory: str, entries: Any) -> ScandirIterator:
-        """The iterator of a scandir, whose names are noted as it goes on."""
+        """Return the iterator of a scandir, whose names are noted as it goes on."""
         return ScandirIterator(entries, self._agent, lambda digest, whole: self.end(directory, digest, whole))
 
     def end(self, directory: str, digest: ListingDigest, whole: bool) -> None:
@@ -74,7 +74,7 @@ class ListingDigest:
             self.names = (self.names + sum(map(crc32, joined.split(b"\0")))) % 2**64
 
     def order(self) -> str:
-        """The digest of the names so far."""
+        """Return the digest of the names so far."""
         return str(self._hash.hexdigest())
 
 

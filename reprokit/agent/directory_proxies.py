@@ -28,7 +28,7 @@ class Notes:
         self._listings: Listings | None = None
 
     def of(self, path: Any, caller: FrameType) -> tuple[str, Listings] | None:
-        """The name of a directory and where to note its listing; None where it is of no interest."""
+        """Return the name of a directory and where to note its listing; None where it is of no interest."""
         if str(caller.f_globals.get("__name__")).partition(".")[0] in _FINDERS:
             return None
         if self._listings is None:

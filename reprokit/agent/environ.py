@@ -104,7 +104,7 @@ class VariableReads:
         self._agent.journal.write("variable", facts, aside=True)
 
     def _digest(self, name: str, value: str | bytes) -> dict[str, object]:
-        """The keyed digest of a variable and which key that is; nothing where the key may not be read."""
+        """Return the keyed digest of a variable and which key that is; nothing where the key may not be read."""
         from _blake2 import blake2b  # as hashlib would load OpenSSL
 
         if self._key is None:
@@ -122,7 +122,7 @@ class VariableReads:
 
 
 def _is_subscript(frame: FrameType) -> bool:
-    """Whether a frame is at environ[name], and not at a copy of all variables like dict(environ)."""
+    """Return whether a frame is at environ[name], and not at a copy of all variables like dict(environ)."""
     from opcode import opmap
 
     code, at = frame.f_code.co_code, frame.f_lasti

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         """Somebody who is told of events."""
 
         def handlers(self) -> dict[type[TrainingEvent], Handler]:
-            """What to call at which event."""
+            """Return what to call at which event."""
 
         def failed(self, error: Exception, handler: Handler) -> None:
             """A handler has failed: the training, and the other listeners, go on."""
@@ -365,7 +365,7 @@ class Events:
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Handlers:
-            """The handlers of an event: loss_computed has those of LossComputed."""
+            """Return the handlers of an event: loss_computed has those of LossComputed."""
 
 
 def tell(handlers: Handlers, event: TrainingEvent) -> str | None:

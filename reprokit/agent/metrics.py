@@ -42,7 +42,7 @@ if TYPE_CHECKING:
             """Dtype and value of a tensor of one element; None of more."""
 
         def later(self, tensor: Any) -> Any:
-            """A copy to read later of one that lies on a device; None of another, and where none can be made."""
+            """Return a copy to read later of one that lies on a device; None of another, and where none can be made."""
 
         def entry(self, name: str, tensor: Any) -> Tensor:
             """Its name, dtype, shape and digest."""
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         """The models and optimizers that have not ended."""
 
         def current(self, thread: str) -> Iterator[Any]:
-            """Those of a thread that take part in its training, as they are now."""
+            """Return those of a thread that take part in its training, as they are now."""
 
 
 MAX_PENDING = 64  # losses on a device that wait to be read together
@@ -85,7 +85,7 @@ class EpochState:
         self.last: tuple[str, Any] | None = None  # dtype and value
 
     def values(self) -> dict[str, object]:
-        """The last loss, and the mean of all, correctly rounded whatever their order."""
+        """Return the last loss, and the mean of all, correctly rounded whatever their order."""
         if self.last is None:
             return {}
         finite = all(map(math.isfinite, self.losses))
@@ -212,7 +212,7 @@ class Metrics:
             epoch.steps += 1
 
     def _former(self) -> list[EpochState]:
-        """Those of this thread's loaders that are gone."""
+        """Return those of this thread's loaders that are gone."""
         alive, thread = set(map(id, self._loaders.values())), on_thread("")
         return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
 

@@ -39,5 +39,5 @@ log_predictions._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def _agent() -> Agent | None:
-    """The agent of this process; the script's reprokit may be another copy than the agent's."""
+    """Return the agent of this process; the script's reprokit may be another copy than the agent's."""
     return getattr(sys.modules.get("_reprokit_agent"), "running", None)

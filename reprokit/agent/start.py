@@ -88,7 +88,7 @@ def _facts() -> dict[str, object]:
 
 
 def _flags() -> list[str]:
-    """The options of the interpreter that are not as usual."""
+    """Return the options of the interpreter that are not as usual."""
     usual = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
     names = [name for name in dir(sys.flags) if name[0] != "_" and name[:2] != "n_" and name not in ("count", "index")]
     pairs = [(name, getattr(sys.flags, name)) for name in names]
@@ -96,7 +96,7 @@ def _flags() -> list[str]:
 
 
 def _arguments() -> list[str]:
-    """The whole command line; before 3.10 the kernel is asked, as sys.argv is not set this early."""
+    """Return the whole command line; before 3.10 the kernel is asked, as sys.argv is not set this early."""
     original: list[str] | None = getattr(sys, "orig_argv", None)
     if original is not None:
         return list(original)

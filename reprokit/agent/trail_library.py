@@ -53,13 +53,13 @@ FORMATS = {
 
 @functools.lru_cache(maxsize=10_000)
 def salt(dtype: str, shape: tuple[int, ...]) -> int:
-    """What stands for dtype and shape in a digest."""
+    """Return what stands for dtype and shape in a digest."""
     head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join([str(size) for size in shape]))
     return int.from_bytes(hashlib.sha256(head.encode()).digest()[:8], "little")
 
 
 def mix(value: int) -> int:
-    """The bijection of 64 bits under the digests."""
+    """Return the bijection of 64 bits under the digests."""
     value &= _MASK
     value = ((value ^ value >> 30) * MULTIPLIERS[0]) & _MASK
     value = ((value ^ value >> 27) * MULTIPLIERS[1]) & _MASK
@@ -109,16 +109,16 @@ class Library:
         self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
 
     def text(self, text: str) -> int:
-        """The digest of something that is no tensor."""
+        """Return the digest of something that is no tensor."""
         data = text.encode("utf-8", "backslashreplace")
         return self._digest_bytes(data, len(data), _TEXT)  # type: ignore[no-any-return]
 
     def of_list(self, digests: Sequence[int]) -> int:
-        """The digest of a list of digests."""
+        """Return the digest of a list of digests."""
         return self._list(struct.pack("<%dQ" % len(digests), *digests), len(digests))  # type: ignore[no-any-return]
 
     def open(self, run: str, identity: str) -> int:
-        """The trail of this process."""
+        """Return the trail of this process."""
         error = self._ctypes.c_int()
         found = self._open(run.encode(errors="surrogateescape"), identity.encode(), self._ctypes.byref(error))
         if not found:
@@ -126,7 +126,7 @@ class Library:
         return found  # type: ignore[no-any-return]
 
     def done(self, trail: int) -> Any:
-        """The number of the last ticket that is done, as it changes."""
+        """Return the number of the last ticket that is done, as it changes."""
         return self._ctypes.c_uint64.from_address(self._done(trail))
 
     def series(
@@ -139,7 +139,7 @@ class Library:
         framework: str = "torch",
         **facts: object,
     ) -> int:
-        """A series of steps that update these tensors, from that step on; 0 where there is no room."""
+        """Return a series of steps that update these tensors, from that step on; 0 where there is no room."""
         listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
         known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
         text = json.dumps(known).encode()
@@ -150,13 +150,13 @@ class Library:
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
 
     def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
-        """How many numbers there are not finite, and the place of the first of them."""
+        """Return how many numbers there are not finite, and the place of the first of them."""
         first = self._ctypes.c_uint64(0)
         found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
         return found, first.value
 
     def address(self, function: Any) -> int:
-        """Where one of these functions is."""
+        """Return where one of these functions is."""
         return self._ctypes.cast(function, self._ctypes.c_void_p).value or 0
 
     def buffer(self, words: int) -> tuple[Any, int]:
@@ -187,7 +187,7 @@ class Words:
         self.known: tuple[Any, ...] = (self._modules, None, 0, None, 0, self.salt)
 
     def both(self) -> tuple[int, int]:
-        """The addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
+        """Return the addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
         instance = getattr(self._modules.get("random"), "_inst", None)
         if instance is not self._python[0]:
             self._python = (instance, _python_address(instance))
@@ -199,11 +199,11 @@ class Words:
         return self._python[1], self._numpy[1]
 
     def python(self) -> int:
-        """The first of them."""
+        """Return the first of them."""
         return self.both()[0]
 
     def numpy(self) -> int:
-        """The second of them."""
+        """Return the second of them."""
         return self.both()[1]
 
     def of(self, instance: Any) -> int:
@@ -240,18 +240,18 @@ def _numpy_address(generator: Any) -> int:
 
 
 def load(run: str) -> Library | None:
-    """The library, where the launcher names one: not with --no-trail."""
+    """Return the library, where the launcher names one: not with --no-trail."""
     path = _plan(run).get("trail")
     return Library(path) if path else None
 
 
 def path_of(run: str) -> str | None:
-    """Where the library is, also with --no-trail."""
+    """Return where the library is, also with --no-trail."""
     return _plan(run).get("library")
 
 
 def wants_gradients_in_graphs(run: str) -> bool:
-    """Whether --trail-gradients was given."""
+    """Return whether --trail-gradients was given."""
     return "trail_gradients" in _plan(run)
 
 

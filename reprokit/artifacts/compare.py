@@ -51,7 +51,7 @@ class FileSide:
 def compare(
     name: str, left: FileSide, right: FileSide, options: CompareOptions | None = None, depth: int = 0
 ) -> Difference:
-    """What two files differ in; identical ones are one leaf, others have their differences as children."""
+    """Return what two files differ in; identical ones are one leaf, others have their differences as children."""
     options = options or CompareOptions()
     same = raw.same(left.source, right.source)
     if same and (depth > options.limits.depth or not (_refers(left) and _refers(right))):
@@ -84,7 +84,7 @@ def _one_packed(
     options: CompareOptions,
     depth: int,
 ) -> Difference | None:
-    """What is compressed against what is not; None where not one of them is, or only bytes can be compared."""
+    """Return what is compressed against what is not; None where not one of them is, or only bytes can be compared."""
     packed = [format_ is not None and format_.name in PACKED for format_ in formats]
     if packed[0] == packed[1] or depth > options.limits.depth:
         return None
@@ -104,18 +104,18 @@ def _one_packed(
 
 
 def _refers(side: FileSide) -> bool:
-    """Whether a file may have parts of it in others beside it."""
+    """Return whether a file may have parts of it in others beside it."""
     format_ = side.format()
     return format_ is not None and format_.beside and getattr(side.source, "beside", None) is not None
 
 
 def _beside(side: FileSide) -> bool:
-    """Whether files beside this one were read."""
+    """Return whether files beside this one were read."""
     return bool(getattr(getattr(side.source, "beside", None), "opened", ()))
 
 
 def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | None]:
-    """The formats of two files; where only their names tell them apart, one name holds for both."""
+    """Return the formats of two files; where only their names tell them apart, one name holds for both."""
     own = left.format(), right.format()
     if own[0] == own[1]:
         return own
@@ -128,7 +128,7 @@ def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | N
 
 
 def _common(left: FileSide, right: FileSide) -> Format | None:
-    """What both files are besides their own formats: archives are told apart by their first members."""
+    """Return what both files are besides their own formats: archives are told apart by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
     general = (one for one in FORMATS if one.name in GENERAL)
     both = (one for one in general if one.matches(left.name, heads[0]) and one.matches(right.name, heads[1]))
@@ -164,7 +164,7 @@ def _by_format(
 
 
 def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:
-    """The parts of a file, within the limits, each with a key of its own."""
+    """Yield the parts of a file, within the limits, each with a key of its own."""
     seen: Counter[str] = Counter()
     held = 0
     try:
@@ -200,7 +200,7 @@ class _Comparison:
         self._sources: dict[int, Source] = {}  # of what is identical, in which damage could hide
 
     def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
-        """The tree; parts are matched by key, and stand in the order of the left file."""
+        """Return the tree; parts are matched by key, and stand in the order of the left file."""
         index = {key: (number, part) for number, (key, part) in enumerate(left)}
         for number, (key, part) in enumerate(right):
             place, other = index.pop(key, (number, None))
@@ -305,14 +305,14 @@ class _Comparison:
 
 
 def _same(name: str, other: str) -> Difference:
-    """The leaf of what is equal but for the noise of a container."""
+    """Return the leaf of what is equal but for the noise of a container."""
     if not other:
         return Difference(name, Verdict.IDENTICAL, detail=f"{SAME} in other bytes, which carry nothing")
     return Difference(name, Verdict.IDENTICAL, detail=f"{SAME}; other {other}", figures={OTHER: other})
 
 
 def _unpacked_name(name: str) -> str:
-    """The name of what a compressed file of this name holds."""
+    """Return the name of what a compressed file of this name holds."""
     stem, dot, ending = name.rpartition(".")
     if ending.lower() in ("tgz", "tbz", "txz"):
         return f"{stem}.tar"

@@ -163,7 +163,7 @@ def write(file: IO[bytes], block: bytes) -> None:
 
 
 def _of_text(packed: Source) -> Iterator[bytes]:
-    """The bytes that a text of characters below U+0100 stands for."""
+    """Yield the bytes that a text of characters below U+0100 stands for."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for block in blocks(packed):
         yield decoder.decode(block).encode("latin-1")
@@ -171,7 +171,7 @@ def _of_text(packed: Source) -> Iterator[bytes]:
 
 
 def _decompressed(packed: Source, method: str) -> Iterator[bytes]:
-    """What all the streams of a source unpack to, in blocks."""
+    """Yield what all the streams of a source unpack to, in blocks."""
     at = 0
     while True:
         decompressor = _DECOMPRESSORS[method]()

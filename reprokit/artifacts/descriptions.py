@@ -22,7 +22,7 @@ WIDEST = 30  # characters of a bar
 
 
 def cut(text: str) -> str:
-    """A value short enough to be read."""
+    """Return a value short enough to be read."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
@@ -31,7 +31,7 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 def described(part: Part) -> str:
-    """A part in a few words."""
+    """Return a part in a few words."""
     if isinstance(part, TensorPart):
         return f"{part.dtype} {shape_text(part.shape)}"
     if isinstance(part, (Value, Noise)):
@@ -40,13 +40,13 @@ def described(part: Part) -> str:
 
 
 def counted(differing: int, compared: int, kind: str) -> str:
-    """How many of how many things differ."""
+    """Return how many of how many things differ."""
     things = {"file within": "files within"}.get(kind, f"{kind}s")
     return f"{differing} of {compared} {things if compared != 1 else kind} differ{'s' if differing == 1 else ''}"
 
 
 def element(tensor: TensorPart, at: int) -> bytes:
-    """The element of this index, little-endian."""
+    """Return the element of this index, little-endian."""
     dtype = dtypes.named(tensor.dtype)
     if dtype.packed:
         return _packed_element(tensor, dtype, at)
@@ -69,7 +69,7 @@ def _packed_element(tensor: TensorPart, dtype: dtypes.Dtype, at: int) -> bytes:
 def tensor_difference(
     name: str, left: TensorPart, right: TensorPart, found: TensorStatistics, tolerance: Tolerance | None
 ) -> Difference:
-    """The leaf of two tensors that differ; the tolerance is the one by which the statistics were taken."""
+    """Return the leaf of two tensors that differ; the tolerance is the one by which the statistics were taken."""
     dtype = dtypes.named(left.dtype)
     verdict, at, remarks = Verdict.DIFFERENT, found.first, [sentence(found, left.shape, left.dtype)]
     if tolerance is not None and found.beyond:
@@ -88,7 +88,7 @@ def tensor_difference(
 
 
 def sentence(found: TensorStatistics, shape: tuple[int, ...], dtype: str) -> str:
-    """How many elements differ, where first, and by how much at most."""
+    """Return how many elements differ, where first, and by how much at most."""
     assert found.first is not None
     number = f"{found.differing} of {found.elements} elements" if found.elements > 1 else "the only element"
     pieces = [f"{number} of {dtype} {shape_text(shape)} differ{'s' if found.differing == 1 else ''}"]
@@ -122,7 +122,7 @@ def _distances(found: TensorStatistics, shape: tuple[int, ...]) -> list[str]:
 
 
 def value_difference(name: str, left: str, right: str, *, tolerance: Tolerance | None = None) -> Difference | None:
-    """The leaf of two values that differ; None where they are the same. A number in a text is a float64."""
+    """Return the leaf of two values that differ; None where they are the same. A number in a text is a float64."""
     if left == right:
         return None
     texts = cut(left) or "(empty)", cut(right) or "(empty)"
@@ -144,13 +144,13 @@ def _within(left: str, right: str, tolerance: Tolerance) -> bool:
 
 
 def first_other(left: str, right: str) -> int:
-    """The first character in which two texts differ."""
+    """Return the first character in which two texts differ."""
     pairs = enumerate(zip(left, right, strict=False))
     return next((at for at, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def distance(left: str, right: str) -> str:
-    """How far apart two texts are that are numbers; empty for others."""
+    """Return how far apart two texts are that are numbers; empty for others."""
     numbers = _number(left), _number(right)
     if numbers[0] is None or numbers[1] is None:
         return ""
@@ -173,7 +173,7 @@ def _number(text: str) -> Decimal | None:
 
 
 def histogram(figures: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """How many elements are how many units in the last place apart, with a bar each."""
+    """Yield how many elements are how many units in the last place apart, with a bar each."""
     counts = figures.get("ulp_histogram", {})
     most = max(counts.values(), default=0)
     for name, count in counts.items():

@@ -31,7 +31,7 @@ class Siblings:
         self._find = find
 
     def open(self, name: str) -> Source | None:
-        """The file of this name; None where there is none that can be read."""
+        """Return the file of this name; None where there is none that can be read."""
         if name not in self.opened and name not in ("", ".", "..") and "/" not in name:
             found = self._find(name)
             if found is not None:

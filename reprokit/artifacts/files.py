@@ -22,7 +22,7 @@ SUMS = ("fingerprint.pb",)  # say of other files that they differ: named behind 
 
 
 def diff(left: Path, right: Path, options: CompareOptions | None = None) -> Difference:
-    """The tree of two files, or of two directories file by file."""
+    """Return the tree of two files, or of two directories file by file."""
     options = options or CompareOptions()
     kinds = _kind(left), _kind(right)
     if kinds[0] != kinds[1]:
@@ -58,7 +58,7 @@ class _Claims:
             self.right.update((os.path.join(os.path.dirname(name), other), name) for other in right)
 
     def of(self, name: str, left: str | None, right: str | None) -> Difference | None:
-        """What is to be said of a file that was read with another one on both sides."""
+        """Return what is to be said of a file that was read with another one on both sides."""
         owners = {self.left.get(name), self.right.get(name)}
         if left != right or len(owners) != 1 or None in owners:
             return None
@@ -121,7 +121,7 @@ def _events(names: Iterable[str]) -> dict[tuple[str, str], list[str]]:
 
 
 def _entries(directory: Path) -> Iterator[tuple[str, str]]:
-    """What a directory holds at any depth: relative path and kind; links are not followed."""
+    """Yield what a directory holds at any depth: relative path and kind; links are not followed."""
     waiting = [""]
     count = 0
     while waiting:

@@ -75,7 +75,7 @@ class Hdf5Reader:
         self.send("end", "")
 
     def _member(self, path: str, group: Any, name: str) -> Any:
-        """The parts of one member; the member itself where it is met for the first time."""
+        """Return the parts of one member; the member itself where it is met for the first time."""
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             return self.send("value", path, text=f"external link to {link.path!r} in {link.filename!r}")
@@ -192,7 +192,7 @@ def _place(item: Any) -> tuple[int, int]:
 
 
 def _described(dtype: Any) -> str:
-    """A type in words that tell it from all others."""
+    """Return a type in words that tell it from all others."""
     if dtype is None:
         return "object"
     enum = h5py.check_enum_dtype(dtype)
@@ -210,7 +210,7 @@ def _described(dtype: Any) -> str:
 
 
 def _type(dtype: Any) -> tuple[str, str]:
-    """The type of the elements of a tensor, and what there is to say besides."""
+    """Return the type of the elements of a tensor, and what there is to say besides."""
     enum = h5py.check_enum_dtype(dtype)
     if enum is None and dtype.kind in NUMBERS and dtype.itemsize in NUMBERS[dtype.kind]:
         return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", ""

@@ -15,7 +15,7 @@ SHOWN = 16  # bytes around the first difference that are shown
 
 
 def same(left: Source, right: Source) -> bool:
-    """Whether two sources hold the same bytes; stops at the first that differ."""
+    """Return whether two sources hold the same bytes; stops at the first that differ."""
     are_packed = isinstance(left, Unpacked) and isinstance(right, Unpacked) and left.method == right.method
     if are_packed and same(left.packed, right.packed):  # type: ignore[attr-defined]
         return True
@@ -23,7 +23,7 @@ def same(left: Source, right: Source) -> bool:
 
 
 def _blocks(left: Source, right: Source) -> Iterator[tuple[int, int, bytearray, bytearray]]:
-    """What both sources have, some at a time: where, how much, and the bytes in memory that is used again."""
+    """Yield what both sources have, some at a time: where, how much, and the bytes in memory that is used again."""
     size = min(left.size, right.size)
     one, other = bytearray(min(BLOCK, size)), bytearray(min(BLOCK, size))
     with memoryview(one) as left_view, memoryview(other) as right_view:
@@ -35,7 +35,7 @@ def _blocks(left: Source, right: Source) -> Iterator[tuple[int, int, bytearray, 
 
 
 def difference(name: str, left: Source, right: Source, meaning: str = "") -> Difference:
-    """The leaf of two sources that differ: where first, and in how many bytes."""
+    """Return the leaf of two sources that differ: where first, and in how many bytes."""
     ffi, library = native.artifacts()
     size = first = min(left.size, right.size)
     count = 0

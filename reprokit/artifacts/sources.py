@@ -135,7 +135,7 @@ def verify(source: Source | None) -> None:
 
 
 def piece(source: Source, start: int, size: int) -> Slice:
-    """A piece of a source, which must lie within it."""
+    """Return a piece of a source, which must lie within it."""
     if start < 0 or size < 0 or start + size > source.size:
         raise ArtifactDamaged(f"bytes {start} to {start + size} are beyond the end at {source.size}")
     if isinstance(source, Slice):
@@ -154,13 +154,13 @@ def exactly(source: Source, offset: int, length: int) -> bytes:
 
 
 def blocks(source: Source, start: int = 0) -> Iterator[bytes]:
-    """All bytes from a place on, some at a time."""
+    """Yield all bytes from a place on, some at a time."""
     for at in range(start, source.size, BLOCK):
         yield exactly(source, at, min(BLOCK, source.size - at))
 
 
 def whole(source: Source, limit: int, what: str = "it") -> bytes:
-    """All bytes of a source that must be small."""
+    """Return all bytes of a source that must be small."""
     if source.size > limit:
         raise ArtifactDamaged(f"{what} has {source.size} bytes, more than the {limit} that are read")
     return exactly(source, 0, source.size)
@@ -213,7 +213,7 @@ class Stream(io.RawIOBase):
 
 
 def open_file(path: Path, flags: int = 0) -> FileSource:
-    """A regular file, also behind symbolic links; never waits for a pipe."""
+    """Return a regular file, also behind symbolic links; never waits for a pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     except (OSError, ValueError) as error:
@@ -226,7 +226,7 @@ def open_file(path: Path, flags: int = 0) -> FileSource:
 
 
 def siblings(path: Path) -> Siblings:
-    """The regular files of the directory in which a file stands, no link followed; they stay open."""
+    """Return the regular files of the directory in which a file stands, no link followed; they stay open."""
 
     def find(name: str) -> FileSource | None:
         with suppress(ArtifactNotReadable):
@@ -250,7 +250,7 @@ class ForwardReader:
         return self._file.tell()
 
     def read(self, length: int) -> bytes:
-        """The next bytes, all of them there."""
+        """Return the next bytes, all of them there."""
         self.hold(length)
         found = self._file.read(length)
         if len(found) < length:
@@ -258,7 +258,7 @@ class ForwardReader:
         return found
 
     def readline(self) -> bytes:
-        """The text up to the next end of line, with it."""
+        """Return the text up to the next end of line, with it."""
         found = self._file.readline(self.longest_line + 1)
         self.hold(len(found))
         if not found.endswith(b"\n"):
@@ -268,7 +268,7 @@ class ForwardReader:
         return found
 
     def skip(self, length: int) -> Source:
-        """The next bytes as a source of their own."""
+        """Return the next bytes as a source of their own."""
         at, size = self.at, self.source.size
         if length > size - at:
             raise ArtifactDamaged(f"{length} bytes are to follow byte {at} of {self.what}, but {size - at} do")

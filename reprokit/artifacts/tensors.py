@@ -65,7 +65,7 @@ def _earlier(one: int | None, other: int | None) -> int | None:
 
 
 def merged(one: TensorStatistics, other: TensorStatistics) -> TensorStatistics:
-    """The statistics of two pieces of a tensor together."""
+    """Return the statistics of two pieces of a tensor together."""
     lengths = max(len(one.histogram), len(other.histogram))
     padded = [side.histogram + (0,) * (lengths - len(side.histogram)) for side in (one, other)]
     sums = ("elements", "differing", "beyond", "sign_change", "zero_sign", "nan_payload", "nan", "infinite")
@@ -82,7 +82,7 @@ def merged(one: TensorStatistics, other: TensorStatistics) -> TensorStatistics:
 
 
 def multi_index(at: int, shape: tuple[int, ...]) -> list[int]:
-    """An index counted in C order as one of each dimension."""
+    """Return an index counted in C order as one of each dimension."""
     found = []
     for length in reversed(shape):
         at, index = divmod(at, length)
@@ -91,14 +91,14 @@ def multi_index(at: int, shape: tuple[int, ...]) -> list[int]:
 
 
 def bucket_name(number: int) -> str:
-    """The distances in a bucket of the histogram."""
+    """Return the distances in a bucket of the histogram."""
     if number < 2:
         return str(number + 1)
     return f"{(1 << (number - 1)) + 1}-{1 << number}"
 
 
 def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, Any]:
-    """The statistics for JSON."""
+    """Return the statistics for JSON."""
 
     def extreme(found: Extreme | None, *, whole: bool = False) -> dict[str, Any] | None:
         if found is None:
@@ -124,7 +124,7 @@ def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, 
 
 
 def check(tensor: TensorPart, limits: Limits) -> Dtype:
-    """The type of a tensor whose elements all lie within its source."""
+    """Return the type of a tensor whose elements all lie within its source."""
     dtype = dtypes.named(tensor.dtype)
     if len(tensor.shape) > MAX_RANK or any(length < 0 for length in tensor.shape):
         raise ArtifactDamaged(f"{tensor.name}: no tensor has the shape {str(tensor.shape)[:80]}")
@@ -147,7 +147,7 @@ def _last_byte(tensor: TensorPart, dtype: Dtype) -> int:
 
 
 def _in_order(tensor: TensorPart) -> bool:
-    """Whether the elements stand in C order without gaps."""
+    """Return whether the elements stand in C order without gaps."""
     if tensor.strides is None:
         return True
     if len(tensor.strides) != len(tensor.shape):
@@ -163,7 +163,7 @@ def _in_order(tensor: TensorPart) -> bool:
 def compare(
     left: TensorPart, right: TensorPart, limits: Limits, tolerance: Tolerance | None = None
 ) -> TensorStatistics:
-    """What two tensors differ in; their types and shapes must be the same."""
+    """Return what two tensors differ in; their types and shapes must be the same."""
     dtype = check(left, limits)
     check(right, limits)
     count = math.prod(left.shape)
@@ -201,7 +201,7 @@ class _Meter:
         )  # fmt: skip
 
     def taken(self) -> TensorStatistics:
-        """What was found since the last time."""
+        """Return what was found since the last time."""
         found, self._found = self._found, self._ffi.new("struct rka_measured *")
         return _statistics(found)
 
@@ -262,13 +262,13 @@ class _ElementReader:
 
 
 def _same_bytes(left: TensorPart, right: TensorPart, dtype: Dtype) -> bool:
-    """Whether all the bytes that two tensors of the same strides span are equal."""
+    """Return whether all the bytes that two tensors of the same strides span are equal."""
     size = _last_byte(left, dtype) - left.offset
     return raw.same(piece(left.source, left.offset, size), piece(right.source, right.offset, size))
 
 
 def strides_of(tensor: TensorPart) -> tuple[int, ...]:
-    """The strides in elements, also of a tensor in C order."""
+    """Return the strides in elements, also of a tensor in C order."""
     return strides_of_shape(tensor.shape) if tensor.strides is None else tensor.strides
 
 
@@ -303,7 +303,7 @@ def _tiles(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]
 
 
 def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
-    """A box of about TILE elements that is long where either side has its elements close together."""
+    """Return a box of about TILE elements that is long where either side has its elements close together."""
     lengths = [1] * len(shape)
     orders = [sorted(range(len(shape)), key=lambda i, side=side: side[i]) for side in (left, right)]  # type: ignore[misc]
     while math.prod(lengths) < TILE and lengths != list(shape):
@@ -315,7 +315,7 @@ def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[in
 
 
 def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> TensorStatistics:
-    """The statistics of a tile with the indices of the whole tensor."""
+    """Return the statistics of a tile with the indices of the whole tensor."""
 
     def whole(at: int) -> int:
         index = 0
@@ -334,7 +334,7 @@ def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> Tens
 
 
 def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
-    """The elements of a tile in C order."""
+    """Return the elements of a tile in C order."""
     ffi, library = native.artifacts()
     size = dtype.element_size
     result = bytearray(tile.count * size)
@@ -358,7 +358,7 @@ def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: 
 
 
 def strides_of_shape(shape: tuple[int, ...], fortran: bool = False) -> tuple[int, ...]:
-    """How many elements lie between neighbors of each dimension."""
+    """Return how many elements lie between neighbors of each dimension."""
     steps, step = [], 1
     for length in shape if fortran else reversed(shape):
         steps.append(step)
@@ -367,7 +367,7 @@ def strides_of_shape(shape: tuple[int, ...], fortran: bool = False) -> tuple[int
 
 
 def _outer(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list[int]:
-    """The dimensions, from the widest on, that are walked through, since reading across them reads too much."""
+    """Return the dimensions, from the widest on, that are walked through, since reading across them reads too much."""
     outer: list[int] = []
     for position in range(len(order)):
         rest = order[position:]

@@ -75,12 +75,12 @@ class Logged:
 
 
 def kind_of(path: str) -> str:
-    """Which tracker writes files of such a name; empty for none."""
+    """Return which tracker writes files of such a name; empty for none."""
     return next((kind for pattern, kind in _KINDS if pattern.fullmatch(path)), "")
 
 
 def read(path: str, source: Source) -> Logged:
-    """The series of a file of that name, as far as it can be read."""
+    """Return the series of a file of that name, as far as it can be read."""
     found = Logged(kind_of(path))
     try:
         if source.size > LARGEST:
@@ -118,7 +118,7 @@ def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
 
 
 def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:
-    """A value of a summary where it is one number: of the old kind a float, of the new a tensor."""
+    """Yield a value of a summary where it is one number: of the old kind a float, of the new a tensor."""
     tag, found = "", None
     for one in wire.fields(value.at, value.end):
         if one.number == 1 and one.kind == BYTES and one.value <= 4 * LONGEST_NAME:
@@ -135,7 +135,7 @@ _TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # of a data type: its n
 
 
 def _of_tensor(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
-    """The one number of a tensor without dimensions."""
+    """Return the one number of a tensor without dimensions."""
     fields = {one.number: one for one in wire.fields(tensor.at, tensor.end)}
     known = _TENSORS.get(fields[1].value) if 1 in fields else None
     has_dimensions = 2 in fields and any(one.number == 2 for one in wire.fields(fields[2].at, fields[2].end))
@@ -176,7 +176,7 @@ def _summary(source: Source) -> Iterator[tuple[str, LogPoint]]:
 
 
 def _of_json(step: int, text: str) -> LogPoint:
-    """A value as JSON has it; numbers by their bits, so that their spelling does not matter."""
+    """Return a value as JSON has it; numbers by their bits, so that their spelling does not matter."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -203,5 +203,5 @@ def _mlflow(name: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
 
 
 def is_finite(point: LogPoint) -> bool:
-    """Whether it is a number that can be drawn."""
+    """Return whether it is a number that can be drawn."""
     return point.number is not None and math.isfinite(point.number)

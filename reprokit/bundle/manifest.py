@@ -78,5 +78,5 @@ class BundleContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def is_allowed(name: str) -> bool:
-    """Whether a run directory can hold a file of this name."""
+    """Return whether a run directory can hold a file of this name."""
     return _ALLOWED.fullmatch(name) is not None

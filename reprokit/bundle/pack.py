@@ -69,7 +69,7 @@ def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> B
 
 
 def _normaliser(run: RunDirectory, wanted: BundleRequest) -> Secrets:
-    """What takes names away: those of homes can stand anywhere in what the run was made of."""
+    """Return what takes names away: those of homes can stand anywhere in what the run was made of."""
     if wanted.paths:
         return Secrets()
     texts = json.dumps([run.run.command, run.run.variables, run.environment()])
@@ -189,7 +189,7 @@ def _copies(run: RunDirectory, name: str, directory: Path) -> None:
 
 
 def _entries(run: RunDirectory, name: str) -> list[str]:
-    """What a directory of the run holds; nothing if there is none."""
+    """Return what a directory of the run holds; nothing if there is none."""
     place = run.path / name
     try:
         if not stat.S_ISDIR(os.lstat(place).st_mode):
@@ -228,7 +228,7 @@ def _snapshots(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
 
 
 def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
-    """The header of a snapshot: its tensors' names, values and digest stay."""
+    """Return the header of a snapshot: its tensors' names, values and digest stay."""
     for key in _OF_SURROUNDINGS & header.keys():
         header[key] = normaliser.value(header[key], key)
     for trigger in (header.get("trigger"), *(header.get("also") or ())):
@@ -238,7 +238,7 @@ def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
 
 
 def _packed(directory: Path) -> Iterator[tuple[str, Packed]]:
-    """Every file with its size and digest, in the order of their names."""
+    """Yield every file with its size and digest, in the order of their names."""
     for path in sorted(path for path in directory.rglob("*") if path.is_file()):
         sealed = rundir.seal_file(path)
         assert sealed is not None
@@ -268,7 +268,7 @@ def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> 
 
 
 def zstandard_library() -> Any:
-    """The package, which is one of an extra."""
+    """Return the package, which is one of an extra."""
     try:
         import zstandard
     except ImportError:
@@ -288,7 +288,7 @@ class Normaliser(Secrets):
         self._host = _alternatives(r"(?<![A-Za-z0-9._-])(?:{})(?![A-Za-z0-9_-])", hosts)
 
     def text(self, text: str) -> str:
-        """A text with its paths and names replaced."""
+        """Return a text with its paths and names replaced."""
         text = super().text(text)
         if len(self._directory) > 1:
             text = re.sub(re.escape(self._directory) + r"(?![A-Za-z0-9._-])", BUNDLED_DIRECTORY, text)
@@ -297,7 +297,7 @@ class Normaliser(Secrets):
         return self._host.sub(MACHINE, text) if self._host else text
 
     def named(self, text: str, key: str) -> str:
-        """The text of a key, which tells where a machine's name stands."""
+        """Return the text of a key, which tells where a machine's name stands."""
         return MACHINE if key in _OF_MACHINES and text else self.text(text)
 
 

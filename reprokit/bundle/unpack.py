@@ -46,7 +46,7 @@ class BoundedTarInfo(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> BoundedTarInfo:
-        """The next member; tarfile calls this again for what an extended header stands before."""
+        """Return the next member; tarfile calls this again for what an extended header stands before."""
         assert isinstance(archive, Archive)
         if archive.chained >= MAX_CHAINED:
             raise tarfile.ReadError("too many headers stand before one file")
@@ -58,7 +58,7 @@ class BoundedTarInfo(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedTarInfo:
-        """The header, unless it announces a longer one, or a file with holes."""
+        """Return the header, unless it announces a longer one, or a file with holes."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENSIONS and member.size > MAX_EXTENSION:
             raise tarfile.ReadError("a header is too long")

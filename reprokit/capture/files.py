@@ -35,12 +35,12 @@ LARGEST_STEP = 1 << 53
 
 
 def names(directory: Path) -> list[str]:
-    """The snapshots in a directory, by step."""
+    """Return the snapshots in a directory, by step."""
     return sorted(_entries(directory, PREFIX))
 
 
 def partials(directory: Path) -> list[str]:
-    """What was being written when its process ended."""
+    """Return what was being written when its process ended."""
     return sorted(_entries(directory, PARTIAL))
 
 
@@ -62,7 +62,7 @@ def place(run: Path, facts: SnapshotFacts) -> Path:
 
 
 def collect(run: Path, fallback: Path | None = None) -> list[SnapshotFacts]:
-    """What is known of each snapshot of a run, and of those for which there was no room in it."""
+    """Return what is known of each snapshot of a run, and of those for which there was no room in it."""
     found = [_facts(run / SNAPSHOTS, name) for name in names(run / SNAPSHOTS)]
     if fallback is None:
         return found
@@ -71,7 +71,7 @@ def collect(run: Path, fallback: Path | None = None) -> list[SnapshotFacts]:
 
 
 def of_run(run: RunDirectory) -> list[SnapshotFacts]:
-    """The snapshots as run.json has them; of a run that has not come to its end, as they are there."""
+    """Return the snapshots as run.json has them; of a run that has not come to its end, as they are there."""
     return run.run.snapshots if run.run.capture is None or run.run.ended else collect(run.path)
 
 

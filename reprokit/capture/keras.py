@@ -64,7 +64,7 @@ class Callback(_keras.callbacks.Callback):  # type: ignore[misc]
         watch(**options)
 
     def set_model(self, model: Any) -> None:
-        """Have the model's step built anew, as the one that it may have is not watched."""
+        """Build the model's step anew, as the one that it may have is not watched."""
         super().set_model(model)
         _renew(model)
 

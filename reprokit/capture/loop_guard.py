@@ -51,7 +51,7 @@ def made(
     max_bytes: int | None,
     rollback_every: int,
 ) -> CaptureSession:
-    """A capture of the script's own; raises UsageError where its options make no sense."""
+    """Return a capture of the script's own; raises UsageError where its options make no sense."""
     from reprokit.agent.capture import CaptureSession, CaptureSettings
     from reprokit.native import trail_path
 
@@ -89,6 +89,6 @@ class WatchingGuard:
 
 
 def is_captured_by_run() -> bool:
-    """Whether the launcher's agent captures in this process: then its options hold."""
+    """Return whether the launcher's agent captures in this process: then its options hold."""
     running = getattr(sys.modules.get("_reprokit_agent"), "running", None)
     return getattr(running, "capture", None) is not None

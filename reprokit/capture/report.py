@@ -30,7 +30,7 @@ def print_snapshot(file: SnapshotFile) -> None:
 
 
 def document(file: SnapshotFile) -> dict[str, Any]:
-    """The same as a JSON document: snapshot.json, and the tensors that lie beside it."""
+    """Return the same as a JSON document: snapshot.json, and the tensors that lie beside it."""
     tensors = [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in file.tensors.values()]
     return {"format": FORMAT, "path": file.path, "snapshot": file.header, "tensors": tensors}
 
@@ -191,7 +191,7 @@ def _places(where: Any) -> Iterator[str]:
 
 
 def _number(value: Any) -> str:
-    """A number, which may be written in hexadecimal to be exact."""
+    """Return a number, which may be written in hexadecimal to be exact."""
     try:
         is_exact = isinstance(value, str) and "0x" in value
         return f"{float.fromhex(value) if is_exact else float(value):.9g}"

@@ -122,7 +122,7 @@ def _strings(content: Any, kind: str) -> Any:
 
 
 def _filled(content: Any, leaf: Any) -> Any:
-    """What a node of a framework's holds, with arrays for the tensors in it."""
+    """Return what a node of a framework's holds, with arrays for the tensors in it."""
     if (
         isinstance(content, dict)
         and len(content) == 1

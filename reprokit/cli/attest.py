@@ -33,7 +33,7 @@ def command() -> None:
 
 
 def _predicate(_context: click.Context, _option: click.Parameter, name: str | None) -> str | None:
-    """The type that was asked for, whose short name will do."""
+    """Return the type that was asked for, whose short name will do."""
     if name is None or name in PREDICATES.values():
         return name
     if name not in PREDICATES:
@@ -108,7 +108,7 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
 
 
 def _lines(signed: Signed, checked: Checked) -> Iterator[tuple[str, str]]:
-    """What the statement says, with everything that qualifies it."""
+    """Yield what the statement says, with everything that qualifies it."""
     from reprokit.report.phrases import EXECUTED
 
     rerun, count = signed.rerun, len(checked.checked)

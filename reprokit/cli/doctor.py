@@ -94,7 +94,7 @@ def _addresses() -> DoctorFinding:
 
 
 def _storage() -> DoctorFinding:
-    """What the shim does with its files: reserve space, map it, write it."""
+    """Return what the shim does with its files: reserve space, map it, write it."""
     import mmap
 
     with tempfile.TemporaryFile(dir=".") as file:
@@ -137,7 +137,7 @@ def _trial() -> Iterator[tuple[Path, str]]:
 
 
 def _recording() -> DoctorFinding:
-    """Whether its os.urandom is recorded, by which call, and whether the agent is there."""
+    """Return whether its os.urandom is recorded, by which call, and whether the agent is there."""
     from reprokit.entropy.request_counts import who_asked
     from reprokit.rundir import ENTROPY, RunDirectory
 

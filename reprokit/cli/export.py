@@ -58,7 +58,7 @@ def mlflow(
 
 
 def _reports(facts: AuditFacts, directory: Path) -> list[Path]:
-    """The report as JSON, and as a page where its library is installed, else as Markdown."""
+    """Return the report as JSON, and as a page where its library is installed, else as Markdown."""
     from reprokit.report import html, markdown
 
     content = {"report.json": json.dumps(msgspec.to_builtins(facts), indent=2) + "\n"}
@@ -81,7 +81,7 @@ def _bundle(path: Path, directory: Path) -> Path:
 
 
 def _shown(store: str) -> str:
-    """An address without the password in it."""
+    """Return an address without the password in it."""
     scheme, mark, rest = store.partition("://")
     host, slash, place = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{place}" if mark else store

@@ -126,7 +126,7 @@ def command(
 
 
 def _summary_of_runner() -> Path | None:
-    """Where GitHub's runner wants a summary."""
+    """Return where GitHub's runner wants a summary."""
     place = os.environ.get("GITHUB_STEP_SUMMARY")
     return Path(place) if place else None
 
@@ -134,7 +134,7 @@ def _summary_of_runner() -> Path | None:
 def _trainings(
     behind: tuple[str, ...] | None, config: Path | None, names: tuple[str, ...]
 ) -> tuple[list[GateTraining], Path]:
-    """What is to be checked, and from where its paths lead."""
+    """Return what is to be checked, and from where its paths lead."""
     from reprokit.gate import trainings
 
     base = options.current_directory()
@@ -147,7 +147,7 @@ def _trainings(
 
 
 def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
-    """The training with what the command line asks for beyond its own."""
+    """Return the training with what the command line asks for beyond its own."""
     given = {name: value for name, value in asked.items() if value}
     given |= {name: str(value.absolute()) for name, value in given.items() if isinstance(value, Path)}
     require: dict[str, Any] = {name: given.pop(name) for name in ("fidelity", "overhead", "accepted") if name in given}
@@ -160,7 +160,7 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
 
 
 def _runs(output: Path | None) -> Path:
-    """A directory for the runs."""
+    """Return a directory for the runs."""
     try:
         if output is None:
             return Path(tempfile.mkdtemp(prefix="reprokit-gate-")).resolve()

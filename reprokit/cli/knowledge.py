@@ -54,7 +54,7 @@ def command(words: tuple[str, ...], framework: str | None, device: str | None, e
 
 
 def _known(facts: Sequence[Fact], framework: str | None) -> str:
-    """The framework asked for, if there are facts of it."""
+    """Return the framework asked for, if there are facts of it."""
     known = sorted({fact.framework for fact in facts})
     if framework and framework not in known:
         raise UsageError(f"there are no facts of {framework!r}, but of {', '.join(known)}")
@@ -104,7 +104,7 @@ def _wrapped(labelled: Iterable[tuple[str, str]]) -> Iterator[Cells]:
 
 
 def _lines(fact: Fact) -> Iterator[tuple[str, str]]:
-    """What there is in a fact, by its label."""
+    """Yield what there is in a fact, by its label."""
     yield "verdict", fact.verdict + (f", shows {' and '.join(fact.shows)}" if fact.shows else "")
     yield "versions", fact.versions or "all that are known"
     yield "devices", ", ".join(fact.devices)

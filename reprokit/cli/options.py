@@ -27,7 +27,7 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def current_directory() -> Path:
-    """The working directory, which may have been deleted under our feet."""
+    """Return the working directory, which may have been deleted under our feet."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -35,7 +35,7 @@ def current_directory() -> Path:
 
 
 def run_path(text: str) -> Path:
-    """The run directory at a path, or the newest one of this directory for ``last``."""
+    """Return the run directory at a path, or the newest one of this directory for ``last``."""
     if text != LAST or Path(text).exists():
         return Path(text)
     newest = HOME / LAST
@@ -63,7 +63,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number of bytes."""
+        """Return the number of bytes."""
         if isinstance(value, int):
             return value
         digits, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
@@ -81,7 +81,7 @@ class Seconds(click.FloatRange):
         super().__init__(min=0, min_open=True)
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """Return the number."""
         number = float(super().convert(value, param, ctx))  # type: ignore[arg-type]  # click takes texts as well
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
@@ -275,7 +275,7 @@ def capturing(function: Function) -> Function:
 
 
 def _capture(options: dict[str, Any]) -> CapturePlan | None:
-    """The capture that the options ask for; raises UsageError where they make no sense."""
+    """Return the capture that the options ask for; raises UsageError where they make no sense."""
     given = {name: value for name, value in options.items() if value not in (None, ())}
     action = given.pop("action", None)
     if action is None and given:
@@ -315,7 +315,7 @@ class LaunchingCommand(CommandBehindDashes):
 
 
 def split(args: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """What stands before the first ``--``, and the command behind it."""
+    """Return what stands before the first ``--``, and the command behind it."""
     if DASHES not in args:
         return list(args), ()
     position = list(args).index(DASHES)
@@ -354,7 +354,7 @@ def planned(mode: str) -> Decorator:
 
 
 def chosen_patches(words: tuple[str, ...], command: tuple[str, ...]) -> tuple[str, ...]:
-    """The ids and values that --patch stands for."""
+    """Return the ids and values that --patch stands for."""
     if not words:
         return ()
     from reprokit.launch.run_patches import wanted

@@ -63,7 +63,7 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
 
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:
-    """The plan with what the recipe asks for too."""
+    """Return the plan with what the recipe asks for too."""
     from reprokit import recipe
 
     found, used = recipe.read(path)

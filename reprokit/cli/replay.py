@@ -44,7 +44,7 @@ def command(behind_dashes: tuple[str, ...], /, run: str, **settings: Any) -> Non
 
 
 def _recording(text: str) -> RunDirectory:
-    """The run to replay; where the last one is a replay itself, what it replayed."""
+    """Return the run to replay; where the last one is a replay itself, what it replayed."""
     recording = RunDirectory(run_path(text))
     if text == LAST and recording.run.replay_of is not None:
         return RunDirectory(Path(recording.run.replay_of.path))

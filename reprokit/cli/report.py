@@ -82,7 +82,7 @@ def _by_name(output: Path | None) -> str:
 
 
 def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:
-    """The report in this format."""
+    """Return the report in this format."""
     from reprokit.report import envelope, statement
 
     if kind in PRESENTERS:

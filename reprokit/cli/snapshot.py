@@ -127,6 +127,6 @@ def _redo(
 
 
 def _is_same(found: dict[str, Any]) -> bool:
-    """Whether the step came again, with the captured gradients bit for bit."""
+    """Return whether the step came again, with the captured gradients bit for bit."""
     gradients = found.get("gradients")
     return bool(found.get("reproduced")) and not (isinstance(gradients, dict) and gradients.get("different"))

@@ -46,7 +46,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
     parallel: int | None
 
     def described(self) -> tuple[Described, Path]:
-        """The study, and its directory."""
+        """Return the study, and its directory."""
         from reprokit.launch.platform_support import require_supported
 
         require_supported()

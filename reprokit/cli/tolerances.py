@@ -40,7 +40,7 @@ def options(quantities: tuple[str, ...]) -> Callable[[Function], Function]:
 
 
 def asked(quantities: tuple[str, ...], **texts: tuple[str, ...]) -> Tolerances:
-    """What the options ask for; UsageError for what is no tolerance."""
+    """Return what the options ask for; UsageError for what is no tolerance."""
     given: list[tuple[str, str | None, float]] = []
     for option, values in texts.items():
         for text in values:

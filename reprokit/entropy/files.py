@@ -103,7 +103,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 def entropy_files(directory: Path) -> list[Path]:
-    """The entropy files of a run in the order of their names: of processes, and the pool that many share."""
+    """Return the entropy files of a run in the order of their names: of processes, and the pool that many share."""
     return [directory / name for name in bounded_names(directory, ENDING)]
 
 
@@ -128,7 +128,7 @@ class EntropyFile:
         self.head = self._read_head()
 
     def damaged(self, offset: int, what: str) -> RunDamaged:
-        """The error for this place of this file."""
+        """Return the error for this place of this file."""
         return damaged(self.path, offset, f"{self._place}{what}")
 
     def _read_head(self) -> Head:
@@ -162,7 +162,7 @@ class EntropyFile:
         return len(self._data)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks in file order, the ones of no stream left out."""
+        """Yield the chunks in file order, the ones of no stream left out."""
         offset, check = HEAD, native.checker()
         while offset < self.head.used:
             if offset + CHUNK_HEAD > self.head.used:
@@ -179,14 +179,14 @@ class EntropyFile:
             offset += size
 
     def records(self) -> Iterator[EntropyEvent | Mismatch]:
-        """Every event and mismatch; a stream's in its order, streams interleaved by chunk."""
+        """Yield every event and mismatch; a stream's in its order, streams interleaved by chunk."""
         streams: dict[int, _Stream] = {}
         for chunk in self.chunks():
             stream = streams.setdefault(chunk.stream, _Stream(self))
             yield from stream.read(chunk)
 
     def is_of_the_clock(self, chunk: Chunk) -> bool:
-        """Whether a stream's first chunk says that the stream is of reads of the clock."""
+        """Return whether a stream's first chunk says that the stream is of reads of the clock."""
         start = chunk.offset + CHUNK_HEAD + 1
         length = self.slice(start, start + 1)[0] if start < len(self._data) else 0
         return self.slice(start + 1, start + 1 + length).endswith(CLOCK_STREAM)
@@ -199,7 +199,7 @@ class EntropyFile:
 
 
 def damaged(path: Path, offset: int, what: str) -> RunDamaged:
-    """The error for a place of a file."""
+    """Return the error for a place of a file."""
     return RunDamaged(f"{path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
 
 
@@ -211,7 +211,7 @@ class InMemory(bytes):
 
 
 def mapped(path: Path) -> Data:
-    """A regular file's bytes."""
+    """Return a regular file's bytes."""
     with os.fdopen(open_file(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else InMemory()
@@ -246,7 +246,7 @@ class _Stream:
             raise self.file.damaged(chunk.offset + CHUNK_HEAD + at, "a record is missing")
 
     def _end(self, data: bytes, at: int, base: int) -> int:
-        """Where the record at this place ends, its check compared."""
+        """Return where the record at this place ends, its check compared."""
         try:
             end = at + 1 + self._length(data, at)
         except (struct.error, IndexError, TypeError, ValueError):

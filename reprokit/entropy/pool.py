@@ -54,7 +54,7 @@ class Pool:
         self._data.close()
 
     def slots(self) -> Iterator[tuple[int, int, bytes]]:
-        """Where each slot in use lies, the hash that it was claimed by, and its bytes."""
+        """Yield where each slot in use lies, the hash that it was claimed by, and its bytes."""
         table, slots = SLOT, FIRST
         for _ in range(LEVELS):
             start = table + 2 * slots * _CLAIM.size
@@ -68,7 +68,7 @@ class Pool:
             table, slots = start + slots * SLOT, slots * 16
 
     def _claims(self, table: int, end: int, slots: int) -> Iterator[tuple[int, int]]:
-        """The slots of a level that were given, in their order, and the hashes of those they were given to."""
+        """Return the slots of a level that were given, in their order, and the hashes of those they were given to."""
         entries = self._data[table + _CLAIM.size : end]
         if any(self._data[table : table + _CLAIM.size]) and len(entries) < end - table - _CLAIM.size:
             raise damaged(self.path, len(self._data), "a table is cut short")

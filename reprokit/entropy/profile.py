@@ -46,7 +46,7 @@ def _count(file: EntropyFile) -> ProcessCounts:
 
 
 def count(directory: Path) -> list[ProcessCounts]:
-    """The numbers of each process, from the heads of its file and of the chunks."""
+    """Return the numbers of each process, from the heads of its file and of the chunks."""
     return [_count(file) for file in processes(directory)]
 
 
@@ -63,7 +63,7 @@ def digest(directory: Path) -> str:
 
 
 def _is_alive(head: Head) -> bool:
-    """Whether the process that writes a file may still run: its seal would not hold."""
+    """Return whether the process that writes a file may still run: its seal would not hold."""
     try:
         os.kill(head.pid, 0)
     except ProcessLookupError:
@@ -80,18 +80,18 @@ def _is_alive(head: Head) -> bool:
 
 
 def being_written(directory: Path) -> bool:
-    """Whether a process of the run, which must be one of this machine's, is still there without its launcher."""
+    """Return whether a process of the run, which must be one of this machine's, is still there without its launcher."""
     return any(_is_alive(file.head) for file in processes(directory))
 
 
 def _sizes(directory: Path) -> tuple[int, int]:
-    """How many entropy files there are, and their bytes."""
+    """Return how many entropy files there are, and their bytes."""
     paths = entropy_files(directory)
     return len(paths), sum(os.lstat(path).st_size for path in paths)
 
 
 def summarise(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> ProfileFacts:
-    """The numbers of a recording, as ``count`` gives them, and the digest that seals it."""
+    """Return the numbers of a recording, as ``count`` gives them, and the digest that seals it."""
     counts = count(directory) if counts is None else counts
     files, size = _sizes(directory)
     sealed = not any(_is_alive(each.head) for each in counts)
@@ -131,7 +131,7 @@ def check_seal(directory: Path, facts: ProfileFacts | None = None) -> None:
 
 
 def _has_sizes(directory: Path, facts: ProfileFacts) -> bool:
-    """Whether number and sizes of the files are those of the end of the run, before any is read."""
+    """Return whether number and sizes of the files are those of the end of the run, before any is read."""
     if _sizes(directory) == (facts.files, facts.size):
         return True
     raise RunDamaged(
@@ -142,7 +142,7 @@ def _has_sizes(directory: Path, facts: ProfileFacts) -> bool:
 def _as_recorded(
     process: ProcessCounts, keyed: Mapping[tuple[str, int], tuple[int, int]]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The counts of a replaying process; of a keyed run's, what went beyond the recording counts as derived."""
+    """Return the counts of a replaying process; of a keyed run's, what went beyond the recording counts as derived."""
     matches, given = process.head.matches, process.head.bytes
     if not process.head.streams:
         return matches, given
@@ -157,7 +157,7 @@ def fidelity(
     counts: Sequence[ProcessCounts] | None = None,
     facts: ProfileFacts | None = None,
 ) -> Fidelity:
-    """How the replay whose entropy directory this is was answered from the recorded one.
+    """Return how the replay whose entropy directory this is was answered from the recorded one.
 
     What a sealed recording's facts say is taken from there: verify counts again.
     """
@@ -186,7 +186,7 @@ def _heads(directory: Path, counts: Sequence[ProcessCounts] | None) -> Iterator[
 
 
 def gave_up(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> list[str]:
-    """A sentence for each of the first processes that the shim had to leave alone, and why."""
+    """Return a sentence for each of the first processes that the shim had to leave alone, and why."""
     words = []
     for head in _heads(directory, counts):
         if head.gave_up:
@@ -208,7 +208,7 @@ def gave_up(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> l
 
 
 def withheld_runtimes(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> list[str]:
-    """A sentence for each runtime whose requests were withheld, although not all have to have been for keys."""
+    """Return a sentence for each runtime whose requests were withheld, although not all have to have been for keys."""
     programs: dict[int, set[str]] = {}
     for head in _heads(directory, counts):
         for bit in RUNTIMES if head.withheld and head.runtimes else ():
@@ -229,12 +229,12 @@ def _names(directory: Path, ending: str) -> list[str]:
 
 
 def _meaning(errno: int) -> str:
-    """An errno in words; a file from elsewhere may hold any number."""
+    """Return an errno in words; a file from elsewhere may hold any number."""
     return os.strerror(errno) if errno < 1 << 31 else f"error {errno}"
 
 
 def _lost(name: str) -> tuple[str, str]:
-    """The reason in the name HASH-PID-REASON-ERRNO.lost of an empty file (native/record.c)."""
+    """Return the reason in the name HASH-PID-REASON-ERRNO.lost of an empty file (native/record.c)."""
     parts = name.removesuffix(".lost").split("-")
     with suppress(ValueError, IndexError):
         return REASONS[int(parts[-2])], _meaning(int(parts[-1]))
@@ -242,7 +242,7 @@ def _lost(name: str) -> tuple[str, str]:
 
 
 def root_loaded(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> bool:
-    """Whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
+    """Return whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
 
     One that could not make its file has left an empty one, of a name that says why.
     """

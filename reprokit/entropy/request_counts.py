@@ -110,7 +110,7 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
 
 
 def _asked(head: Head, record: EntropyEvent | Mismatch) -> tuple[Asker, RequestTotals]:
-    """Who made a request, and how much it asked for."""
+    """Return who made a request, and how much it asked for."""
     who = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
     if isinstance(record, Mismatch):
         return Asker(*who, record.match), RequestTotals(1, record.asked, 0)

@@ -53,7 +53,7 @@ class Symbols:
                     return
 
     def name(self, offset: int) -> str:
-        """The function that holds this offset; empty where none that is exported does."""
+        """Return the function that holds this offset; empty where none that is exported does."""
         position = bisect_right(self._places, offset) - 1
         if position < 0:
             return ""

@@ -97,7 +97,7 @@ class Check:
         self.key = ""
 
     def judge(self) -> Judged:
-        """All cases; what makes checking impossible is a case too."""
+        """Return all cases; what makes checking impossible is a case too."""
         started = time.monotonic()
         cases: list[Case] = []
         try:
@@ -202,7 +202,7 @@ class Check:
         return replace(replay_plan(recording, (), self._new(name), False, "derive"), fresh=self._copy)
 
     def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> VariedReplay:
-        """A replay with these variations, as far as they can be made; a failure is a difference here."""
+        """Return a replay with these variations, as far as they can be made; a failure is a difference here."""
         plan = self._replay_plan(recording, name)
         with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
             surroundings = vary(plan, names, Path(place))
@@ -235,7 +235,7 @@ class Check:
     # Checks
 
     def _compared(self, suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
-        """A case for each artifact and metric; nothing to compare is trouble."""
+        """Yield a case for each artifact and metric; nothing to compare is trouble."""
         try:
             comparison = compare(left.path, right.path)
         except NothingComparable as error:
@@ -245,7 +245,7 @@ class Check:
         yield from _cases_of(suite, comparison)
 
     def _judged_state(self, suite: str) -> Case:
-        """Whether runs started from what others had left: then they can be identical and prove nothing."""
+        """Return whether runs started from what others had left: then they can be identical and prove nothing."""
         found = self._state.said()
         if not found:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
@@ -277,7 +277,7 @@ class Check:
         yield self._judged_state(GOLDEN)
 
     def _here(self, golden: RunDirectory) -> RunDirectory:
-        """The golden as if it had been recorded in this checkout, which can lie somewhere else."""
+        """Return the golden as if it had been recorded in this checkout, which can lie somewhere else."""
         golden.run.working_directory = str(self._place)
         golden.run.command = list(self._training.command)
         return golden
@@ -396,7 +396,7 @@ def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
 
 
 def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
-    """The cases; what makes them impossible is one of the same suite, and says nothing of others."""
+    """Yield the cases; what makes them impossible is one of the same suite, and says nothing of others."""
     try:
         yield from cases
     except ReprokitError as error:
@@ -404,7 +404,7 @@ def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
 
 
 def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:
-    """A failed case for each finding that is blamed, neither patched nor, where some are, accepted."""
+    """Yield a failed case for each finding that is blamed, neither patched nor, where some are, accepted."""
     chosen = {patch.partition("=")[0] for patch in patches}
     passed = True
     for finding in found.findings:
@@ -420,7 +420,7 @@ def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[s
 
 
 def read_accepted(path: Path) -> set[str]:
-    """The ids of findings in a findings.json or a list of ids."""
+    """Return the ids of findings in a findings.json or a list of ids."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_ACCEPTED + 1)

@@ -116,7 +116,7 @@ def _cloned(source: Path, target: Path) -> bool:
 
 
 def listed_by_git(directory: Path) -> Collection[str] | None:
-    """What git does not ignore, files and the directories above them; None where git knows nothing of it."""
+    """Return what git does not ignore, files and the directories above them; None where git knows nothing of it."""
     command = ["git", "-C", str(directory), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True)

@@ -41,7 +41,7 @@ def sarif(verdict: GateVerdict) -> dict[str, Any]:
 
 
 def _invocation(verdict: GateVerdict) -> dict[str, Any]:
-    """Whether everything could be checked, which a list of results alone does not say."""
+    """Return whether everything could be checked, which a list of results alone does not say."""
     known = (PASSED, FAILED)
     checked = verdict.outcome in known and all(case.outcome in known for _, case in verdict.unpassed())
     said: dict[str, Any] = {"executionSuccessful": checked, "exitCode": verdict.exit_status}
@@ -79,7 +79,7 @@ def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
 
 
 def rule_id(finding: Finding) -> str:
-    """What is known of it, or its kind and subject."""
+    """Return what is known of it, or its kind and subject."""
     return printable(finding.fact or f"{finding.kind}/{finding.subject}", 200)
 
 
@@ -116,13 +116,13 @@ def _place_or_script(training: Judged, finding: Finding) -> tuple[str, int]:
 
 
 def _within_checkout(training: Judged, file: str) -> str | None:
-    """A file's name from the top of the checkout; None outside of it."""
+    """Return a file's name from the top of the checkout; None outside of it."""
     relative = os.path.relpath(os.path.join(training.directory, file), _checkout())
     return None if relative.startswith("..") else printable(relative.replace(os.sep, "/"), 1000)
 
 
 def _checkout() -> str:
-    """Where code hosts count paths from: what they say themselves, if this is below it, or this directory."""
+    """Return where code hosts count paths from: what they say themselves, if this is below it, or this directory."""
     here = os.getcwd()
     told = (
         os.path.realpath(os.environ[name]) for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR") if os.environ.get(name)
@@ -152,7 +152,7 @@ def code_quality(verdict: GateVerdict) -> list[dict[str, Any]]:
 
 
 def _script(training: Judged) -> str:
-    """What stands for what has no place of its own, as code hosts want one."""
+    """Return what stands for what has no place of its own, as code hosts want one."""
     word = next((word for word in training.command if word.endswith((".py", ".sh"))), "")
     return (word and _within_checkout(training, word)) or os.path.basename(training.command[0])
 

@@ -32,7 +32,7 @@ WORDS = {
 
 
 def summary(verdict: GateVerdict) -> str:
-    """The job summary."""
+    """Return the job summary."""
     lines = list(_summary(verdict))
     while len("\n".join(lines).encode()) > MAX_SUMMARY:
         lines = [*lines[: len(lines) // 2], "", "The rest was left out, as it is too long for a summary."]

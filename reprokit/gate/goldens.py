@@ -20,7 +20,7 @@ KEY = 16  # characters
 
 
 def machine_key(environment: dict[str, Any]) -> str:
-    """What a golden is kept by: the hardware, and the versions of what computes on it."""
+    """Return what a golden is kept by: the hardware, and the versions of what computes on it."""
     cpu, system = object_in(environment, "cpu"), object_in(environment, "system")
     facts = {
         "cpu": [cpu.get(name) for name in ("model", "flags", "usable")],
@@ -37,7 +37,7 @@ def machine_key(environment: dict[str, Any]) -> str:
 
 
 def _imported(environment: dict[str, Any]) -> dict[str, Any]:
-    """The versions of the packages that the training imported."""
+    """Return the versions of the packages that the training imported."""
     packages, imported = object_in(environment, "packages"), environment.get("imported")
     return {name: packages.get(name) for name in imported} if isinstance(imported, list) else {}
 
@@ -60,5 +60,5 @@ def store(recording: Path, target: Path) -> None:
 
 
 def others(directory: Path, training: str) -> list[str]:
-    """The machines for which there is one."""
+    """Return the machines for which there is one."""
     return sorted(path.name for path in (directory / training).glob("[!.]*"))

@@ -18,7 +18,7 @@ LONGEST = 4000  # characters of one text
 
 
 def text(verdict: GateVerdict) -> str:
-    """The file's content."""
+    """Return the file's content."""
     root = ET.Element("testsuites", name="reprokit gate")
     for training in verdict.trainings:
         suites: dict[str, list[Case]] = defaultdict(list)

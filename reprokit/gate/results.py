@@ -64,7 +64,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
         return any(case.outcome == NOT_CHECKED for case in self.cases)
 
     def outcome(self, suite: str = "") -> Outcome | None:
-        """What came out of the suites whose names begin so; None where there was none."""
+        """Return what came out of the suites whose names begin so; None where there was none."""
         outcomes = {case.outcome for case in self.cases if case.suite.startswith(suite)}
         return next((outcome for outcome in WORST_FIRST if outcome in outcomes), None)
 
@@ -91,6 +91,6 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
         return 128 + self.interrupted if self.interrupted else EXIT_STATUS[self.outcome]
 
     def unpassed(self) -> Iterator[tuple[Judged, Case]]:
-        """Every case that did not pass, with its training."""
+        """Yield every case that did not pass, with its training."""
         for training in self.trainings:
             yield from ((training, case) for case in training.unpassed)

@@ -64,12 +64,12 @@ class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, plan=replace(self.plan, variables={**(self.plan.variables or {}), name: value}))
 
     def variable(self, name: str) -> str:
-        """What the recording had."""
+        """Return what the recording had."""
         return (self.plan.variables or {}).get(name, "")
 
 
 def chosen(names: Iterable[str]) -> tuple[str, ...]:
-    """These variations in a fixed order, each once."""
+    """Return these variations in a fixed order, each once."""
     wanted = set(names)
     return tuple(name for name in VARIATIONS if name in wanted or ALL in wanted)
 
@@ -100,7 +100,7 @@ def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
 
 
 def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurroundings, str]:
-    """The checkout in another place: by a mount that only the run sees, or a copy."""
+    """Return the checkout in another place: by a mount that only the run sees, or a copy."""
     before = now.plan.working_directory.resolve()
     root = checkout(before)
     target = place / f"{root.name or 'root'}-elsewhere"
@@ -152,7 +152,7 @@ def _is_plain(*names: str) -> bool:
 
 
 def installed_locales() -> list[str]:
-    """What the C library knows, also in directories that the user names."""
+    """Return what the C library knows, also in directories that the user names."""
     found = ["C"]
     with suppress(OSError, subprocess.SubprocessError, UnicodeError):
         done = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=PATIENCE, check=True)

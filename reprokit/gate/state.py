@@ -77,7 +77,7 @@ class State:
         return any(path == place or path.startswith(place + "/") for place in self._data)
 
     def _is_left_by_earlier(self, path: str, name: str) -> bool:
-        """Whether it is, byte for byte, what an earlier run left, and nobody has made it a source since."""
+        """Return whether it is, byte for byte, what an earlier run left, and nobody has made it a source since."""
         if self._earlier is None:
             self._earlier = self._all_earlier()
         same_size = [file for file in self._earlier.get(name, ()) if file.size == _size(path) and file.digest]
@@ -100,7 +100,7 @@ class State:
 
 
 def _listed(path: Path) -> list[OutputFile]:
-    """What earlier gates of a training left."""
+    """Return what earlier gates of a training left."""
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             return msgspec.json.decode(file.read(rundir.MAX_JSON), type=list[OutputFile])

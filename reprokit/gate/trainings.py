@@ -75,7 +75,7 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
-    """The trainings of a file, all or those of these names; raises BadGate with one line."""
+    """Return the trainings of a file, all or those of these names; raises BadGate with one line."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -32,12 +32,12 @@ Given = dict[str, Replaced]  # by process: the seeds that a replay gave as recor
 
 
 def seeds_given_again(replay: RunDirectory) -> Given:
-    """What a replay hides of a dependence on its surroundings."""
+    """Return what a replay hides of a dependence on its surroundings."""
     return scan(replay, Normalisations()).replaced
 
 
 def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:
-    """A failed case for each process that asks for other seeds than it does in the recording's surroundings."""
+    """Yield a failed case for each process that asks for other seeds than it does in the recording's surroundings."""
     for process, replaced in given.items():
         before = usual[process].count if process in usual else 0
         if replaced.count == before:
@@ -49,7 +49,7 @@ def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:
 
 
 def judge(suite: str, names: Sequence[str], attempt: Callable[[Sequence[str]], VariedReplay]) -> Iterator[Case]:
-    """A case for each variation."""
+    """Yield a case for each variation."""
     tried = attempt(names)
     for name, why in tried.refused.items():
         yield _refused(suite, name, why)

@@ -53,7 +53,7 @@ class AgentFacts(msgspec.Struct):
 
 
 def read(run: Path) -> AgentFacts:
-    """The facts so far; a line that is no JSON is somebody else's trouble, not this one's."""
+    """Return the facts so far; a line that is no JSON is somebody else's trouble, not this one's."""
     facts = AgentFacts()
     for line in _lines(run):
         if any(wanted in line for wanted in WANTED):
@@ -62,7 +62,7 @@ def read(run: Path) -> AgentFacts:
 
 
 def _lines(run: Path) -> list[bytes]:
-    """The first lines of metrics.jsonl, and of a long one the last ones too; none where it cannot be read."""
+    """Return the first lines of metrics.jsonl, and of a long one the last ones too; none where it cannot be read."""
     try:
         with open(run / rundir.METRICS, "rb", opener=rundir.open_regular) as file:
             lines = file.read(MAX_READ).split(b"\n")

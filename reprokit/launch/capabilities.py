@@ -92,7 +92,7 @@ class Processor(msgspec.Struct, frozen=True):
     usable: int = 0  # by this process
 
     def level(self, levels: Levels) -> str:
-        """The highest level that it has the flags for; empty where it has not even the first."""
+        """Return the highest level that it has the flags for; empty where it has not even the first."""
         return next((name for name, needed in reversed(levels) if needed <= self.flags), "")
 
     @property
@@ -101,12 +101,12 @@ class Processor(msgspec.Struct, frozen=True):
         return frozenset(flag for flag in self.flags if flag.startswith(_ARITHMETIC))
 
     def chooses_like(self, other: Processor) -> bool:
-        """Whether libraries choose the same code on both, as far as anybody can tell."""
+        """Return whether libraries choose the same code on both, as far as anybody can tell."""
         unknown = not self.flags or not other.flags
         return unknown or (self.model == other.model and self.arithmetic == other.arithmetic)
 
     def computes_like(self, other: Processor) -> bool:
-        """Whether libraries see no difference, in number or kind."""
+        """Return whether libraries see no difference, in number or kind."""
         return (self.count, self.usable) == (other.count, other.usable) and self.chooses_like(other)
 
     @property
@@ -116,7 +116,7 @@ class Processor(msgspec.Struct, frozen=True):
 
 
 def variables(before: Processor, now: Processor, computed: Computed) -> Iterator[tuple[str, str]]:
-    """The variables that make libraries on this processor choose as they did on that one."""
+    """Yield the variables that make libraries on this processor choose as they did on that one."""
     if before.arithmetic != now.arithmetic:
         yield from _levels(before, now, computed)
         unused = [name for name in computed.texts("numpy", "unused") if _NUMPY.get(name, _NOTHING) <= now.flags]
@@ -134,7 +134,7 @@ _NOTHING = frozenset({"(no processor has this)"})
 
 
 def _levels(before: Processor, now: Processor, computed: Computed) -> Iterator[tuple[str, str]]:
-    """The highest level of each library that this processor would exceed."""
+    """Yield the highest level of each library that this processor would exceed."""
     chosen = computed.text("torch", "capability")
     if chosen in dict(_ATEN) and _rises(_ATEN, chosen, now):
         yield "ATEN_CPU_CAPABILITY", chosen.lower()
@@ -149,14 +149,14 @@ def _levels(before: Processor, now: Processor, computed: Computed) -> Iterator[t
 
 
 def _rises(levels: Levels, chosen: str, now: Processor) -> bool:
-    """Whether this processor has a higher level than was chosen."""
+    """Return whether this processor has a higher level than was chosen."""
     names = [name for name, _ in levels]
     here = now.level(levels)
     return bool(here) and names.index(here) > names.index(chosen)
 
 
 def not_possible(before: Processor, now: Processor, computed: Computed) -> Iterator[str]:
-    """What this processor cannot do as the other one did."""
+    """Yield what this processor cannot do as the other one did."""
     lacking = sorted(before.arithmetic - now.arithmetic)
     levels = before.level(_GENERAL), now.level(_GENERAL)
     if lacking and levels[0] != levels[1]:

@@ -59,7 +59,7 @@ def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path
 
 
 def find(name: str, search_path: str | None, directory: Path) -> str:
-    """The path that execvp would execute for this name."""
+    """Return the path that execvp would execute for this name."""
     if "/" in name:
         _check_executable(name, directory / name)
         return name
@@ -91,7 +91,7 @@ def _check_executable(name: str, path: Path) -> None:
 
 
 def _head(path: Path) -> bytes:
-    """The first bytes of a program; none where it may be executed but not read."""
+    """Return the first bytes of a program; none where it may be executed but not read."""
     try:
         with open(path, "rb") as file:
             return file.read(LINE_LIMIT)
@@ -141,7 +141,7 @@ def _interpreter_line(head: bytes) -> tuple[str, ...]:
 
 
 def _behind_env(arguments: tuple[str, ...]) -> str | None:
-    """The program that env would run, where its options are the plain ones."""
+    """Return the program that env would run, where its options are the plain ones."""
     words = " ".join(arguments[1:]).split() if "-S" in " ".join(arguments[1:2]) else list(arguments[1:])
     return next((word for word in words if not word.startswith("-") and "=" not in word), None)
 
@@ -175,7 +175,7 @@ def elf_refusal(path: Path) -> ShimRefusal:
 
 
 def _loader(file: BinaryIO, header: bytes) -> bytes:
-    """The path of the dynamic loader that the program asks for; empty in a static one."""
+    """Return the path of the dynamic loader that the program asks for; empty in a static one."""
     offset = struct.unpack_from("<Q", header, 32)[0]
     entry_size, entries = struct.unpack_from("<HH", header, 54)
     file.seek(offset)

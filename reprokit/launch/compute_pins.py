@@ -55,17 +55,17 @@ class Computed(msgspec.Struct, frozen=True):
     lines: list[_Line] = msgspec.field(default_factory=list)
 
     def all(self, library: str, fact: str) -> list[Any]:
-        """What the processes told of a library."""
+        """Return what the processes told of a library."""
         return [line.facts[fact] for line in self.lines if line.library == library and line.facts.get(fact) is not None]
 
     def number(self, library: str, fact: str) -> int | None:
-        """A count, of the first process that told it; the highest where it has several copies of the library."""
+        """Return a count, of the first process that told it; the highest where it has several copies of the library."""
         found = [(line.p, line.facts.get(fact)) for line in self.lines if line.library == library]
         counts = [(process, value) for process, value in found if type(value) is int]
         return max((value for process, value in counts if process == counts[0][0]), default=None)
 
     def text(self, library: str, fact: str) -> str:
-        """A choice, of the first process that told it."""
+        """Return a choice, of the first process that told it."""
         return next((value for value in self.all(library, fact) if isinstance(value, str)), "")[:MAX_TEXT]
 
     def texts(self, library: str, fact: str) -> list[str]:
@@ -74,12 +74,12 @@ class Computed(msgspec.Struct, frozen=True):
         return sorted({text[:MAX_TEXT] for texts in lists for text in texts})
 
     def has(self, library: str) -> bool:
-        """Whether any process used it."""
+        """Return whether any process used it."""
         return any(line.library == library for line in self.lines)
 
 
 def computed(run: RunDirectory) -> Computed:
-    """What a run told; nothing where it has no metrics or they make no sense: verify says so."""
+    """Return what a run told; nothing where it has no metrics or they make no sense: verify says so."""
     try:
         descriptor = run.open(rundir.METRICS)
     except RunError:
@@ -108,7 +108,7 @@ class Pins(msgspec.Struct, frozen=True):
 
 
 def machine(cpu: Any) -> Processor | None:
-    """The machine that the facts of environment.json tell of; None where they tell nothing of use."""
+    """Return the machine that the facts of environment.json tell of; None where they tell nothing of use."""
     if not isinstance(cpu, dict):
         return None
     count, usable, flags = cpu.get("count"), cpu.get("usable"), cpu.get("flags")
@@ -123,7 +123,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def pins(recording: RunDirectory) -> Pins:
-    """What a replay here must be told; nothing on the same machine."""
+    """Return what a replay here must be told; nothing on the same machine."""
     environment = recording.environment() or {}
     before, now = machine(environment.get("cpu")), machine(host.cpu_facts())
     if before is None or now is None or before.computes_like(now):
@@ -180,7 +180,7 @@ def _pools(before: Processor, now: Processor, told: Computed) -> Iterator[tuple[
 
 
 def _python(environment: dict[str, Any]) -> tuple[int, ...]:
-    """The version of the first Python of the recording."""
+    """Return the version of the first Python of the recording."""
     python = environment.get("python")
     version = str(python.get("python")) if isinstance(python, dict) else ""
     return tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdecimal())
@@ -211,7 +211,7 @@ def on_processors(count: int | None) -> Iterator[None]:
 
 
 def unmet(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
-    """What libraries computed with otherwise than in the recording, after all."""
+    """Yield what libraries computed with otherwise than in the recording, after all."""
     before, now = computed(recording), computed(replay)
     for library in dict.fromkeys(line.library for line in before.lines):
         facts = dict.fromkeys(fact for line in before.lines if line.library == library for fact in line.facts)
@@ -222,5 +222,5 @@ def unmet(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
 
 
 def _distinct(told: Computed, library: str, fact: str) -> str:
-    """The values of a fact over all processes."""
+    """Return the values of a fact over all processes."""
     return ", ".join(sorted({str(value)[:LONGEST] for value in told.all(library, fact)}))[: 2 * LONGEST]

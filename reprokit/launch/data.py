@@ -54,7 +54,7 @@ class OutOfTime(Exception):
 
 
 def declared(paths: Iterable[str], directory: Path, stop: Stop) -> list[dict[str, Any]]:
-    """The named files, and what the named directories hold."""
+    """Return the named files, and what the named directories hold."""
     here, found = os.path.realpath(directory), list[DataFile]()
     for path in paths:
         place = os.path.join(directory, path)
@@ -79,7 +79,7 @@ def _walk(place: str, depth: int = 0) -> Iterator[str]:
 def with_seen(
     run: Path, named: list[dict[str, Any]], written: set[str], directory: Path, stop: Stop
 ) -> tuple[list[dict[str, Any]], int]:
-    """The named files, with those that the run was seen to read and did not write; how many more there were."""
+    """Return the named files, with those that the run was seen to read and did not write; how many more there were."""
     here = os.path.realpath(directory)
     known = {os.path.normpath(os.path.join(here, entry["path"].removesuffix("/*"))) for entry in named}
     own = os.path.realpath(run) + "/"
@@ -93,7 +93,7 @@ def with_seen(
 
 
 def paths_written(run: Path) -> set[str]:
-    """What the run itself wrote or put in place: no data of its."""
+    """Return what the run itself wrote or put in place: no data of its."""
     return set(names.there(names.written(run), names.Resolver()))
 
 

@@ -41,7 +41,7 @@ def size_of(variables: Mapping[str, str]) -> int:
 
 
 def inherited() -> dict[str, str]:
-    """The variables that reprokit was started with.
+    """Return the variables that reprokit was started with.
 
     Python adds LC_CTYPE to its own where the locale is C (PEP 538), which is none of the command's business.
     """
@@ -56,19 +56,19 @@ def inherited() -> dict[str, str]:
 
 
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
-    """The user's own environment: nothing of a run that reprokit might have been started from."""
+    """Return the user's own environment: nothing of a run that reprokit might have been started from."""
     return {name: value for name, value in variables.items() if name not in OWN}
 
 
 def without_rdrand(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables with one that tells OpenSSL and BoringSSL that the processor has no RDRAND and RDSEED."""
+    """Return the variables with one that tells OpenSSL and BoringSSL that the processor has no RDRAND and RDSEED."""
     return {OPENSSL: NO_RDRAND, **variables}
 
 
 def build(
     variables: Mapping[str, str], run: Path, shim: Path, bootstrap: Path, wanted_size: int | None
 ) -> ChildEnvironment:
-    """The user's variables, the launcher's four, and padding up to the size wanted."""
+    """Return the user's variables, the launcher's four, and padding up to the size wanted."""
     result = without_own(variables)
     result["LD_PRELOAD"] = in_front(shim, result.get("LD_PRELOAD"))
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
@@ -86,7 +86,7 @@ def build(
 
 
 def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> ChildEnvironment:
-    """The user's variables with those that start the agent, and nothing of the shim's."""
+    """Return the user's variables with those that start the agent, and nothing of the shim's."""
     result = without_own(variables)
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
     result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
@@ -95,7 +95,7 @@ def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> Chi
 
 
 def rounded(needed: int) -> int:
-    """The next whole step that leaves the least padding free."""
+    """Return the next whole step that leaves the least padding free."""
     return -(-(needed + LEAST_PADDING) // STEP) * STEP
 
 

@@ -268,7 +268,7 @@ def _signals_sent(run: Path) -> list[SignalSent]:
 
 
 def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:
-    """Which outputs are private keys, and whether a replay made them again."""
+    """Return which outputs are private keys, and whether a replay made them again."""
     keys = [file for file in found.files if file.private_key]
     names = ", ".join(file.path for file in keys[:MAX_NAMED]) + (", ..." if len(keys) > MAX_NAMED else "")
     said = f"private keys are among the outputs, of which only digests are kept: {names}"

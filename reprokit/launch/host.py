@@ -102,7 +102,7 @@ def limit_facts() -> dict[str, list[int]]:
 
 
 def driver_facts() -> dict[str, str]:
-    """The driver of NVIDIA's GPUs, as the kernel knows it."""
+    """Return the driver of NVIDIA's GPUs, as the kernel knows it."""
     with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
         return {"driver": " ".join(file.readline(MAX_DRIVER).split())}
     return {}
@@ -121,7 +121,7 @@ def gpu_facts(directory: Path) -> list[str]:
 
 
 def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
-    """What a helper prints; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
+    """Return what a helper prints; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             arguments,
@@ -152,7 +152,7 @@ def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.o
 
 
 def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
-    """The files among a command's arguments: the script, its configuration."""
+    """Return the files among a command's arguments: the script, its configuration."""
     names = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
     digests = {name: file_digest(directory / name, opener=rundir.open_following) for name in names}
     return {name: digest for name, digest in digests.items() if digest is not None}

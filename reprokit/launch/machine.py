@@ -59,7 +59,7 @@ def absent(text: str) -> DoctorFinding:
 def tried(
     arguments: list[str], limit: float, *, env: Mapping[str, str] | None = None, directory: str | None = None
 ) -> tuple[str, str]:
-    """What a command prints, and the last line of why it failed; empty where it did not."""
+    """Return what a command prints, and the last line of why it failed; empty where it did not."""
     done = subprocess.run(
         arguments,
         cwd=directory,
@@ -76,7 +76,7 @@ def tried(
 
 
 def in_child(check: Callable[[], int]) -> int:
-    """What the check returns in a child of ours, whose state is not this process's; -1 if the child died."""
+    """Return what the check returns in a child of ours, whose state is not this process's; -1 if the child died."""
     pid = os.fork()
     if pid == 0:
         status = EXIT_LIMIT
@@ -89,7 +89,7 @@ def in_child(check: Callable[[], int]) -> int:
 
 
 def supervisor() -> DoctorFinding:
-    """Whether seccomp's user notification works: a filter with a listener is tried in a child."""
+    """Return whether seccomp's user notification works: a filter with a listener is tried in a child."""
     if platform.machine() not in SYS_SECCOMP:
         return absent("not on this processor")
     outcome = in_child(_listen)
@@ -125,7 +125,7 @@ def _listen() -> int:
 
 
 def vdso() -> DoctorFinding:
-    """Whether the kernel offers getrandom without a system call, and whether it can be made unusable."""
+    """Return whether the kernel offers getrandom without a system call, and whether it can be made unusable."""
     image, flags = _vdso()
     if image is None:
         return absent("there is no vDSO in this process")
@@ -137,7 +137,7 @@ def vdso() -> DoctorFinding:
 
 
 def _vdso() -> tuple[bytes | None, str]:
-    """The vDSO's image in this process, and the flags of its mapping."""
+    """Return the vDSO's image in this process, and the flags of its mapping."""
     inside, image, flags = False, None, ""
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -160,7 +160,7 @@ def c_library() -> DoctorFinding:
 
 
 def instructions() -> DoctorFinding:
-    """Whether the processor has instructions that give entropy, which no hook sees."""
+    """Return whether the processor has instructions that give entropy, which no hook sees."""
     if platform.machine() != "x86_64":
         return good("the processor's own instructions are no part of what trainings use here")
     flags = cpu_facts()["flags"]

@@ -62,7 +62,7 @@ def _modrm_length(code: bytes, at: int) -> int:
 
 
 def _vector(code: bytes, at: int, start: int) -> Instruction | None:
-    """An instruction with a VEX or EVEX prefix, which names the table of opcodes."""
+    """Return an instruction with a VEX or EVEX prefix, which names the table of opcodes."""
     first = code[at]
     if first == _VEX2:
         table, opcode_at = 1, at + 2
@@ -80,7 +80,7 @@ def _vector(code: bytes, at: int, start: int) -> Instruction | None:
 
 
 def _behind_0f(code: bytes, at: int, start: int, repeated: bool) -> Instruction | None:
-    """An instruction whose opcode stands behind 0F, 0F 38 or 0F 3A."""
+    """Return an instruction whose opcode stands behind 0F, 0F 38 or 0F 3A."""
     opcode = code[at]
     if opcode in (0x38, 0x3A):
         end = at + 2 + _modrm_length(code, at + 2) + (opcode == 0x3A)
@@ -113,7 +113,7 @@ def _immediate(opcode: int, operand: int, narrow: bool, wide: bool, short: bool)
 
 
 def decode(code: bytes, start: int) -> Instruction | None:
-    """The instruction of 64-bit mode that begins there; None where there is none or it is cut off."""
+    """Return the instruction of 64-bit mode that begins there; None where there is none or it is cut off."""
     try:
         return _decode(code, start)
     except IndexError:
@@ -146,7 +146,7 @@ def _decode(code: bytes, start: int) -> Instruction | None:
 
 
 def _takes_carry(found: Instruction) -> bool:
-    """Whether it looks at the carry flag, by which RDRAND and RDSEED say whether there was a number."""
+    """Return whether it looks at the carry flag, by which RDRAND and RDSEED say whether there was a number."""
     if found.table == 1:
         is_immediate = found.opcode in (0x80, 0x81, 0x83) and found.operand >> 3 & 7 in (2, 3)
         return found.opcode in (0x72, 0x73, 0x76, 0x77) or 0x10 <= found.opcode <= 0x1D or is_immediate
@@ -165,7 +165,7 @@ def _is_followed_up(code: bytes, at: int) -> bool:
 
 
 def _reaches(code: bytes, start: int, goal: int) -> Instruction | None:
-    """The instruction whose opcode stands at the goal, where code that is decoded from the start comes to it."""
+    """Return the instruction whose opcode stands at the goal, where code that is decoded from the start comes to it."""
     while start < goal:
         found = decode(code, start)
         if found is None:
@@ -194,7 +194,7 @@ def x86_64(code: bytes, begin: int, end: int) -> Iterator[str]:
 
 
 def aarch64(code: bytes, begin: int, end: int) -> Iterator[str]:
-    """The same; the code begins at a multiple of four."""
+    """Yield the same; the code begins at a multiple of four."""
     for match in _RNDR.finditer(code, begin, end):
         if match.start() % 4 == 0:
             yield "RNDRRS" if match[0][0] & 0x20 else "RNDR"

@@ -75,7 +75,7 @@ class Known(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     names: list[str]
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether the file is still the one that was looked through."""
+        """Return whether the file is still the one that was looked through."""
         return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
@@ -109,7 +109,7 @@ def _lines(path: Path) -> set[bytes]:
 
 
 def _paths(lines: set[bytes]) -> list[str]:
-    """The modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
+    """Return the modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
     listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")
     return sorted({os.path.realpath(os.fsdecode(line)) for line in listed if b"\0" not in line})[:MAX_MODULES]
 
@@ -184,7 +184,7 @@ def _table(file: BinaryIO, offset: int, count: int, entry: struct.Struct) -> Ite
 
 
 def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int, int]]:
-    """The code in blocks with what is around them, and where in that the block begins and ends.
+    """Yield the code in blocks with what is around them, and where in that the block begins and ends.
 
     Read and not mapped: a file that becomes shorter meanwhile would end the launcher by SIGBUS.
     """
@@ -203,7 +203,7 @@ def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int,
 
 
 def _cache_path() -> Path | None:
-    """A file in the user's cache; None where there is no such place, or it is somebody else's."""
+    """Return a file in the user's cache; None where there is no such place, or it is somebody else's."""
     place = os.environ.get("XDG_CACHE_HOME", "")
     try:
         directory = (Path(place) if os.path.isabs(place) else Path.home() / ".cache") / "reprokit"

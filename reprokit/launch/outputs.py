@@ -52,7 +52,7 @@ class OutputReading(msgspec.Struct):
     number: int = 0  # of the next copy
 
     def copy(self, file: IO[bytes]) -> IO[bytes] | None:
-        """A copy that did not change while it was made; None where there is no room, or no use."""
+        """Return a copy that did not change while it was made; None where there is no room, or no use."""
         size = os.fstat(file.fileno()).st_size
         if not 0 < size <= self.room or not self._has_room(size):
             return None
@@ -82,7 +82,7 @@ class OutputReading(msgspec.Struct):
         return open(directory / str(self.number), "x+b", opener=_private)
 
     def _copied(self, file: IO[bytes], copy: IO[bytes], size: int) -> bool:
-        """Whether all bytes of a file were copied, and it was the same file all the while."""
+        """Return whether all bytes of a file were copied, and it was the same file all the while."""
         before = _state(file)
         done = 0
         while done < size:
@@ -131,7 +131,7 @@ def collect(
     moved: tuple[Path, Path] | None = None,
     fallback: Path | None = None,
 ) -> OutputsFile:
-    """All that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept.
+    """Return all that is left of what the run wrote, in order of path; copies of at most `keep` bytes are kept.
 
     What was written below the second directory of `moved` is listed as if it had been below the first. Snapshots in
     the ``fallback`` are no outputs.
@@ -166,7 +166,7 @@ class PlaceNames:
         self.here = self.named(os.path.realpath(working_directory))
 
     def named(self, path: str) -> str:
-        """The path as the recording would have had it."""
+        """Return the path as the recording would have had it."""
         if self._moved is None or not _below(path, self._moved[1]):
             return path
         return os.path.normpath(os.path.join(self._moved[0], os.path.relpath(path, self._moved[1])))
@@ -177,7 +177,7 @@ class PlaceNames:
         return _from(self.here, named) if _below(named, self.here) else named
 
     def has_results(self, path: str) -> bool:
-        """Whether a path is where trainings leave results, not where programs keep their own things."""
+        """Return whether a path is where trainings leave results, not where programs keep their own things."""
         path = self.named(path)
         if any(_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES):
             return False
@@ -243,7 +243,7 @@ def _below(path: str, directory: str) -> bool:
 
 
 def _from(directory: str, path: str) -> str:
-    """The way to a path below: os.path.relpath would normalize both, which they are."""
+    """Return the way to a path below: os.path.relpath would normalize both, which they are."""
     return path[len(directory.rstrip("/")) + 1 :] or "."
 
 
@@ -278,7 +278,7 @@ def _describe(path: str, places: PlaceNames, reading: OutputReading) -> OutputFi
 
 
 def _read(file: IO[bytes], name: str, size: int, reading: OutputReading) -> OutputFile:
-    """The digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
+    """Return the digests of a file; where a copy of it is kept, of the copy, so that they always belong together."""
     private_key = private_keys.is_private_key(file)
     copy = None if private_key or name.endswith(CODE_SUFFIXES) else reading.copy(file)
     try:
@@ -310,7 +310,7 @@ def _digest(file: IO[bytes], reading: OutputReading) -> str:
 
 
 def _content(file: IO[bytes], path: str, reading: OutputReading) -> tuple[str, str]:
-    """A zip container's digest without its timestamps, and the rule that made it; empty for other files."""
+    """Return a zip container's digest without its timestamps, and the rule that made it; empty for other files."""
     file.seek(0)
     if file.read(4) != b"PK\x03\x04":
         return "", ""
@@ -354,7 +354,7 @@ def _member_blocks(container: zipfile.ZipFile, member: zipfile.ZipInfo, is_keras
 
 
 def _without_date(metadata: bytes) -> bytes:
-    """A .keras file's metadata without the time at which it was saved."""
+    """Return a .keras file's metadata without the time at which it was saved."""
     try:
         value: Any = json.loads(metadata)
     except (ValueError, RecursionError):

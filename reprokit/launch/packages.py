@@ -65,12 +65,12 @@ def _all(path: Iterable[str]) -> Iterator[Distribution]:
 
 
 def normal(name: str) -> str:
-    """A name as PEP 503 has it."""
+    """Return a name as PEP 503 has it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def imported(packages: list[Distribution], names: set[str], files: Iterable[str]) -> set[str]:
-    """The packages that brought these top-level names or files; a name that several share counts for all."""
+    """Return the packages that brought these top-level names or files; a name that several share counts for all."""
     wanted = names | set(_below(packages, files))
     lower = {name.lower() for name in wanted}
     found = {package.name for package in packages if package.name.replace("-", "_") in lower}
@@ -91,7 +91,7 @@ def places(packages: Iterable[Distribution]) -> set[str]:
 
 
 def _below(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
-    """The top-level names of files that lie in a directory where packages are installed."""
+    """Yield the top-level names of files that lie in a directory where packages are installed."""
     found = places(packages)
     for file in files:
         for place in found:
@@ -100,7 +100,7 @@ def _below(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
 
 
 def _top_level(package: Distribution) -> set[str]:
-    """What can be imported of a package, by its own account."""
+    """Return what can be imported of a package, by its own account."""
     for name in ("top_level.txt", "RECORD", "SOURCES.txt"):
         with suppress(OSError):
             path = Path(package.facts) / name
@@ -110,7 +110,7 @@ def _top_level(package: Distribution) -> set[str]:
 
 
 def directories(command: Command, own: Mapping[str, str], directory: Path) -> list[str] | None:
-    """The directories of installed packages, in the order of sys.path; None where the command is no Python's."""
+    """Return the directories of installed packages, in the order of sys.path; None where the command is no Python's."""
     python = _python(command, own.get("PATH"), directory)
     if python is None:
         return None
@@ -119,7 +119,7 @@ def directories(command: Command, own: Mapping[str, str], directory: Path) -> li
 
 
 def _python(command: Command, search_path: str | None, directory: Path) -> Path | None:
-    """The interpreter that the command is, or that its #! lines lead to."""
+    """Return the interpreter that the command is, or that its #! lines lead to."""
     with suppress(LaunchError):
         for path, _ in chain(command.program, command.arguments, search_path, directory):
             if _PYTHON.fullmatch(path.name):
@@ -128,7 +128,7 @@ def _python(command: Command, search_path: str | None, directory: Path) -> Path 
 
 
 def _sites(python: Path, own: Mapping[str, str]) -> Iterator[str]:
-    """What site adds to sys.path: of the virtual environment first, then of the Python that it was made from."""
+    """Yield what site adds to sys.path: of the virtual environment first, then of the Python that it was made from."""
     environment = python.parent.parent
     settings = _settings(environment / "pyvenv.cfg")
     if settings is not None:
@@ -157,7 +157,7 @@ def _settings(path: Path) -> dict[str, str] | None:
 
 
 def _package_directories(prefix: Path, version: str) -> Iterator[str]:
-    """The package directories under lib: of this version, or of every one where it is not known."""
+    """Yield the package directories under lib: of this version, or of every one where it is not known."""
     wanted = ".".join(version.split(".")[:2])
     for library in (prefix / "lib", prefix / "lib64"):
         places = [library / f"python{wanted}"] if "." in wanted else sorted(library.glob("python3*"))

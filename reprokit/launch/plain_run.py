@@ -92,7 +92,7 @@ class Unshimmed:
         self._files: WatchedFiles | None = None
 
     def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
-        """The user's variables with those that start the agent, unless nothing is to be in the command."""
+        """Return the user's variables with those that start the agent, unless nothing is to be in the command."""
         if self._plan.untouched:
             return ChildEnvironment(variables, environment.size_of(variables))
         return environment.build_plain(variables, new.place, place.bootstrap)
@@ -122,7 +122,7 @@ class Unshimmed:
         return ()
 
     def finish(self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], hook: Hook | None) -> Finish:
-        """What gathers the run."""
+        """Return what gathers the run."""
         from reprokit.launch.finish import Finish
 
         return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, hook, written=self._files)

@@ -22,7 +22,7 @@ def require_supported() -> None:
 
 
 def libc() -> str:
-    """The C library and its version; empty where it is not glibc."""
+    """Return the C library and its version; empty where it is not glibc."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError, AttributeError):

@@ -131,7 +131,7 @@ class Child:
         return status
 
     def _changed_status(self) -> Ended | None:
-        """How the child ended; None while it has not. Stops with it when the terminal stopped it."""
+        """Return how the child ended; None while it has not. Stops with it when the terminal stopped it."""
         pid, status, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
             return None
@@ -175,7 +175,7 @@ class Termination:
 
 
 def _not_ignored(numbers: frozenset[signal.Signals]) -> set[signal.Signals]:
-    """Those that the caller does not ignore, as nohup does with SIGHUP: they stay ignored for the child."""
+    """Return those that the caller does not ignore, as nohup does with SIGHUP: they stay ignored for the child."""
     return {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
 
 
@@ -227,7 +227,7 @@ class GroupWatch:
                     _watch(writer, numbers)
 
     def has_seen(self, number: int) -> bool:
-        """Whether the group was sent this signal just now."""
+        """Return whether the group was sent this signal just now."""
         if not self._pid:
             return False
         deadline = time.monotonic() + PATIENCE

@@ -102,7 +102,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 
 def _ignores(pid: int, number: int) -> bool:
-    """Whether a process ignores a signal, as those do that a script has put in the background."""
+    """Return whether a process ignores a signal, as those do that a script has put in the background."""
     with suppress(OSError, ValueError):
         for line in Path("/proc", str(pid), "status").read_bytes().splitlines():
             if line.startswith(b"SigIgn:"):
@@ -119,7 +119,7 @@ def _ancestors(pid: int) -> set[int]:
 
 
 def _none_left(run: Path, patience: float) -> bool:
-    """Whether every process of the run ends within so many seconds."""
+    """Return whether every process of the run ends within so many seconds."""
     deadline = time.monotonic() + patience
     while is_one := any(True for _ in processes(run)):
         if time.monotonic() > deadline:
@@ -148,7 +148,7 @@ class Profiled:
         self.facts = msgspec.structs.replace(profiling, system_calls=ON if isinstance(found, SystemCalls) else found)
 
     def begin(self) -> Bound | None:
-        """The bounds to look at while the command runs, from now on; None of a run that has none."""
+        """Return the bounds to look at while the command runs, from now on; None of a run that has none."""
         asked = self.facts.system_calls
         if not asked.is_on and asked.code != NOT_ASKED:
             say(f"system calls are not watched, the shim's own log is used: {asked.why}")
@@ -161,11 +161,11 @@ class Profiled:
         return self._system_calls is not None
 
     def wrap(self, command: Command, variables: dict[str, str]) -> tuple[Command, dict[str, str]]:
-        """The command to start, and its variables."""
+        """Return the command to start, and its variables."""
         return (command, variables) if self._system_calls is None else self._system_calls.wrap(command, variables)
 
     def end(self, ended: Ended) -> Ended:
-        """How the run counts as ended: well, where it was ended at a bound, with all of its processes."""
+        """Return how the run counts as ended: well, where it was ended at a bound, with all of its processes."""
         if not self._bound.reason:
             return ended
         self._bound.finish()

@@ -50,7 +50,7 @@ class Tracing:
     shim: Path
 
     def wrap(self, command: Command, variables: Mapping[str, str]) -> tuple[Command, dict[str, str]]:
-        """The command that traces this one, and its variables: the shim must not load into strace."""
+        """Return the command that traces this one, and its variables: the shim must not load into strace."""
         options = (*OPTIONS, "-e", f"trace={','.join(strace.CALLS)}", "-o", str(self.trace))
         return under_strace(self.program, options, command, variables)
 
@@ -115,14 +115,14 @@ def find(directory: Path, shim: Path) -> Tracing:
 def under_strace(
     program: str, options: tuple[str, ...], command: Command, variables: Mapping[str, str]
 ) -> tuple[Command, dict[str, str]]:
-    """The command under strace, and strace's variables: the shim must not load into it."""
+    """Return the command under strace, and strace's variables: the shim must not load into it."""
     own = {name: value for name, value in variables.items() if name not in GIVEN} | {environments.IDENTITY: ITSELF}
     given = [word for name in GIVEN if name in variables for word in ("-E", f"{name}={variables[name]}")]
     return Command(("strace", *options, *given, "--", *command.arguments), program, command.refusal), own
 
 
 def has_ended(trace: Path) -> bool:
-    """Whether strace has written its last line: it ends with the last process that it traces."""
+    """Return whether strace has written its last line: it ends with the last process that it traces."""
     deadline = time.monotonic() + PATIENCE
     while is_traced := _is_running(trace):
         if time.monotonic() > deadline:
@@ -143,7 +143,7 @@ def refused(program: str, calls: tuple[str, ...] = strace.CALLS) -> str:
 
 
 def _is_running(trace: Path) -> bool:
-    """Whether a process still has this file's name on its command line."""
+    """Return whether a process still has this file's name on its command line."""
     wanted = b"\0" + os.fsencode(trace) + b"\0"
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -200,7 +200,7 @@ def _take(counts: Counter[K], key: K, wanted: int) -> int:
 
 
 def _counted(directory: Path) -> Counter[int]:
-    """How many requests of each process the supervisor answered in a keyed run, which has no more of them."""
+    """Return how many requests of each process the supervisor answered in a keyed run, which has no more of them."""
     counts = Counter[int]()
     for file in entropy.processes(directory):
         if file.head.identity.endswith("@"):
@@ -217,14 +217,14 @@ def _answered(file: entropy.EntropyFile, pids: set[int]) -> Iterator[tuple[int, 
 
 
 def _lines(strangers: Counter[strace.Request], names: Names) -> Iterator[str]:
-    """A line for each request that nobody accounts for."""
+    """Yield a line for each request that nobody accounts for."""
     for request, number in strangers.items():
         times = f", {number} times" if number > 1 else ""
         yield f"{_who(request, names)}: {_what(request)}{times}"
 
 
 def _is_of_libc(request: strace.Request) -> bool:
-    """Whether glibc asked for itself: shim and supervisor leave that to the kernel. Programs ask by the shim."""
+    """Return whether glibc asked for itself: shim and supervisor leave that to the kernel. Programs ask by the shim."""
     is_libc = os.path.basename(request.module).startswith(("libc.so.", "libc-2."))
     return request.shimmed and is_libc and (request.call, request.flags, request.given) == OF_LIBC
 
@@ -248,7 +248,7 @@ def _bounded(lines: list[str]) -> list[str]:
 
 
 def in_words(proof: Proof) -> str:
-    """What came out, in one line."""
+    """Return what came out, in one line."""
     if proof.problem and not proof.requests:
         return f"there is none: {proof.problem}"
     missed = proof.requests - proof.accounted

@@ -77,7 +77,7 @@ class TrialProgress:
 
 
 def redo(asked: RedoRequest, told: Callable[[str], object]) -> dict[str, Any]:
-    """The result that the training's agent wrote; raises NotRedone where there is none."""
+    """Return the result that the training's agent wrote; raises NotRedone where there is none."""
     directory = Path(tempfile.mkdtemp(prefix="reprokit-redo-"))
     try:
         return _Redoing(asked, directory, told).result()
@@ -190,7 +190,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def patches_of(snapshot: Path) -> tuple[str, ...]:
-    """The patches of the run that the snapshot lies in: without them the step would come to other bits."""
+    """Return the patches of the run that the snapshot lies in: without them the step would come to other bits."""
     run = Path(os.path.realpath(snapshot)).parent.parent
     if not os.path.lexists(run / rundir.RUN):
         return ()

@@ -36,7 +36,7 @@ def replay_plan(
     capture: CapturePlan | None = None,
     force: bool = False,
 ) -> Plan:
-    """The plan that gives the recorded command its recorded entropy again."""
+    """Return the plan that gives the recorded command its recorded entropy again."""
     _require_replayable(recording)
     run = recording.run = _here(recording.run)
     place = Path(os.path.realpath(recording.path))
@@ -82,7 +82,7 @@ def replay_plan(
 
 
 def _here(run: RunFile) -> RunFile:
-    """A run that came in a bundle without its paths runs in the current directory, where its code must be."""
+    """Return a run that came in a bundle without its paths runs in the current directory, where its code must be."""
     if run.bundled is None or run.working_directory != rundir.BUNDLED_DIRECTORY:
         return run
     here, placeholder = os.getcwd(), re.compile(re.escape(rundir.BUNDLED_DIRECTORY) + r"(?![A-Za-z0-9._-])")
@@ -110,7 +110,7 @@ def _capture(run: RunFile) -> CapturePlan | None:
 
 
 def _declared(recording: RunDirectory) -> tuple[str, ...]:
-    """The data that the recording was told of."""
+    """Return the data that the recording was told of."""
     named = (recording.environment() or {}).get("declared")
     paths = named if isinstance(named, list) else []
     return tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
@@ -156,7 +156,7 @@ def _key(recording: RunDirectory) -> bytes:
 
 
 def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path) -> Iterable[str]:
-    """What is different now, as far as it can be known before the start."""
+    """Yield what is different now, as far as it can be known before the start."""
     run = recording.run
     if command != tuple(run.command):
         yield "the command: another one was given than was recorded"
@@ -207,7 +207,7 @@ def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
 
 
 def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str]:
-    """What is known only when the run has been: the interpreter, the frameworks, the commit."""
+    """Yield what is known only when the run has been: the interpreter, the frameworks, the commit."""
     if now.python is not None:
         yield from _difference("Python", _within(before, "python", "python"), now.python["python"])
         yield from _difference("Python's path", _within(before, "python", "executable"), now.python["executable"])

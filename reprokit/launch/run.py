@@ -91,7 +91,7 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
 
 
 def _instruments(plan: Plan) -> Shimmed | Unshimmed:
-    """What is put around the command: shim, supervisor and agent, or at most the agent."""
+    """Return what is put around the command: shim, supervisor and agent, or at most the agent."""
     if plan.mode == RUN:
         from reprokit.launch.plain_run import Unshimmed
 
@@ -101,7 +101,7 @@ def _instruments(plan: Plan) -> Shimmed | Unshimmed:
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
-    """The user's variables; in a replay the kept ones as they were."""
+    """Return the user's variables; in a replay the kept ones as they were."""
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
         raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
     own = environments.without_own(environments.inherited())
@@ -143,7 +143,7 @@ def _refuse_others_snapshots(fallback: Path | None) -> None:
 
 
 def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPatches | None:
-    """The patches that the plan asks for, if it asks for any."""
+    """Return the patches that the plan asks for, if it asks for any."""
     if not plan.patches:
         return None
     from reprokit.launch import run_patches
@@ -255,7 +255,7 @@ class Shimmed:
         self._stopped = ""  # why a strict replay was
 
     def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
-        """The user's variables with those that start shim and agent."""
+        """Return the user's variables with those that start shim and agent."""
         return environments.build(variables, new.place, place.shim, place.bootstrap, self._plan.environment_size)
 
     def prepare(self, run: RunFile, new: NewRun, place: Placed) -> None:
@@ -310,7 +310,7 @@ class Shimmed:
         return self._plan.mode == REPLAY and self._plan.policy == "strict"
 
     def watches(self) -> Iterable[Watch | None]:
-        """What ends a strict replay that lacks entropy, or a profiled run at its bound."""
+        """Return what ends a strict replay that lacks entropy, or a profiled run at its bound."""
         return [Termination(self._must_stop) if self._is_strict else self._bound]
 
     def _must_stop(self) -> bool:
@@ -345,7 +345,7 @@ class Shimmed:
 
 
 def hook_of(plan: Plan, path: Path) -> Hook | None:
-    """What runs the user's command for each snapshot, where there is one."""
+    """Return what runs the user's command for each snapshot, where there is one."""
     if plan.capture is None or not plan.capture.hook:
         return None
     from reprokit.launch.snapshots import Hook
@@ -354,7 +354,7 @@ def hook_of(plan: Plan, path: Path) -> Hook | None:
 
 
 def limit_of(plan: Plan, began: float) -> Termination | None:
-    """What ends a command that takes longer than it may."""
+    """Return what ends a command that takes longer than it may."""
     if plan.timeout is None:
         return None
     deadline = began + plan.timeout
@@ -370,7 +370,7 @@ def say_captured(plan: Plan, path: Path, run: RunFile) -> None:
 
 
 def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
-    """Whether some program of the run does, after its command."""
+    """Return whether some program of the run does, after its command."""
     if supervisor is not None and supervisor.is_on:
         return supervisor.has_programs()
     from reprokit.launch.stragglers import has_stragglers
@@ -390,7 +390,7 @@ def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: comman
 
 
 def start_error(name: str, error: OSError) -> LaunchError:
-    """What is said of a command that the kernel does not start."""
+    """Return what is said of a command that the kernel does not start."""
     what = f"{name}: {error.strerror}; it cannot be run"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return CommandNotFound(what)

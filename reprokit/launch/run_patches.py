@@ -28,7 +28,7 @@ class PreparedPatches(msgspec.Struct, frozen=True):
 
 
 def wanted(words: Iterable[str], command: tuple[str, ...], directory: Path) -> tuple[str, ...]:
-    """The texts for Plan.patches that --patch asks for; auto is worked out for this command."""
+    """Return the texts for Plan.patches that --patch asks for; auto is worked out for this command."""
     own = environments.inherited()
 
     def present() -> Mapping[str, str] | None:
@@ -59,7 +59,7 @@ def prepare(texts: Iterable[str], command: Command, own: Mapping[str, str], dire
 def _before(
     chosen: Chosen, own: Mapping[str, str], now: Mapping[str, str], present: Mapping[str, str] | None
 ) -> PatchApplied:
-    """What becomes of a patch before the start, beside those that have set their variables by now."""
+    """Return what becomes of a patch before the start, beside those that have set their variables by now."""
     patch, value = chosen.patch, chosen.value
     changes, clash = _variables(chosen, own, now)
     if why := misfit(patch, present):
@@ -70,7 +70,7 @@ def _before(
 
 
 def _variables(chosen: Chosen, own: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """What a patch sets, and which of the user's own settings stand against it."""
+    """Return what a patch sets, and which of the user's own settings stand against it."""
     changes = {name: value.replace("{value}", chosen.value) for name, value in chosen.patch.variables.items()}
     clashes = [f"{name}={own[name]}" for name, value in changes.items() if own.get(name, value) != value]
     for name, flag in chosen.patch.flags.items():
@@ -83,27 +83,27 @@ def _variables(chosen: Chosen, own: Mapping[str, str], now: Mapping[str, str]) -
 
 
 def _same_flag(text: str, flag: str) -> str:
-    """The user's own setting of a flag."""
+    """Return the user's own setting of a flag."""
     name = flag.partition("=")[0]
     return next((word for word in reversed(text.split()) if word.partition("=")[0] == name), "")
 
 
 def _for_agent(chosen: Chosen) -> list[dict[str, str]]:
-    """What the agent must know; nothing of a patch for any program that is all variables."""
+    """Return what the agent must know; nothing of a patch for any program that is all variables."""
     patch = chosen.patch
     known = {"id": patch.id, "value": chosen.value, "framework": patch.framework, "versions": patch.versions}
     return [known] if patch.agent or patch.framework else []
 
 
 def _warnings(chosen: Chosen, present: Mapping[str, str] | None) -> list[str]:
-    """What must be said before the start."""
+    """Return what must be said before the start."""
     patch = chosen.patch
     absent = f"{patch.framework} is not to be seen in the command's Python; it is applied if it comes all the same"
     return [*([patch.warning] if patch.warning else []), *([absent] if is_absent(patch, present) else [])]
 
 
 def words_before(states: Iterable[PatchApplied]) -> Iterable[str]:
-    """What the user must know before the start."""
+    """Yield what the user must know before the start."""
     for state in states:
         if state.state != APPLIED:
             yield f"patch {state.text} is {_in_words(state.state)}: {state.why}"
@@ -112,7 +112,7 @@ def words_before(states: Iterable[PatchApplied]) -> Iterable[str]:
 
 
 def at_end(states: list[PatchApplied], told: agent_lines.AgentFacts) -> list[PatchApplied]:
-    """The states as the processes of the run have them."""
+    """Return the states as the processes of the run have them."""
     return [_with_lines(state, told) if state.state == APPLIED else state for state in states]
 
 
@@ -140,7 +140,7 @@ def _absent(state: PatchApplied, framework: str, told: agent_lines.AgentFacts) -
 
 
 def words_after(before: Iterable[PatchApplied], after: Iterable[PatchApplied]) -> Iterable[str]:
-    """What turned out otherwise than it was said before the start."""
+    """Yield what turned out otherwise than it was said before the start."""
     for old, new in zip(before, after, strict=True):
         if old.state != new.state:
             yield f"patch {new.text} was {_in_words(new.state)}: {new.why}"

@@ -59,7 +59,7 @@ def remove(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """The path as short as it can be named from the current directory."""
+    """Return the path as short as it can be named from the current directory."""
     with suppress(ValueError, OSError):
         return str(path.relative_to(os.path.realpath(os.curdir)))
     return str(path)
@@ -70,7 +70,7 @@ def _random_hex() -> str:
 
 
 def home(directory: Path) -> Path:
-    """The place for runs of a directory, made where it is not there, and which git is told to ignore."""
+    """Return the place for runs of a directory, made where it is not there, and which git is told to ignore."""
     place = Path(os.path.realpath(directory / HOME))
     if not place.is_dir():
         _make_directory(place, exist_ok=True)  # another launcher may be faster

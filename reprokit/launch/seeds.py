@@ -84,7 +84,7 @@ class SeedsByProcess:
         self._processes.setdefault(seed.p, []).append(text)
 
     def lines(self) -> Iterator[bytes]:
-        """What seeds.jsonl holds; it begins with a line feed, so that every line has one on both sides."""
+        """Yield what seeds.jsonl holds; it begins with a line feed, so that every line has one on both sides."""
         yield b"\n"
         for process, lines in self._processes.items():
             if process not in self._twice:

@@ -97,7 +97,7 @@ def remove_partials(run: Path, fallback: Path | None) -> Iterator[str]:
 
 
 def _is_being_written(partial: str) -> bool:
-    """Whether the process that its name tells is still there."""
+    """Return whether the process that its name tells is still there."""
     pid = partial.split("-")[1]
     return pid.isdecimal() and rundir.is_running(int(pid))
 

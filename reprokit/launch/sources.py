@@ -46,7 +46,7 @@ def git(directory: Path) -> dict[str, Any] | None:
 
 
 def _output(program: str | None, directory: Path, *question: str) -> bytes | None:
-    """What git answers; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
+    """Return what git answers; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
     with suppress(OSError, subprocess.SubprocessError):
         asked = [program or "git", *_SAFELY, *question]
         done = subprocess.run(asked, timeout=LIMIT, check=True, **_surroundings(directory))
@@ -67,7 +67,7 @@ def _surroundings(directory: Path) -> dict[str, Any]:
 
 
 def _changes(program: str, directory: Path) -> str | None:
-    """The digest of what is not committed, submodules included; empty for nothing, None if git is too slow."""
+    """Return the digest of what is not committed, submodules included; empty for nothing, None if git is too slow."""
     digest, size = hashlib.sha256(), 0
     with suppress(OSError), subprocess.Popen([program, *_SAFELY, *_DIFF], **_surroundings(directory)) as process:
         assert process.stdout is not None
@@ -87,7 +87,7 @@ def _changes(program: str, directory: Path) -> str | None:
 
 
 def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
-    """The digests of small files that git does not know and is not told to ignore; how many more there are."""
+    """Return the digests of small files that git does not know and is not told to ignore; how many more there are."""
     listed = _output(program, directory, "ls-files", "--others", "--exclude-standard", "-z") or b""
     names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
     own = tuple(f"{os.path.dirname(name)}/" for name in names if os.path.basename(name) == rundir.SHIM_PLAN)
@@ -113,7 +113,7 @@ def _modules(files: list[str], directory: Path, packages: tuple[str, ...]) -> It
 
 
 def without(git: dict[str, Any] | None, known: set[str], directory: Path) -> dict[str, Any] | None:
-    """The state of a checkout without files that the run itself wrote, or that are told of elsewhere."""
+    """Return the state of a checkout without files that the run itself wrote, or that are told of elsewhere."""
     if git is None:
         return None
     here = os.path.realpath(directory)

@@ -62,7 +62,7 @@ class _Space:
         return _Space(self.program, list(self.files), dict(self.bases))
 
     def find(self, address: int) -> tuple[str, int]:
-        """The file that holds this address, and the address's offset in it."""
+        """Return the file that holds this address, and the address's offset in it."""
         for start, end, path in reversed(self.files):
             if start <= address < end:
                 return path, address - self.bases.get(path, start)
@@ -79,7 +79,7 @@ class Birth:
 
 
 def requests(trace: Path, shim: str) -> Iterator[Request]:
-    """Every request for entropy in the trace, in its order; ``shim`` is the shim's path."""
+    """Yield every request for entropy in the trace, in its order; ``shim`` is the shim's path."""
     births = _births(trace)
     spaces: dict[int, _Space] = {}
     for pid, address, text in _calls(trace):
@@ -99,7 +99,7 @@ def requests(trace: Path, shim: str) -> Iterator[Request]:
 
 
 def is_whole(trace: Path) -> bool:
-    """Whether strace saw the end of the process that it started: it was not killed before."""
+    """Return whether strace saw the end of the process that it started: it was not killed before."""
     first = b""
     with open(trace, "rb") as file:
         for line in file:
@@ -135,7 +135,7 @@ class CallParser:
 
 
 def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Each interesting call."""
+    """Yield each interesting call."""
     parser = CallParser()
     with open(trace, "rb") as file:
         for line in file:
@@ -144,7 +144,7 @@ def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _births(trace: Path) -> dict[int, Birth]:
-    """Who made each process and thread; the maker's line may come after the first of what it made."""
+    """Return who made each process and thread; the maker's line may come after the first of what it made."""
     births: dict[int, Birth] = {}
     for pid, _, text in _calls(trace):
         if text.startswith(_STARTING) and (result := _RESULT.search(text)) and len(births) < MAX_SPACES:
@@ -156,7 +156,7 @@ def _births(trace: Path) -> dict[int, Birth]:
 
 
 def _space(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> _Space:
-    """The address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
+    """Return the address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
     if pid in spaces:
         return spaces[pid]
     chain = [pid]
@@ -169,7 +169,7 @@ def _space(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> _Sp
 
 
 def path_in(text: bytes) -> str:
-    """The first quoted path of a call."""
+    """Return the first quoted path of a call."""
     found = PATH.search(text)
     return found[1].decode("utf-8", "replace") if found else ""
 
@@ -185,7 +185,7 @@ def _add_mapping(space: _Space, text: bytes) -> None:
 
 
 def process_of(pid: int, births: dict[int, Birth]) -> int:
-    """The process that a thread belongs to."""
+    """Return the process that a thread belongs to."""
     for _ in range(MAX_SPACES):
         if pid not in births or not births[pid].thread:
             break
@@ -194,7 +194,7 @@ def process_of(pid: int, births: dict[int, Birth]) -> int:
 
 
 def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> int:
-    """The process whose memory this one uses: a vfork child its parent's, until it executes a program."""
+    """Return the process whose memory this one uses: a vfork child its parent's, until it executes a program."""
     for _ in range(MAX_SPACES):
         if pid not in births or spaces.get(births[pid].parent) is not spaces[pid]:
             break
@@ -203,7 +203,7 @@ def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> int
 
 
 def _request(address: int, text: bytes, space: _Space) -> Request | None:
-    """The request that this call is, of process 0; None if it is none, or was given nothing."""
+    """Return the request that this call is, of process 0; None if it is none, or was given nothing."""
     call, result = _CALL.match(text), _RESULT.search(text)
     if call is None or result is None or int(result[1], 0) <= 0:
         return None

@@ -18,7 +18,7 @@ GRACE = 5.0  # seconds to end after SIGTERM
 
 
 def has_stragglers(run: Path) -> bool:
-    """Whether some process has this run in its environment; those about to end are given a moment."""
+    """Return whether some process has this run in its environment; those about to end are given a moment."""
     deadline = time.monotonic() + PATIENCE / 1000
     while is_one := any(True for _ in processes(run)):
         if time.monotonic() > deadline:
@@ -39,13 +39,13 @@ def end(run: Path) -> None:
 
 
 def processes(run: Path) -> Iterator[int]:
-    """Those that have this run in their environment."""
+    """Return those that have this run in their environment."""
     wanted = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
     return (int(name) for name in os.listdir("/proc") if name.isdigit() and _is_of_run(name, wanted))
 
 
 def _is_of_run(process: str, wanted: bytes) -> bool:
-    """Whether a process, unless it is another user's or has just ended, began with this variable."""
+    """Return whether a process, unless it is another user's or has just ended, began with this variable."""
     with suppress(OSError):
         return wanted in Path("/proc", process, "environ").read_bytes().split(b"\0")
     return False

@@ -101,7 +101,7 @@ class Supervisor:
         return value  # type: ignore[return-value]
 
     def _filter(self) -> tuple[int, bool]:
-        """The listener, or a negative errno; and whether programs gain no rights from now on."""
+        """Return the listener, or a negative errno; and whether programs gain no rights from now on."""
         assert self._library is not None
         forbids = ctypes.c_int(0)
         listener = self._library.reprokit_filter(self._may_forbid_rights, self._sees_exec, ctypes.byref(forbids))
@@ -122,7 +122,7 @@ class Supervisor:
         return NO_RIGHTS if forbids_rights else ON
 
     def has_programs(self) -> bool:
-        """Whether some program of the run goes on after its command; those about to end are given a moment."""
+        """Return whether some program of the run goes on after its command; those about to end are given a moment."""
         if self._library is None or not self.is_on:
             return False
         poller = select.poll()
@@ -164,7 +164,7 @@ def _load() -> ctypes.CDLL:
 
 
 def fresh_requests(entropy: Path) -> int:
-    """How many requests nobody answered while the supervisor was stopped: a byte each (native/supervisor)."""
+    """Return how many requests nobody answered while the supervisor was stopped: a byte each (native/supervisor)."""
     try:
         return (entropy / "fresh").stat().st_size
     except OSError:
@@ -183,7 +183,7 @@ class Unreached:
             self._socket.bind(f"\0reprokit-{native.check_in_python(padded):016x}")
 
     def heard(self) -> list[OutOfReach]:
-        """Every program so far; of more than can be named, the first."""
+        """Return every program so far; of more than can be named, the first."""
         while len(self._found) < MAX_NAMED:
             try:
                 message = self._socket.recv(MESSAGE.size + 1)

@@ -94,7 +94,7 @@ class Reduction:
             self._left_out += 1
 
     def calls(self) -> list[SystemCall]:
-        """The calls by process, the most frequent first."""
+        """Return the calls by process, the most frequent first."""
         found = Counter[tuple[str, str, str, int]]()
         for caller, number in self._counts.items():
             program = caller.program or self._program(caller.thread)
@@ -105,7 +105,7 @@ class Reduction:
         ]
 
     def _program(self, thread: int) -> str:
-        """What a thread runs: the program that it executed, or that of whoever made it."""
+        """Return what a thread runs: the program that it executed, or that of whoever made it."""
         for _ in range(MAX_DEPTH):
             if thread in self._programs or thread not in self._births:
                 break
@@ -128,13 +128,13 @@ class SystemCalls:
         self._thread = threading.Thread(target=self._read_along, name="system calls", daemon=True)
 
     def wrap(self, command: Command, variables: Mapping[str, str]) -> tuple[Command, dict[str, str]]:
-        """The command that traces this one, and its variables; reading begins now."""
+        """Return the command that traces this one, and its variables; reading begins now."""
         self._start_reading()
         options = (*OPTIONS, "-e", f"trace={','.join(CALLS)}", "-o", str(self._trace))
         return prove.under_strace(self._program, options, command, variables)
 
     def close(self, run: Path) -> SystemCallsFile:
-        """What was seen, once the command has ended; the trace and what strace left of itself are gone then."""
+        """Return what was seen, once the command has ended; the trace and what strace left of itself are gone then."""
         ended = prove.has_ended(self._trace)
         self._ended.set()
         self._thread.join()
@@ -158,7 +158,7 @@ class SystemCalls:
 
 
 def _lines(trace: Path, ended: threading.Event) -> Iterator[bytes]:
-    """The lines of a file that grows, until it has ended."""
+    """Yield the lines of a file that grows, until it has ended."""
     rest, at, is_last = b"", 0, False
     while not is_last:
         is_last = ended.wait(PAUSE)
@@ -170,7 +170,7 @@ def _lines(trace: Path, ended: threading.Event) -> Iterator[bytes]:
 
 
 def _blocks(trace: Path, at: int) -> Iterator[bytes]:
-    """What the file holds from this place on, which is taken from the disk then."""
+    """Yield what the file holds from this place on, which is taken from the disk then."""
     with suppress(FileNotFoundError), open(trace, "r+b", buffering=0, opener=rundir.open_regular) as file:
         file.seek(at)
         while block := file.read(BLOCK):

@@ -148,23 +148,23 @@ _SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user in it
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like something that nobody wants in a file."""
+    """Return whether a variable looks like something that nobody wants in a file."""
     return bool(_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value))
 
 
 def is_kept(name: str, value: str) -> bool:
-    """Whether this variable can change a training's results and may be written down."""
+    """Return whether this variable can change a training's results and may be written down."""
     listed = name in KEPT_NAMES or (name.startswith(KEPT_PREFIXES) and not name.startswith(OF_ONE_JOB))
     return listed and _NAME.fullmatch(name) is not None and not is_secret(name, value)
 
 
 def kept(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that a run keeps."""
+    """Return the part of an environment that a run keeps."""
     return {name: value for name, value in sorted(environment.items()) if is_kept(name, value)}
 
 
 def given_again(environment: Mapping[str, str], recorded: Mapping[str, str]) -> dict[str, str]:
-    """The environment with its kept variables as they were in the recording.
+    """Return the environment with its kept variables as they were in the recording.
 
     A recorded variable passes the allow-list again: a run directory may come from somebody else.
     """

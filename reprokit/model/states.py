@@ -80,12 +80,12 @@ LOADED = Loading()
 
 
 def off(why: str, code: Code = "unavailable") -> Switch:
-    """A part that is not at work, and why."""
+    """Return a part that is not at work, and why."""
     return Switch(state="off", code=code, why=why)
 
 
 def not_loaded(why: str, code: Code = "unavailable") -> Loading:
-    """A part that is not in the training's process, and why."""
+    """Return a part that is not in the training's process, and why."""
     return Loading(state="not-loaded", code=code, why=why)
 
 

@@ -25,7 +25,7 @@ class Axis:
     logarithmic: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies; in the middle if there is one value only."""
+        """Return where a value lies; in the middle if there is one value only."""
         low, high, here = (math.log10(one) if self.logarithmic else one for one in (self.low, self.high, value))
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
@@ -45,13 +45,13 @@ class Axis:
 
 
 def axis(values: Sequence[float], start: float, end: float, *, may_be_logarithmic: bool = False) -> Axis:
-    """An axis from the least to the largest of some values."""
+    """Return an axis from the least to the largest of some values."""
     low, high = min(values), max(values)
     return Axis(low, high, start, end, may_be_logarithmic and low > 0 and high / low >= APART)
 
 
 def drawing(size: tuple[int, int], name: str, title: str, description: str, body: Iterable[str]) -> str:
-    """A drawing with its description for who cannot see it; its name is unique in the page."""
+    """Return a drawing with its description for who cannot see it; its name is unique in the page."""
     width, height = size
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title {name}-text">'
@@ -61,13 +61,13 @@ def drawing(size: tuple[int, int], name: str, title: str, description: str, body
 
 
 def text(place: Place, words: str, anchor: str = "start", kind: str = "") -> str:
-    """A text; the anchor is "start", "middle" or "end"."""
+    """Return a text; the anchor is "start", "middle" or "end"."""
     named = f' class="{kind}"' if kind else ""
     return f'<text x="{place[0]:g}" y="{place[1]:g}" text-anchor="{anchor}"{named}>{escape(printable(words))}</text>'
 
 
 def line(places: Sequence[Place], kind: str, size: float = 2) -> str:
-    """A line through places; a point where there is one only."""
+    """Return a line through places; a point where there is one only."""
     if len(places) == 1:
         x, y = places[0]
         return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}"/>'
@@ -76,7 +76,7 @@ def line(places: Sequence[Place], kind: str, size: float = 2) -> str:
 
 
 def path(kind: str, course: str) -> str:
-    """A path; its course is made of numbers and letters only."""
+    """Return a path; its course is made of numbers and letters only."""
     return f'<path class="{kind}" d="{course}"/>'
 
 
@@ -87,6 +87,6 @@ def points(places: Iterable[Place], kind: str) -> str:
 
 
 def fitting(words: str, most: int) -> str:
-    """A text cut in its middle, where names of one kind differ least."""
+    """Return a text cut in its middle, where names of one kind differ least."""
     words = printable(words)
     return words if len(words) <= most else f"{words[: most // 2 - 1]}…{words[-(most - most // 2) :]}"

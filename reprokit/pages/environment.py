@@ -14,7 +14,7 @@ LONGEST = 2000  # characters of one text
 
 
 def environment(package: str, otherwise: str = "") -> Environment:
-    """The templates of a package, which may use the shared ones; the words say what to do without jinja2."""
+    """Return the templates of a package, which may use the shared ones; the words say what to do without jinja2."""
     try:
         import jinja2
     except ImportError:
@@ -41,7 +41,7 @@ def unescaped(text: str) -> Any:
 
 
 def all_printable(value: Any) -> Any:
-    """The same without anything that a reader's screen might act upon."""
+    """Return the same without anything that a reader's screen might act upon."""
     if isinstance(value, str):
         return printable(value, LONGEST)
     if isinstance(value, dict):

@@ -11,12 +11,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|<>~&@]|(?<=www)\.|:(?=//))")  # with wha
 
 
 def escaped(text: str, limit: int = LONGEST) -> str:
-    """A text in which nothing is Markdown or HTML."""
+    """Return a text in which nothing is Markdown or HTML."""
     return _SPECIAL.sub(r"\\\1", printable(text, limit))
 
 
 def code(text: str, limit: int = LONGEST) -> str:
-    """A text as code, whatever backticks are in it."""
+    """Return a text as code, whatever backticks are in it."""
     text = printable(text, limit)
     ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""

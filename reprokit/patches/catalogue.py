@@ -13,7 +13,7 @@ _BY_ID = {patch.id: patch for patch in CATALOGUE}
 
 
 def find(name: str) -> Patch:
-    """The patch of this id."""
+    """Return the patch of this id."""
     if name in _BY_ID:
         return _BY_ID[name]
     near = difflib.get_close_matches(name, _BY_ID, n=3, cutoff=0.5)

@@ -47,7 +47,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def parse(words: Iterable[str]) -> tuple[Chosen, ...]:
-    """The patches of texts such as "tf-data,threads=1", in the order of the catalogue."""
+    """Return the patches of texts such as "tf-data,threads=1", in the order of the catalogue."""
     found = {chosen.text: chosen for chosen in map(_chosen, _split(words))}
     _check(tuple(found.values()))
     order = {patch.id: number for number, patch in enumerate(CATALOGUE)}
@@ -67,7 +67,7 @@ def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None
 
 
 def _automatic(named: tuple[Chosen, ...], packages: Mapping[str, str] | None) -> Iterator[str]:
-    """What auto adds to patches that were named: it gives way to them."""
+    """Yield what auto adds to patches that were named: it gives way to them."""
     taken = {chosen.patch.id for chosen in named}
     for patch in CATALOGUE:
         is_fit = not (is_absent(patch, packages) or _is_alone(patch, packages) or misfit(patch, packages))
@@ -76,7 +76,7 @@ def _automatic(named: tuple[Chosen, ...], packages: Mapping[str, str] | None) ->
 
 
 def _is_alone(patch: Patch, packages: Mapping[str, str] | None) -> bool:
-    """Whether none of the frameworks is there that a patch for no framework in particular is of use to."""
+    """Return whether none of the frameworks is there that a patch for no framework in particular is of use to."""
     if packages is None or not patch.beside:
         return False
     return all(version_of(module, packages) is None for module in patch.beside)
@@ -87,7 +87,7 @@ def _conflict(patch: Patch, ids: set[str]) -> bool:
 
 
 def is_absent(patch: Patch, packages: Mapping[str, str] | None) -> bool:
-    """Whether the patch is for a framework that is not to be seen among these packages."""
+    """Return whether the patch is for a framework that is not to be seen among these packages."""
     return bool(packages is not None and patch.framework and version_of(patch.framework, packages) is None)
 
 
@@ -114,7 +114,7 @@ def _missing(patch: Patch, packages: Mapping[str, str]) -> str:
 
 
 def version_of(module: str, packages: Mapping[str, str]) -> str | None:
-    """The version of the distribution that brings this module."""
+    """Return the version of the distribution that brings this module."""
     return next((packages[name] for name in DISTRIBUTIONS.get(module, (module,)) if name in packages), None)
 
 

@@ -80,7 +80,7 @@ class Diagnosis:
             self.surroundings.scale[process] = line.steps / line.sampled_steps
 
     def findings(self, versions: dict[str, str]) -> list[Finding]:
-        """What came out of all lines."""
+        """Return what came out of all lines."""
         for process, line in self._confirmed:  # only now, as their groups are known by the calls
             self.operators.confirm(process, line)
         if self._left_out or self.operators.left_out:
@@ -94,7 +94,7 @@ class Diagnosis:
 
 
 def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
-    """The findings of a profiled run; raises a RunError where the run cannot be read at all."""
+    """Return the findings of a profiled run; raises a RunError where the run cannot be read at all."""
     reader, diagnosis = ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:
         diagnosis.take(process, line)
@@ -120,7 +120,7 @@ def _about_reading(run: RunDirectory, reader: ObservedLines, diagnosis: Diagnosi
 
 
 def _ordered(found: Iterable[Finding], notes: list[str]) -> list[Finding]:
-    """The most urgent first, each under an id of its own, and no more than are kept."""
+    """Return the most urgent first, each under an id of its own, and no more than are kept."""
     ordered = sorted(found, key=lambda one: (VERDICTS.index(one.verdict), -one.rank, one.id, one.fact or ""))
     if len(ordered) > MAX_FINDINGS:
         notes.append(f"{len(ordered) - MAX_FINDINGS} findings of lower rank are left out")

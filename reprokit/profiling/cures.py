@@ -14,14 +14,14 @@ SINGLE_THREAD = Cure("threads=1", "compute with one thread", "as much slower as 
 
 
 def of_fact(fact: Fact | None, subject: str) -> list[Cure]:
-    """The mitigations of a fact, in its order; a patch that is about one operator is told which."""
+    """Return the mitigations of a fact, in its order; a patch that is about one operator is told which."""
     ways = () if fact is None else fact.mitigation
     about = {"torch-operator": OPERATOR + subject, "": None}
     return [Cure(about.get(way.patch, way.patch), way.does, way.cost) for way in ways]
 
 
 def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Confirmed | None) -> list[Cure]:
-    """What can be tried with an operator of which nothing is known."""
+    """Return what can be tried with an operator of which nothing is known."""
     found = []
     repeats = [number for number, outcome in (confirmed.threads if confirmed else {}).items() if outcome == REPEATS]
     if repeats:
@@ -37,7 +37,7 @@ def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Co
 
 
 def of_compiled(framework: str, fact: Fact | None, within: Collection[str]) -> list[Cure]:
-    """What can be tried with compiled code, made of these operators."""
+    """Return what can be tried with compiled code, made of these operators."""
     known = of_fact(fact, "")
     if not LOWERED.intersection(within):
         known = [cure for cure in known if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]

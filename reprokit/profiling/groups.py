@@ -44,7 +44,7 @@ class Occurrences:
         return [found for found, _ in self.places.most_common(MAX_PLACES)]
 
     def finding(self, kind: str, subject: str, verdict: str, why: str, rank: float, **details: Any) -> Finding:
-        """What is to be said of it."""
+        """Return what is to be said of it."""
         details.setdefault("shows", ["run-to-run"])
         return Finding(
             id=f"{kind}/{subject}"[:MAX_TEXT],
@@ -61,7 +61,7 @@ class Occurrences:
 
 
 def occurrences_of(table: dict[Key, Occurrences], key: Key, most: int) -> Occurrences:
-    """What was seen under this key; beyond so many keys it is counted for nobody."""
+    """Return what was seen under this key; beyond so many keys it is counted for nobody."""
     return table.setdefault(key, Occurrences()) if key in table or len(table) < most else Occurrences()
 
 

@@ -156,7 +156,7 @@ class ObservedLines:
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[int, Observed]]:
-        """Each line, with the number of its process."""
+        """Yield each line, with the number of its process."""
         for number, name in enumerate(self._names()):
             for line in self._lines(name):
                 observed = self._decoded(line)
@@ -203,5 +203,5 @@ class ObservedLines:
 
 
 def place(frame: Frame | tuple[str, int, str, int]) -> CodePlace:
-    """A frame as findings have it."""
+    """Return a frame as findings have it."""
     return CodePlace(frame[0][:MAX_TEXT], frame[1], frame[2][:MAX_TEXT])

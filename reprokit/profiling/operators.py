@@ -87,7 +87,7 @@ class Operators:
         return GroupKey(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
 
     def _facts_of(self, line: OperatorLine | ConfirmedCall) -> Known:
-        """What is known of a call, the most serious first."""
+        """Return what is known of a call, the most serious first."""
         question = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
         asked = (*question, tuple(line.dtypes[:8]), repr(line.attributes))
         if asked not in self._known:
@@ -119,7 +119,7 @@ class Operators:
         return True in self._draws if self._draws else self._has_random_data
 
     def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[object, str], float]) -> Iterator[Finding]:
-        """What came out, not yet ordered; ``scale`` counts the calls of steps that were not looked at.
+        """Yield what came out, not yet ordered; ``scale`` counts the calls of steps that were not looked at.
 
         ``threads`` is how many each framework computes with, where that is known.
         """
@@ -188,7 +188,7 @@ def _found(
 
 
 def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -> tuple[str, str] | None:
-    """The verdict and why; None of what is neither known nor measured."""
+    """Return the verdict and why; None of what is neither known nor measured."""
     why = (fact.why or fact.title) if fact is not None else ""
     if confirmed is not None and (confirmed.results > 1 or (confirmed.races and threads != 1)):
         return findings.GUILTY, why or "it gave different bits for the same inputs"
@@ -206,13 +206,13 @@ def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -
 
 
 def _ordered(known: Known) -> Known:
-    """What differs on one machine first, then what is random, what depends on the machine, and what repeats."""
+    """Return what differs on one machine first, then what is random, what depends on the machine, and what repeats."""
     order = {"random": 1, "setting": 2, "varies": 2, "raises": 2, "repeats": 3}
     return tuple(sorted(known, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
 
 
 def _shown(confirmed: Confirmed | None) -> list[str]:
-    """How something showed of which nothing is known."""
+    """Return how something showed of which nothing is known."""
     if confirmed is None:
         return []
     shows = ["run-to-run"] if confirmed.races else []
@@ -229,7 +229,7 @@ def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> lis
 
 
 def rank(found: Finding) -> float:
-    """How likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
+    """Return how likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
     if found.only_unwritten_memory:
         return round(15.0 + min(math.log10(found.calls + 1), 4.0), 3)
     base = {findings.GUILTY: 100.0, findings.SUSPECT: 50.0, findings.AS_SET: 20.0, findings.CLEARED: 10.0}

@@ -63,7 +63,7 @@ def print_findings(run: RunDirectory, found: FindingsFile) -> None:
 
 
 def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
-    """What may make runs differ: what, how often, where, why, and what would cure it."""
+    """Yield what may make runs differ: what, how often, where, why, and what would cure it."""
     for number, one in enumerate(blamed[:SHOWN], 1):
         label = f"{number} {one.verdict}"
         if one.kind in ASKED:
@@ -89,7 +89,7 @@ def _what(one: Finding) -> str:
 
 
 def measured(confirmed: Confirmed | None) -> str:
-    """What came out when it was executed again, in words."""
+    """Return what came out when it was executed again, in words."""
     if confirmed is None:
         return ""
     if not confirmed.repeats:
@@ -103,7 +103,7 @@ def measured(confirmed: Confirmed | None) -> str:
 
 
 def _where(run: RunFile, places: list[CodePlace]) -> str:
-    """The first place, as short as it can be named, and how many more there are."""
+    """Return the first place, as short as it can be named, and how many more there are."""
     first, more = places[0], len(places) - 1
     file = first.file
     base = run.working_directory.rstrip("/") + "/"
@@ -117,7 +117,7 @@ def _short(text: str) -> str:
 
 
 def _cures(cures: list[Cure]) -> str:
-    """The first with what it costs, the others by name."""
+    """Return the first with what it costs, the others by name."""
     others = [cure.patch or cure.does for cure in cures[1:4]]
     return f"{_cure(cures[0])}" + (f"; or {', '.join(others)}" if others else "") if cures else ""
 
@@ -129,7 +129,7 @@ def _cure(cure: Cure) -> str:
 
 
 def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
-    """What decides how something computes, the same in every run of this machine."""
+    """Yield what decides how something computes, the same in every run of this machine."""
     settings = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind == SETTING]
     for one in settings[:SHOWN_SETTINGS]:
         where = f" in {_where(run, one.where)}" if one.where else ""
@@ -149,7 +149,7 @@ def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
 
 
 def _rest(found: FindingsFile) -> Iterator[tuple[str, str]]:
-    """What was cleared, what would change elsewhere, and what a replay gives again."""
+    """Yield what was cleared, what would change elsewhere, and what a replay gives again."""
     unwritten = [one for one in found.findings if one.only_unwritten_memory]
     if unwritten:
         yield "memory", f"varies only for who reads it before writing: {_names(unwritten)}"
@@ -200,14 +200,14 @@ def _differing(outcomes: dict[str, str]) -> list[str]:
 
 
 def _names(some: list[Finding]) -> str:
-    """The first few, each subject once, and how many more there are."""
+    """Return the first few, each subject once, and how many more there are."""
     subjects = list(dict.fromkeys(_last_names(one) for one in some))
     more = len(subjects) - NAMED
     return ", ".join(subjects[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _last_names(one: Finding) -> str:
-    """The subject; of a long qualified name its end."""
+    """Return the subject; of a long qualified name its end."""
     if one.kind != FUNCTION:
         return one.subject
     return ".".join(one.subject.split(".")[-3:])
@@ -221,7 +221,7 @@ def _notes(found: FindingsFile) -> Iterator[tuple[str, str]]:
 
 
 def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
-    """What to do next."""
+    """Yield what to do next."""
     patches = list(dict.fromkeys(one.cures[0].patch for one in blamed if one.cures and one.cures[0].patch))
     command = shlex.join(run.command)
     if patches:

@@ -92,7 +92,7 @@ def _place(where: str) -> CodePlace:
 
 
 def _origin(argument: str, run: RunFile, pid: int | None) -> str:
-    """What a seed looks like: "the clock in seconds", "the process id", or nothing."""
+    """Return what a seed looks like: "the clock in seconds", "the process id", or nothing."""
     text = argument.strip()
     if not (text.removeprefix("-").replace(".", "", 1).isdecimal() and text.isascii() and len(text) < 32):
         return ""
@@ -110,7 +110,7 @@ def _origin(argument: str, run: RunFile, pid: int | None) -> str:
 
 
 def _is_narrowed(value: float, first: int, last: int) -> bool:
-    """Whether a number is one of these, cut to 32 bits."""
+    """Return whether a number is one of these, cut to 32 bits."""
     if value != int(value) or not 0 <= value < NARROW or last < NARROW:
         return False
     return (int(value) - first) % NARROW <= last - first
@@ -126,12 +126,12 @@ def _times(run: RunFile) -> tuple[float, float]:
 
 
 def _asker(name: str) -> list[CodePlace]:
-    """The library or program that asked, as a place."""
+    """Return the library or program that asked, as a place."""
     return [CodePlace(name[:MAX_TEXT])] if name else []
 
 
 def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
-    """What processes asked the kernel for, without those that an agent started to measure."""
+    """Yield what processes asked the kernel for, without those that an agent started to measure."""
     try:
         asking = who_asked(run.path / ENTROPY)
     except RunError as error:
@@ -145,7 +145,7 @@ def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iter
 
 
 def _named(asking: Asking, helpers: set[int]) -> set[str]:
-    """The identities of these processes, and of those that they made."""
+    """Return the identities of these processes, and of those that they made."""
     names = {process.identity for process in asking.processes if process.pid in helpers}
     below = tuple(f"{name}/" for name in names)
     return names | {process.identity for process in asking.processes if process.identity.startswith(below)}
@@ -185,7 +185,7 @@ def _of_instructions(files: list[str]) -> Finding:
 
 
 def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
-    """What strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
+    """Yield what strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
     found = _system_calls(run, notes)
     sources: dict[tuple[str, str], Occurrences] = defaultdict(Occurrences)
     for call in found.calls if found is not None else ():

@@ -97,7 +97,7 @@ class Surroundings:
     def findings(
         self, versions: Mapping[str, str], devices: set[str], told: set[str], *, compiles: bool, draws: bool
     ) -> list[Finding]:
-        """What came out; ``told`` are the facts that operators have brought up already."""
+        """Return what came out; ``told`` are the facts that operators have brought up already."""
         loaded = [one for one in self._loaded(draws) if one.kind != ORDER or one.fact not in told]
         found = [*self._completed(), *loaded, *self._set(versions, devices, compiles)]
         told = told | {finding.fact for finding in found if finding.fact is not None} | set(FACTS.values())
@@ -152,7 +152,7 @@ class Surroundings:
 
 
 def _fitting(known: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
-    """Those that are about the versions and devices of this run, the most serious first."""
+    """Return those that are about the versions and devices of this run, the most serious first."""
     fits = [
         fact
         for fact in known
@@ -163,7 +163,7 @@ def _fitting(known: Iterable[Fact], versions: Mapping[str, str], devices: set[st
 
 
 def _in_order(name: str) -> list[Cure]:
-    """What takes results in order, of a function about which nothing more is known."""
+    """Return what takes results in order, of a function about which nothing more is known."""
     patch = "imap-ordered" if name.endswith("imap_unordered") else None
     return [Cure(patch, "take the results in the order in which they were asked for", "waits for the slowest")]
 
@@ -180,7 +180,7 @@ def _finding(
     why: str = "",
     otherwise: Sequence[Cure] = (),
 ) -> Finding:
-    """What is to be said, by a fact where there is one; ``otherwise``: cures where none is known."""
+    """Return what is to be said, by a fact where there is one; ``otherwise``: cures where none is known."""
     cure = [] if verdict == findings.COVERED else cures.of_fact(fact, name) or list(otherwise)
     details: dict[str, Any] = {"cures": cure, "shows": ["run-to-run"] if verdict == findings.SUSPECT else []}
     if fact is not None:
@@ -190,6 +190,6 @@ def _finding(
 
 
 def _text(value: Any) -> str:
-    """A setting's value in a few characters."""
+    """Return a setting's value in a few characters."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..."

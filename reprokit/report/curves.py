@@ -52,7 +52,7 @@ class Thinned:
             self._points = list(_merged(self._points))
 
     def points(self) -> tuple[CurvePoint, ...]:
-        """What is left of it, in order."""
+        """Return what is left of it, in order."""
         self._close()
         return tuple(CurvePoint(step, value) for step, value in self._points)
 
@@ -66,7 +66,7 @@ def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
 
 
 def read(run: RunDirectory) -> dict[Name, Thinned]:
-    """The curves of a run; raises a RunError where its metrics are damaged."""
+    """Return the curves of a run; raises a RunError where its metrics are damaged."""
     found: dict[Name, Thinned] = {}
     for name, step, value in values(run):
         if name not in found and len(found) >= MAX_CURVES:
@@ -77,7 +77,7 @@ def read(run: RunDirectory) -> dict[Name, Thinned]:
 
 
 def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]:
-    """Every value of the curves: its step where it has one, and None for one that is not finite."""
+    """Yield every value of the curves: its step where it has one, and None for one that is not finite."""
     for line in run.metrics():
         kind, process, name = line.get("k"), str(line.get("p", "")), str(line.get("name", ""))
         if kind in ("loss", "log"):
@@ -92,7 +92,7 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
 
 
 def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
-    """The curves in the files that experiment trackers wrote; a value alone is no curve."""
+    """Return the curves in the files that experiment trackers wrote; a value alone is no curve."""
     curves: dict[Name, Thinned] = {}
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
         numbers = [point for point in points if point.number is not None]
@@ -108,7 +108,7 @@ def _step(value: object) -> int | None:
 
 
 def _number(value: object) -> tuple[float | None] | None:
-    """The number in a value, None in it where that is not finite; None for a text."""
+    """Return the number in a value, None in it where that is not finite; None for a text."""
     if not isinstance(value, dict) or value.get("text") is not None:
         return None
     decimal = value.get("decimal")
@@ -119,7 +119,7 @@ def _number(value: object) -> tuple[float | None] | None:
 
 
 def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[MetricCurve]:
-    """The curves of two runs, those with a second one first; a run alone has nothing on the right."""
+    """Yield the curves of two runs, those with a second one first; a run alone has nothing on the right."""
     names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
         one, other = left.get(name, Thinned()), right.get(name, Thinned())

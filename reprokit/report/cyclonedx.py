@@ -22,7 +22,7 @@ MAX_FILES = 1000  # of outputs: the validator holds each component against all t
 
 
 def document(facts: AuditFacts) -> str:
-    """The bill of materials as JSON text, valid by the strict schema."""
+    """Return the bill of materials as JSON text, valid by the strict schema."""
     text = json.dumps(_content(facts), indent=2) + "\n"
     try:
         from cyclonedx.schema import SchemaVersion
@@ -58,7 +58,7 @@ def _content(facts: AuditFacts) -> dict[str, Any]:
 
 
 def _model(facts: AuditFacts) -> dict[str, Any]:
-    """What was trained, with what is known of it."""
+    """Return what was trained, with what is known of it."""
     return {
         "type": "machine-learning-model",
         "bom-ref": MODEL,
@@ -74,7 +74,7 @@ def _model(facts: AuditFacts) -> dict[str, Any]:
 
 
 def _metrics(facts: AuditFacts) -> Iterator[dict[str, str]]:
-    """The last value of each metric."""
+    """Yield the last value of each metric."""
     for curve in facts.curves:
         if curve.left and curve.left[-1].value is not None:
             yield {"type": curve.name, "value": repr(curve.left[-1].value)}
@@ -110,7 +110,7 @@ def _packages(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 
 def purl(package: Package) -> str:
-    """Where a package of Python's index is, as a package URL."""
+    """Return where a package of Python's index is, as a package URL."""
     name = re.sub(r"[-_.]+", "-", package.name).lower()
     return f"pkg:pypi/{_quoted(name)}@{_quoted(package.version)}"
 
@@ -136,7 +136,7 @@ def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 
 def _formula(facts: AuditFacts) -> dict[str, Any]:
-    """How it was made: the command, as a workflow of one task."""
+    """Return how it was made: the command, as a workflow of one task."""
     run = facts.runs[0]
     task = {
         "bom-ref": "training",

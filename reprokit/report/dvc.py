@@ -40,7 +40,7 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
 
 
 def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
-    """Each curve by a name that is fit for files."""
+    """Return each curve by a name that is fit for files."""
     found: dict[str, MetricCurve] = {}
     for curve in curves:
         name = _UNFIT.sub("_", curve.name).strip("._")[:100] or "curve"

@@ -77,7 +77,7 @@ class Signed:
 
 
 def sign(statement: dict[str, Any], private: Ed25519PrivateKey) -> str:
-    """The statement in an envelope, as JSON text."""
+    """Return the statement in an envelope, as JSON text."""
     from securesystemslib.dsse import Envelope
     from securesystemslib.signer._crypto_signer import CryptoSigner
 
@@ -88,7 +88,7 @@ def sign(statement: dict[str, Any], private: Ed25519PrivateKey) -> str:
 
 
 def read(path: Path, key: SSlibKey) -> Signed:
-    """What this key has signed in an envelope.
+    """Return what this key has signed in an envelope.
 
     Raises NotSigned, BadEnvelope for what is not of its format, and Refused for another tool's statement.
     """
@@ -136,7 +136,7 @@ def _pre_authentication(kind: str, payload: bytes) -> bytes:
 
 
 def _holds(key: SSlibKey, text: str, signed: bytes) -> bool:
-    """Whether this key made the signature."""
+    """Return whether this key made the signature."""
     from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
     from securesystemslib.signer._signature import Signature
 

@@ -109,7 +109,7 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 def _now() -> str:
-    """The time of the report: the environment's, where a build sets one (reproducible-builds.org), or now."""
+    """Return the time of the report: the environment's, where a build sets one (reproducible-builds.org), or now."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
@@ -159,7 +159,7 @@ def _verdict(
 
 
 def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
-    """The verdict in a word: equal bits are no success where a training did not end successfully."""
+    """Return the verdict in a word: equal bits are no success where a training did not end successfully."""
     if comparison.verdict.differs:
         return "different"
     if has_failed:
@@ -168,7 +168,7 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:
-    """How many things were compared, and what came out; their surroundings are shown and decide nothing."""
+    """Return how many things were compared, and what came out; their surroundings are shown and decide nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name not in WORK for leaf in child.leaves())
     found = Counter(leaf.verdict for leaf in leaves)
     decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
@@ -184,7 +184,7 @@ def _sentence(line: str, outcome: str) -> str:
 
 
 def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """What a reader must know before the verdict."""
+    """Yield what a reader must know before the verdict."""
     for summary, side in zip(summaries, ("first", "second"), strict=False):
         name = "This run" if len(summaries) == 1 else f"The {side} run"
         if summary.in_progress:
@@ -226,7 +226,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[au
 
 
 def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[audit.Item]:
-    """The leaves below a node, each with the names of the groups that it stands in."""
+    """Yield the leaves below a node, each with the names of the groups that it stands in."""
     for child in node.children:
         if child.judged is None:
             yield from _items(child, f"{prefix}{child.name}: ", is_alone=is_alone)
@@ -251,7 +251,7 @@ def _judgement(node: Difference, is_alone: bool) -> Any:
 
 
 def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
-    """The surroundings, what differs first."""
+    """Yield the surroundings, what differs first."""
     if comparison is None:
         yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))
         return
@@ -261,7 +261,7 @@ def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: 
 
 
 def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """The surroundings of a run that nothing was compared with."""
+    """Yield the surroundings of a run that nothing was compared with."""
     from reprokit.verify.compare.environment import flat
 
     skipped = ("packages.", "check", "format", "imported")
@@ -353,7 +353,7 @@ def _code(environment: dict[str, Any]) -> Iterator[audit.Stated]:
 
 
 def _changes(git: dict[str, Any]) -> str:
-    """What the commit does not say, by its digest."""
+    """Return what the commit does not say, by its digest."""
     count = len(object_in(git, "untracked"))
     files = f"; {count} files that git does not know" if count else ""
     if not git.get("dirty"):
@@ -403,7 +403,7 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
 
 
 def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
-    """Who asked; None where the random profile cannot be read, of which the run's warnings tell."""
+    """Return who asked; None where the random profile cannot be read, of which the run's warnings tell."""
     try:
         return entropy_requests.report(summary.directory.path)
     except RunError:
@@ -422,7 +422,7 @@ def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowM
 
 
 def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFinding, ...], str]:
-    """Those of the run that was profiled, the first of them."""
+    """Return those of the run that was profiled, the first of them."""
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."

@@ -20,7 +20,7 @@ URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
 
 def page(facts: AuditFacts) -> str:
-    """The whole file."""
+    """Return the whole file."""
     templates = pages.environment("reprokit.report", "or --format markdown")
     templates.filters["urgent"] = _urgent
     template = templates.get_template("report.html.jinja")
@@ -40,7 +40,7 @@ def page(facts: AuditFacts) -> str:
 
 
 def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
-    """What stands in tables, row by row."""
+    """Return what stands in tables, row by row."""
     runs = shown["runs"]
     return {
         "outcome": OUTCOMES[facts.verdict.outcome],
@@ -75,7 +75,7 @@ def _caption(curve: MetricCurve) -> str:
 
 
 def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What differs stands first: among ten thousand tensors nobody would find it."""
+    """Return what differs stands first: among ten thousand tensors nobody would find it."""
     return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))
 
 
@@ -94,12 +94,12 @@ def curve_drawing(curve: MetricCurve, number: int) -> str:
 
 
 def is_drawn(curve: MetricCurve) -> bool:
-    """Whether there is a line to draw."""
+    """Return whether there is a line to draw."""
     return max(curve.values) > 1
 
 
 def description(curve: MetricCurve) -> str:
-    """What the drawing shows, in words."""
+    """Return what the drawing shows, in words."""
     sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
     if curve.right and sides[0] == sides[1]:
         return f"both runs: {_side(curve.unit, *sides[0])}"

@@ -20,7 +20,7 @@ ADVICE = "'reprokit keygen' makes keys"
 
 
 def make(path: Path) -> Path:
-    """A new pair of keys: the private one at path, the public one beside it; neither may exist."""
+    """Return a new pair of keys: the private one at path, the public one beside it; neither may exist."""
     _require_library()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -53,7 +53,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def read_private(path: Path) -> Ed25519PrivateKey:
-    """The key to sign with; refused where others may read it, or where it is of another kind."""
+    """Return the key to sign with; refused where others may read it, or where it is of another kind."""
     _require_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -71,7 +71,7 @@ def read_private(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public(path: Path) -> SSlibKey:
-    """The key to verify with. A private one is refused: who verifies must not hold it."""
+    """Return the key to verify with. A private one is refused: who verifies must not hold it."""
     _require_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -12,7 +12,7 @@ MAX_ROWS = 200  # of a table; what differs comes first
 
 
 def page(facts: AuditFacts) -> str:
-    """The whole text."""
+    """Return the whole text."""
     return "\n".join(_lines(facts)) + "\n"
 
 
@@ -113,7 +113,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def model_card(facts: AuditFacts) -> str:
-    """A section for a model's README on a model hub."""
+    """Return a section for a model's README on a model hub."""
     return "\n".join(_card(facts)) + "\n"
 
 

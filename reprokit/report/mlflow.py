@@ -82,7 +82,7 @@ def _library() -> tuple[Any, type[Exception]]:
 
 
 def opened_runs(run: RunDirectory) -> list[str]:
-    """The MLflow runs that a training opened, each once."""
+    """Return the MLflow runs that a training opened, each once."""
     found = (place.line for place in scan.read(run) if place.key.kind == "tracker")
     return list(dict.fromkeys(line.run for line in found if getattr(line, "name", "") == "mlflow"))  # type: ignore[union-attr]
 
@@ -115,7 +115,7 @@ def _new(client: Any, facts: AuditFacts, experiment: str | None) -> str:
 
 
 def parameters(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """What a training was given: its command, the options in it, the commit."""
+    """Yield what a training was given: its command, the options in it, the commit."""
     yield "command", _cut(facts.trained.command)
     words = facts.runs[0].command
     seen = {"command", "git commit"}
@@ -131,7 +131,7 @@ def parameters(facts: AuditFacts) -> Iterator[tuple[str, str]]:
 
 
 def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
-    """The curves of the run, value by value."""
+    """Return the curves of the run, value by value."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)
@@ -154,7 +154,7 @@ def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
 
 
 def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """What came out, as tags."""
+    """Yield what came out, as tags."""
     yield "verdict", facts.verdict.outcome
     yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {facts.verdict.sentence}")
     if facts.verdict.first_difference:
@@ -204,7 +204,7 @@ def _close(client: Any, run: str, recorded: RunDirectory) -> None:
 
 
 def key_of(name: str) -> str:
-    """A name as MLflow takes it: no path that leads out of its place."""
+    """Return a name as MLflow takes it: no path that leads out of its place."""
     words = _UNFIT.sub("_", printable(name, 200)).split("/")
     return "/".join(word if word.strip(". ") else "_" for word in words)
 

@@ -49,13 +49,13 @@ _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
 
 
 def run_rows(facts: AuditFacts) -> Iterator[tuple[str, ...]]:
-    """The runs beside each other: what, and the value of each."""
+    """Yield the runs beside each other: what, and the value of each."""
     for title, value in _RUN_ROWS:
         yield (title, *(value(run) or "unknown" for run in facts.runs))
 
 
 def counted(facts: AuditFacts) -> str:
-    """How many things were compared, in a sentence; empty where nothing was."""
+    """Return how many things were compared, in a sentence; empty where nothing was."""
     counts = facts.verdict.counts
     if not counts:
         return ""
@@ -64,7 +64,7 @@ def counted(facts: AuditFacts) -> str:
 
 
 def entropy_rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """The randomness of the runs in numbers."""
+    """Yield the randomness of the runs in numbers."""
     entropy = facts.entropy
     yield "requests for random bytes", f"{entropy.requests:,}"
     yield "bytes given", f"{entropy.bytes:,}"

@@ -96,7 +96,7 @@ class Subjects:
             self._alike[subject.name.rpartition("/")[2]].append(subject)
 
     def find(self, name: str) -> Subject | None:
-        """The subject of the same name, or the only one of the same last part."""
+        """Return the subject of the same name, or the only one of the same last part."""
         alike = self._alike.get(name.rpartition("/")[2], [])
         return self._named.get(name) or (alike[0] if len(alike) == 1 else None)
 

@@ -25,7 +25,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
-    """A Statement with the predicate of this kind; raises NothingToAttest where there is nothing to state."""
+    """Return a Statement with the predicate of this kind; raises NothingToAttest where there is nothing to state."""
     if len(facts.runs) < 2:
         raise NothingToAttest("a statement is about a run and its re-run; name two runs")
     if facts.verdict.outcome == "not-compared":
@@ -55,7 +55,7 @@ def _subjects(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 
 def _materials(facts: AuditFacts) -> Iterator[predicate.Material]:
-    """What the runs were made of, by digests."""
+    """Return what the runs were made of, by digests."""
     found = [(f"run {run.run_id}", run.digest) for run in facts.runs]
     found += [(one.name, one.value.partition(" ")[0]) for one in (*facts.trained.code, *facts.trained.data)]
     return (predicate.Material(name=name, digest=_digest(digest)) for name, digest in found if _hex(digest))

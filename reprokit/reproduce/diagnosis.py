@@ -53,14 +53,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def applied(settings: RecipeSettings, option: str) -> RecipeSettings:
-    """The settings with this option too."""
+    """Return the settings with this option too."""
     if option.startswith(PATCH):
         return msgspec.structs.replace(settings, patches=(*settings.patches, option.removeprefix(PATCH)))
     return msgspec.structs.replace(settings, **{_field(option): True})
 
 
 def without(settings: RecipeSettings, option: str) -> RecipeSettings:
-    """The settings without this option."""
+    """Return the settings without this option."""
     if option.startswith(PATCH):
         rest = tuple(patch for patch in settings.patches if patch != option.removeprefix(PATCH))
         return msgspec.structs.replace(settings, patches=rest)
@@ -90,7 +90,7 @@ def next_candidates(
 
 
 def compatible(settings: RecipeSettings) -> bool:
-    """Whether these patches exist and can be together."""
+    """Return whether these patches exist and can be together."""
     try:
         patches.parse(settings.patches)
     except ReprokitError:
@@ -99,7 +99,7 @@ def compatible(settings: RecipeSettings) -> bool:
 
 
 def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[Candidate]:
-    """The cures of what is blamed. One that was there when a finding was measured has not cured it."""
+    """Yield the cures of what is blamed. One that was there when a finding was measured has not cured it."""
     for finding in findings:
         proof = _proof(finding)
         if proof is None:
@@ -139,7 +139,7 @@ def _proof(finding: Finding) -> Certainty | None:
 
 
 def _option(finding: Finding, cure: Cure) -> str:
-    """The option of record that this cure is; "" where a person must do it."""
+    """Return the option of record that this cure is; "" where a person must do it."""
     if cure.patch is None:
         return next((switch for switch in SWITCHES if switch in cure.does), "")
     text = cure.patch
@@ -160,7 +160,7 @@ def _why(finding: Finding) -> str:
 
 
 def place(finding: Finding) -> str:
-    """Where in the user's code, to be put behind a subject."""
+    """Return where in the user's code, to be put behind a subject."""
     if not finding.where:
         return ""
     first = finding.where[0]
@@ -168,7 +168,7 @@ def place(finding: Finding) -> str:
 
 
 def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
-    """What the runs themselves name: entropy that nothing recorded."""
+    """Yield what the runs themselves name: entropy that nothing recorded."""
     for attempt in attempts:
         for source in attempt.uncovered:
             if source.source == "instructions":
@@ -176,7 +176,7 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
-    """What differed in how batches were made: it is given the first run's value."""
+    """Yield what differed in how batches were made: it is given the first run's value."""
     for outcome in outcomes:
         if outcome.workers is not None and not outcome.identical:
             why = f"a DataLoader had {outcome.workers} workers in one run and another number in the other"
@@ -185,7 +185,7 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
 
 
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
-    """What is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
+    """Yield what is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
     yield _candidate("--clock", Certainty.CLOCK, "native code may seed itself from the clock or a process id")
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
@@ -223,7 +223,7 @@ def replays_needed(finding: Finding, at_most: int) -> int | None:
 def alternatives(
     findings: Iterable[Finding], attempts: Iterable[Attempt], outcomes: Sequence[Outcome]
 ) -> Iterator[str]:
-    """What only a person can do or decide."""
+    """Yield what only a person can do or decide."""
     for outcome in outcomes:
         yield from outcome.leftovers
     for finding in findings:
@@ -242,7 +242,7 @@ def alternatives(
 
 
 def remaining(findings: Iterable[Finding], attempts: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """The operators and sources that may still be why, and what differs first."""
+    """Yield the operators and sources that may still be why, and what differs first."""
     for finding in findings:
         if finding.blamed:
             yield _why(finding)

@@ -140,13 +140,13 @@ class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rounds: list[Round] = msgspec.field(default_factory=list)
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
-        """A new round at the end."""
+        """Return a new round at the end."""
         new = Round(number=len(self.rounds) + 1, phase=phase, title=title, settings=settings, changes=changes or [])
         self.rounds.append(new)
         return new
 
     def attempts(self) -> Iterator[Attempt]:
-        """Every run there was, in order."""
+        """Yield every run there was, in order."""
         for one in self.rounds:
             yield from one.attempts
 
@@ -157,7 +157,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def document(journal: RoundJournal) -> str:
-    """The journal as JSON text."""
+    """Return the journal as JSON text."""
     return msgspec.json.format(msgspec.json.encode(_encodable(journal)), indent=2).decode() + "\n"
 
 

@@ -144,6 +144,6 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
 
 
 def _workers(comparison: Comparison) -> int | None:
-    """How many workers the left run's first DataLoader had that had another number in the right one."""
+    """Return how many workers the left run's first DataLoader had that had another number in the right one."""
     leaves = [leaf for leaf in comparison.tree.leaves() if WORKERS.fullmatch(leaf.name) and leaf.can_change_results]
     return next((int(leaf.left) for leaf in leaves if leaf.left.isdecimal() and leaf.left.isascii()), None)

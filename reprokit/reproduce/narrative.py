@@ -27,7 +27,7 @@ KINDS = {"record": "recorded", "replay": "replayed", "profile": "profiled"}
 
 
 def markdown(journal: RoundJournal) -> str:
-    """The whole journal."""
+    """Return the whole journal."""
     return "\n".join(_lines(journal)) + "\n"
 
 
@@ -90,7 +90,7 @@ def _happened(one: Round) -> Iterator[str]:
 
 
 def change_in_words(change: Change) -> str:
-    """What was done, why, and what it costs."""
+    """Return what was done, why, and what it costs."""
     text = f"{code(change.option)}, since {escaped(change.why.rstrip('.'))}"
     text += f"; cost: {escaped(change.cost)}" if change.cost else ""
     return text + (f"; beware: {escaped(change.warning)}" if change.warning else "")
@@ -128,7 +128,7 @@ def _found(findings: list[Finding]) -> Iterator[str]:
 
 
 def finding_in_words(finding: Finding) -> str:
-    """What it is, where, how often, and why it is blamed."""
+    """Return what it is, where, how often, and why it is blamed."""
     text = code(finding.subject)
     about = ", ".join(part for part in (finding.framework, finding.device, finding.direction) if part)
     text += f" ({escaped(about)})" if about else ""

@@ -40,7 +40,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_for(output: Path | None) -> Path:
-    """The directory of a reproduction, new and empty."""
+    """Return the directory of a reproduction, new and empty."""
     own = f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
     place = home(Path()) / own if output is None else Path(os.path.realpath(output))
     try:

@@ -83,7 +83,7 @@ class Reproduction:
         return tried.identical
 
     def _next(self) -> list[Candidate]:
-        """What to try now: what is proven; after a fresh look, what is known; then what helps in general."""
+        """Return what to try now: what is proven; after a fresh look, what is known; then what helps in general."""
         chosen = self._choose(self._cures())
         if chosen and chosen[0].proof <= Certainty.ORDER:
             return chosen
@@ -256,7 +256,7 @@ def _is_less(one: float | None, other: float | None) -> bool:
 
 
 def _common_cure(standing: Standing, overrides: list[str]) -> Candidate | None:
-    """A cure of everything that these override, which is no override itself and does not take threads away."""
+    """Return a cure of everything that these override, which is no override itself and does not take threads away."""
     wanted = {finding for option in overrides for finding in standing.changes[option].findings}
     offered: dict[str, set[str]] = {}
     first: dict[str, Candidate] = {}

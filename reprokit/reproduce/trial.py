@@ -50,18 +50,18 @@ class Trials:
         self.pairs = journal.pairs  # replays that must be identical
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
-        """A new round, said and written down before it starts."""
+        """Return a new round, said and written down before it starts."""
         new = self._journal.begin(phase, title, settings, changes)
         self._say(f"round {new.number}: {title}")
         self._save()
         return new
 
     def record(self, into: Round, settings: RecipeSettings, name: str = "recording") -> Attempt:
-        """A recording, written into the round."""
+        """Return a recording, written into the round."""
         return self._note(into, self._laboratory.record(settings, f"{into.number:02d}-{name}"))
 
     def profile(self, into: Round) -> Attempt:
-        """A profile, written into the round with what it found; only its findings are kept."""
+        """Return a profile, written into the round with what it found; only its findings are kept."""
         found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile")
         into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
         attempt = self._note(into, found.attempt)

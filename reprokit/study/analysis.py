@@ -67,7 +67,7 @@ def analysis_of(
     directory: Path,
     host: Mapping[str, object] | None = None,
 ) -> Analysis:
-    """The analysis of results; the directory holds the predictions that they name."""
+    """Return the analysis of results; the directory holds the predictions that they name."""
     names = {one.name for one in study.setup}
     results = [run for run in results if run.setup in names and run.pair <= study.pairs]
     compared = [pair for pair in compared if pair.setup in names and pair.pair <= study.pairs]
@@ -109,7 +109,7 @@ def analysis_of(
 
 
 def kind(setup: Described) -> Kind:
-    """What a setup does to the training, in a word."""
+    """Return what a setup does to the training, in a word."""
     patched = any(not one.startswith("seed=") for one in setup.patches)
     if not setup.observe:
         return "untouched"
@@ -121,7 +121,7 @@ def kind(setup: Described) -> Kind:
 
 
 def source(study: Study, setup: Described) -> Source:
-    """What is left to vary between the runs of a setup.
+    """Return what is left to vary between the runs of a setup.
 
     Seeds do not hold all of the software. Where a recording tells what the hardware does, seeds tell what they leave.
     """
@@ -236,7 +236,7 @@ def _shared(result: RunResult | PairResult, facts: type[msgspec.Struct]) -> dict
 
 
 def _main(evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """The last evaluation that has a score: what the training ended with."""
+    """Return the last evaluation that has a score: what the training ended with."""
     scored = [one for one in evaluations if one.accuracy is not None or one.mae is not None]
     return scored[-1] if scored else None
 
@@ -311,7 +311,7 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
 
 
 def _curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
-    """A curve for each metric, and how many metrics are left out; those that most runs have come first."""
+    """Return a curve for each metric, and how many metrics are left out; those that most runs have come first."""
     found: dict[tuple[str, Literal["epoch", "step"]], list[CurveLine]] = {}
     for run in runs:
         for one in run.series:
@@ -342,7 +342,7 @@ def _curve_line(run: RunResult, series: MetricSeries) -> CurveLine:
 
 
 def thinned(points: Sequence[tuple[int, float | None]], most: int) -> Sequence[tuple[int, float | None]]:
-    """The first and last, the least and largest of each stretch, and a gap where there is one."""
+    """Return the first and last, the least and largest of each stretch, and a gap where there is one."""
     if len(points) <= most:
         return points
     kept = {points[0], points[-1]}

@@ -103,7 +103,7 @@ def attempt(task: Task, interruption: Interruption) -> RunResult:
 
 @contextmanager
 def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables in the environment meanwhile, from which that of the command is made."""
+    """Put these variables into the environment meanwhile, from which that of the command is made."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -115,12 +115,12 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def not_run(task: Task) -> RunResult:
-    """What stands for the replay of a recording that failed: nobody can tell what it would have come to."""
+    """Return what stands for the replay of a recording that failed: nobody can tell what it would have come to."""
     return _result(task, rundir.utc_now(), "failed", NOT_RUN)
 
 
 def lost(task: Task, words: str) -> RunResult:
-    """What stands for a run whose process died without a word."""
+    """Return what stands for a run whose process died without a word."""
     return _result(task, rundir.utc_now(), "lost", words)
 
 
@@ -154,7 +154,7 @@ def _patches(task: Task, directory: Path) -> tuple[str, ...]:
 
 
 def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult:
-    """A result of which nothing was measured."""
+    """Return a result of which nothing was measured."""
     return RunResult(
         setup=task.setup,
         pair=task.pair,
@@ -174,7 +174,7 @@ def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult
 
 
 def _told(task: Task, started: str, executed: Executed) -> RunResult:
-    """What the run directory says, and what was measured."""
+    """Return what the run directory says, and what was measured."""
     directory = RunDirectory(Path(task.run))
     run, ended = directory.run, executed.ended
     is_over = task.timeout is not None and (run.duration or 0.0) >= task.timeout and ended.exit_code != 0
@@ -219,7 +219,7 @@ def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResul
 
 
 def _notes(directory: RunDirectory) -> Iterator[str]:
-    """What a reader of the figures must know."""
+    """Yield what a reader of the figures must know."""
     for patch in directory.run.patches:
         if patch.state != "applied":
             yield f"patch {patch.text} was {patch.state.replace('-', ' ')}: {patch.why}"
@@ -267,7 +267,7 @@ def _outputs_digest(directory: RunDirectory) -> str:
 
 
 def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
-    """What verify says of the two runs; nothing of runs that did not finish."""
+    """Return what verify says of the two runs; nothing of runs that did not finish."""
     bare = PairResult(setup=first.setup, pair=first.pair, notes=[])
     for one in (first, second):
         if one.outcome != "finished":
@@ -317,7 +317,7 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
 
 
 def _equal(children: Iterable[Difference]) -> bool | None:
-    """Whether all of these are; None where there is nothing in them."""
+    """Return whether all of these are; None where there is nothing in them."""
     verdicts = [child.verdict for child in children]
     if any(verdict.differs for verdict in verdicts):
         return False
@@ -353,7 +353,7 @@ def _apart(one: float | None, other: float | None) -> float | None:
 
 
 def _inconsistent(place: Path, one: Evaluation, other: Evaluation) -> int | None:
-    """How many predictions are not the same; None where not all were kept, or they are of other samples."""
+    """Return how many predictions are not the same; None where not all were kept, or they are of other samples."""
     from reprokit.study import predictions
 
     left, right = (predictions.read(place, side.predictions).get(side.name) for side in (one, other))
@@ -394,20 +394,20 @@ def main(arguments: list[str]) -> int:
 
 
 def encoded(task: PairTask) -> bytes:
-    """A task as JSON; the numbers of a run that is made already may be none."""
+    """Return a task as JSON; the numbers of a run that is made already may be none."""
     made = msgspec.Raw(encode(task.made)) if task.made is not None else None
     return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
 
 
 def encoded_report(report: PairReport) -> bytes:
-    """A report as JSON; NaN and infinities go as texts."""
+    """Return a report as JSON; NaN and infinities go as texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
     return b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n"
 
 
 def read_report(file: Path) -> PairReport:
-    """What such a process wrote; nothing where it wrote nothing."""
+    """Return what such a process wrote; nothing where it wrote nothing."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=PairReport, strict=False)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -34,7 +34,7 @@ class Answers:
 
 
 def answers(analysis: Analysis) -> Answers:
-    """What the study says, from what was computed."""
+    """Return what the study says, from what was computed."""
     recorded = [one for one in analysis.setups if one.kind in RECORDED]
     outcome, headline = _headline(recorded)
     told = {
@@ -89,7 +89,7 @@ def _pairs_of(setup: SetupFacts, which: Literal["identical", "different"], more:
 
 
 def _varies(analysis: Analysis) -> Iterator[str]:
-    """What setups say in which nothing is held, then all by what is left to vary."""
+    """Yield what setups say in which nothing is held, then all by what is left to vary."""
     bare = [one for one in analysis.setups if one.kind == "bare"] or [
         one for one in analysis.setups if one.kind == "untouched"
     ]
@@ -113,7 +113,7 @@ def _costs(analysis: Analysis, recorded: list[SetupFacts]) -> Iterator[str]:
 
 
 def _time(row: Overhead) -> str:
-    """The row of a setup's time, in less words than its own sentence."""
+    """Return the row of a setup's time, in less words than its own sentence."""
     limits = between(row.ratio_interval)
     sure = f"{limits} with {percent(row.ratio_interval.confidence, 2)} confidence" if row.ratio_interval else ""
     if row.finding in ("more", "less") and row.ratio is not None:
@@ -127,7 +127,7 @@ def _time(row: Overhead) -> str:
 
 
 def _time_of(analysis: Analysis, setup: SetupFacts) -> Overhead | None:
-    """All that a setup costs in time if untouched runs are there, else what it costs beside bare ones."""
+    """Return all that a setup costs in time if untouched runs are there, else what it costs beside bare ones."""
     rows = [row for row in analysis.overhead if row.setup == setup.name and row.measure == "time"]
     return min(rows, key=lambda row: row.effect != "all of it", default=None)
 

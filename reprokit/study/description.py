@@ -110,22 +110,22 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.runs // 2
 
     def find(self, name: str) -> Setup:
-        """The setup of this name; KeyError if there is none."""
+        """Return the setup of this name; KeyError if there is none."""
         for one in self.setup:
             if one.name == name:
                 return one
         raise KeyError(name)
 
     def command_of(self, setup: Setup) -> tuple[str, ...]:
-        """What the setup runs."""
+        """Return what the setup runs."""
         return setup.command or self.command or ()
 
     def seed_of(self, setup: Setup, pair: int) -> int | None:
-        """The seed of a pair; they come round again."""
+        """Return the seed of a pair; they come round again."""
         return setup.seeds[(pair - 1) % len(setup.seeds)] if setup.seeds else None
 
     def controls_of(self, setup: Setup) -> Controls:
-        """Which sources of variance the setup holds."""
+        """Return which sources of variance the setup holds."""
         if setup.controls:
             return setup.controls
         software = bool(setup.seeds) or setup.entropy == "replayed"
@@ -149,7 +149,7 @@ class PairPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> Described:
-    """The study of a file, with what the command line sets instead; raises BadStudy with one line."""
+    """Return the study of a file, with what the command line sets instead; raises BadStudy with one line."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -192,7 +192,7 @@ def _words(content: dict[str, Any], error: Exception) -> str:
 
 
 def _problems(study: Study, base: Path) -> Iterator[str]:
-    """What makes no study, the first of it first."""
+    """Yield what makes no study, the first of it first."""
     if study.runs % 2:
         yield f"runs = {study.runs}: runs are made in pairs, so their number must be even"
     if study.timeout is not None and not math.isfinite(study.timeout):
@@ -228,7 +228,7 @@ def _problems_of(study: Study, setup: Setup, base: Path) -> Iterator[str]:
 
 
 def differences(before: Study, now: Study) -> Iterator[str]:
-    """The keys in which two studies differ, as a user names them."""
+    """Yield the keys in which two studies differ, as a user names them."""
     left, right = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for key in left:
         if key != "setup" and left[key] != right[key]:
@@ -267,7 +267,7 @@ def planned(study: Study) -> list[PairPlace]:
 
 
 def _balanced(count: int) -> Iterator[list[int]]:
-    """The rows of a Williams design: 0, 1, n-1, 2, n-2, ..., shifted; of an odd number also backwards."""
+    """Yield the rows of a Williams design: 0, 1, n-1, 2, n-2, ..., shifted; of an odd number also backwards."""
     first = [0] * count
     for place in range(1, count):
         first[place] = (place + 1) // 2 if place % 2 else count - place // 2

@@ -43,7 +43,7 @@ class CostSample:
 
 
 def overhead(samples: Sequence[CostSample]) -> tuple[Overhead, ...]:
-    """A row for each measure of each effect, with p adjusted over all of them."""
+    """Return a row for each measure of each effect, with p adjusted over all of them."""
     rows = compared(samples)[: MAX_ROWS // len(MEASURES)]
     tested = [_test(*row, measure) for measure in MEASURES for row in rows]
     adjusted = statistics.holm([row.p for row in tested])
@@ -52,7 +52,7 @@ def overhead(samples: Sequence[CostSample]) -> tuple[Overhead, ...]:
 
 
 def compared(samples: Sequence[CostSample]) -> list[tuple[Effect, CostSample, CostSample]]:
-    """Which setup is compared with which, and what that tells apart."""
+    """Return which setup is compared with which, and what that tells apart."""
     return [row for number, sample in enumerate(samples) for row in _bases(sample, samples, number)]
 
 

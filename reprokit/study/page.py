@@ -44,7 +44,7 @@ HOST: Final = {
 
 
 def missing() -> list[str]:
-    """The packages that a page needs and that are not installed."""
+    """Return the packages that a page needs and that are not installed."""
     return [name for name in PAGE_LIBRARIES if find_spec(name) is None]
 
 
@@ -58,7 +58,7 @@ def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
 
 
 def page(analysis: Analysis) -> str:
-    """The whole file."""
+    """Return the whole file."""
     templates = pages.environment("reprokit.study", "or --json")
     bars, left_out = plots.variances(analysis)
     drawn, found = plots.times(analysis), answers(analysis)
@@ -88,7 +88,7 @@ def page(analysis: Analysis) -> str:
 
 
 def _shown(analysis: Analysis) -> dict[str, Any]:
-    """What of the analysis stands in the page as it is."""
+    """Return what of the analysis stands in the page as it is."""
     names = ("name", "planned", "runs_made", "reprokit", "made", "attention", "methods", "process_left_out")
     sentences = {name: getattr(analysis.sentences, name) for name in analysis.sentences.__struct_fields__}
     courses = len(analysis.curves) - min(len(analysis.curves), plots.MAX_METRICS) + analysis.curves_left_out
@@ -96,7 +96,7 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
 
 
 def _table(table: TableRows, marked: int | None = None) -> dict[str, Any]:
-    """A table for the template; the cells of one column may have the mark of an outcome."""
+    """Return a table for the template; the cells of one column may have the mark of an outcome."""
     cells = [[_unbroken(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
     if marked is not None:
         for row in cells:
@@ -105,7 +105,7 @@ def _table(table: TableRows, marked: int | None = None) -> dict[str, Any]:
 
 
 def _unbroken(text: str, limit: int) -> str:
-    """A number and its unit stay together."""
+    """Return a number and its unit stay together."""
     return BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", printable(text, limit))
 
 
@@ -134,7 +134,7 @@ def _setup(setup: SetupFacts) -> Row:
 
 
 def _commands(analysis: Analysis) -> list[tuple[str, str]]:
-    """Each command with the setups that run it."""
+    """Return each command with the setups that run it."""
     found: dict[tuple[str, ...], list[str]] = {}
     for setup in analysis.setups:
         found.setdefault(setup.command, []).append(setup.name)
@@ -152,7 +152,7 @@ def _not_compared(analysis: Analysis) -> TableRows:
 
 
 def _notes(analysis: Analysis) -> list[str]:
-    """What was noted of evaluations, metrics and runs, each once for a setup."""
+    """Return what was noted of evaluations, metrics and runs, each once for a setup."""
     found: dict[str, None] = {}
     for row in analysis.variance:
         found |= dict.fromkeys(f"{row.setup}, {row.evaluation}: {note}" for note in row.notes)

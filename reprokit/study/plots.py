@@ -56,7 +56,7 @@ class Panels:
 
 
 def times(analysis: Analysis) -> Plot | None:
-    """How long each run took, with a box from quartile to quartile."""
+    """Return how long each run took, with a box from quartile to quartile."""
     found = [one for one in analysis.setups if one.seconds.count]
     setups = found[:MAX_SETUPS]
     if not setups:
@@ -112,7 +112,7 @@ def _strip(setup: SetupFacts, runs: Sequence[AttemptFacts], across: Axis, middle
 
 
 def _beside_each_other(runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
-    """The place of each run; those of nearly the same time one above and one below the other."""
+    """Yield the place of each run; those of nearly the same time one above and one below the other."""
     taken: dict[int, int] = {}
     for position, run in enumerate(runs):
         x = across.place(run.seconds or 0.0)
@@ -174,7 +174,7 @@ SCORES: Final[tuple[tuple[str, Callable[[Variance], _Bar | None]], ...]] = (
 
 
 def variances(analysis: Analysis) -> tuple[list[Plot], int]:
-    """A plot for each score of each evaluation, and how many evaluations are left out."""
+    """Return a plot for each score of each evaluation, and how many evaluations are left out."""
     names = list(dict.fromkeys(row.evaluation for row in analysis.variance))
     order = list(SOURCES)
     plots: list[Plot] = []
@@ -224,7 +224,7 @@ def _bar(bar: _Bar, across: Axis, y: int) -> Iterator[str]:
 
 
 def courses(analysis: Analysis) -> list[Panels]:
-    """Each metric through all runs, laid over each other by setup."""
+    """Return each metric through all runs, laid over each other by setup."""
     shown = [curve for curve in analysis.curves if _places(curve.lines)][:MAX_METRICS]
     order = {setup.name: position for position, setup in enumerate(analysis.setups)}
     most = BUDGET // max(1, sum(len(curve.lines) for curve in shown))
@@ -283,7 +283,7 @@ def _frame(across: Axis, up: Axis, unit: str) -> Iterator[str]:
 
 
 def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
-    """The course of a line, in whole tenths of pixels; where a value is not finite it has a gap."""
+    """Return the course of a line, in whole tenths of pixels; where a value is not finite it has a gap."""
     across, up = axes
     course, before = "", None
     for at, value in thinned(line.points, most):
@@ -300,7 +300,7 @@ def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
 
 
 def _course(setup: str, lines: Sequence[CurveLine]) -> tuple[str, ...]:
-    """The ends of the courses of a setup: what the drawing shows, for who cannot see it."""
+    """Return the ends of the courses of a setup: what the drawing shows, for who cannot see it."""
     finite = [[value for _, value in line.points if value is not None] for line in lines]
     firsts, lasts = ([values[end] for values in finite if values] for end in (0, -1))
     bad = sum(line.not_finite for line in lines)

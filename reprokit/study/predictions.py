@@ -61,7 +61,7 @@ def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
 
 
 def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
-    """The predictions that a result names, by evaluation; none where the file is not what it must be."""
+    """Return the predictions that a result names, by evaluation; none where the file is not what it must be."""
     if not _NAME.fullmatch(name):
         return {}
     try:
@@ -114,7 +114,7 @@ def _classes(told: list[metric_lines.EvaluationLine]) -> list[Label]:
 
 
 def _labels(run: RunDirectory, told: list[metric_lines.EvaluationLine], room: int) -> list[str]:
-    """The predicted labels, or what stands for the values of a regression, as many as there is room for."""
+    """Return the predicted labels, or what stands for the values of a regression, as many as there is room for."""
     found: list[str] = []
     for line in told:
         if line.predictions.file is not None:
@@ -143,12 +143,12 @@ def _of_line(column: Column, line: metric_lines.EvaluationLine) -> Iterator[str]
 
 
 def _bits(data: bytes) -> str:
-    """What stands for a prediction that is its values: the same exactly if they are."""
+    """Return what stands for a prediction that is its values: the same exactly if they are."""
     return data.hex() if len(data) <= 16 else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _truth(told: list[metric_lines.EvaluationLine]) -> str:
-    """What tells samples, and their order, from others: some frameworks shuffle what they validate on."""
+    """Return what tells samples, and their order, from others: some frameworks shuffle what they validate on."""
     digests = [line.truth.digest for line in told if line.truth is not None]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest() if digests else ""
 

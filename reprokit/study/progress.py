@@ -83,7 +83,7 @@ class StudyProgress:
 
 
 def in_time(seconds: float) -> str:
-    """A duration for people."""
+    """Return a duration for people."""
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)

@@ -91,12 +91,12 @@ class PairResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(result: RunResult | PairResult) -> bytes:
-    """A result as one line of JSON, without its end."""
+    """Return a result as one line of JSON, without its end."""
     return msgspec.json.encode(_plain(msgspec.to_builtins(result)))
 
 
 def decode(line: bytes, kind: type[R]) -> R:
-    """The result that a line holds; raises msgspec's errors."""
+    """Return the result that a line holds; raises msgspec's errors."""
     return msgspec.json.decode(line, type=kind, strict=False)  # else "nan" would be no number
 
 

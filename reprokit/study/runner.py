@@ -49,7 +49,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_for(name: str, output: Path | None) -> Path:
-    """The directory of a study."""
+    """Return the directory of a study."""
     return Path(os.path.realpath(output if output is not None else Path(HOME, "studies", name)))
 
 
@@ -183,7 +183,7 @@ def _begun(described: Described, directory: Path, source: Path) -> StudyFile:
 
 
 def _host() -> dict[str, object]:
-    """The machine, as far as times depend on it."""
+    """Return the machine, as far as times depend on it."""
     cpu = host.cpu_facts()
     return {
         "name": os.uname().nodename,
@@ -216,12 +216,12 @@ class _Running:
         self._said: set[tuple[str, str]] = set()  # notes, by setup: each is said once
 
     def _counts(self, run: RunResult) -> bool:
-        """Whether a result is one that need not be made again."""
+        """Return whether a result is one that need not be made again."""
         is_half = (run.setup, run.pair) not in self._pairs and (run.setup, run.pair, "second") not in self._results
         return not (is_half and self._is_gone(run))
 
     def _is_gone(self, run: RunResult) -> bool:
-        """Whether the directory of a run that finished is gone, so that nothing can be compared with it."""
+        """Return whether the directory of a run that finished is gone, so that nothing can be compared with it."""
         return run.outcome == "finished" and not self._run_directory(run.setup, run.pair, run.part).is_dir()
 
     def _run_directory(self, setup: str, pair: int, part: str) -> Path:
@@ -238,7 +238,7 @@ class _Running:
     # What is to be made
 
     def pairs(self, under_way: Collection[tuple[str, int]] = ()) -> Iterator[PairTask]:
-        """The pairs to come; each is looked at only when its turn comes, and not begun if it would not fit."""
+        """Yield the pairs to come; each is looked at only when its turn comes, and not begun if it would not fit."""
         (self._directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
         self._tidy()
         for place in list(self._coming):
@@ -267,7 +267,7 @@ class _Running:
                 attempt.tidy(self._task(place), known)
 
     def _prepared(self, task: PairTask, first: RunResult | None) -> PairTask:
-        """A task whose run directories are free, with what must be said of earlier attempts."""
+        """Return a task whose run directories are free, with what must be said of earlier attempts."""
         notes: dict[str, tuple[str, ...]] = {"first": (), "second": ()}
         if first is not None and self._is_gone(first):
             notes["first"], first = (AGAIN,), None
@@ -354,12 +354,12 @@ class _Running:
         say(f"what is left needs about {size(needed)} of {size(free)} that are free{took}")
 
     def done(self, *, stopped: bool) -> Done:
-        """How the study stands."""
+        """Return how the study stands."""
         failed = sum(one.outcome != "finished" for one in self._results.values())
         progress = self._progress
         return Done(directory=self._directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped)
 
 
 def how_to_go_on(words: list[str]) -> str:
-    """The command that goes on with an interrupted study."""
+    """Return the command that goes on with an interrupted study."""
     return shlex.join(["reprokit", *words])

@@ -28,7 +28,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(run: RunDirectory) -> RunMetrics:
-    """The metrics of a run; of a series that is longer than MAX_VALUES the first ones."""
+    """Return the metrics of a run; of a series that is longer than MAX_VALUES the first ones."""
     values: dict[tuple[str, Unit], list[float | None]] = {}
     weights: dict[str, str] = {}
     epochs: dict[str, int] = {}
@@ -61,7 +61,7 @@ def _length(line: metric_lines.EpochLine | metric_lines.History) -> int:
 
 
 def _values(line: metric_lines.MetricLine | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
-    """The numbers of a line, by the name of their series."""
+    """Yield the numbers of a line, by the name of their series."""
     if isinstance(line, metric_lines.Loss):
         yield line.name, "step", [number(line.value)]
     elif isinstance(line, metric_lines.Log):

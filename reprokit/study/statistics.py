@@ -48,7 +48,7 @@ class Estimate:
 
 
 def usable(value: float | None) -> bool:
-    """Whether a value can be computed with: a number that is finite, and whose square is."""
+    """Return whether a value can be computed with: a number that is finite, and whose square is."""
     return value is not None and abs(value) <= MAX_NUMBER
 
 
@@ -93,7 +93,7 @@ def _doubled_ranks(values: Values) -> list[int]:
 
 
 def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
-    """Every sum that so many of the ranks can have, and in how many ways.
+    """Return every sum that so many of the ranks can have, and in how many ways.
 
     One whole number holds the counts of all sums of so many ranks, side by side, each in as many bits as the largest
     can need: to add a rank to all of them is then one shift.
@@ -112,7 +112,7 @@ def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
 
 
 def cliffs_delta(left: Values, right: Values) -> float:
-    """How much oftener a value of the left is above one of the right than below it: from -1 to 1."""
+    """Return how much oftener a value of the left is above one of the right than below it: from -1 to 1."""
     ordered = sorted(right)
     above = sum(bisect_left(ordered, value) for value in left)
     below = sum(len(ordered) - bisect_right(ordered, value) for value in left)
@@ -144,7 +144,7 @@ def shift(left: Values, right: Values) -> Estimate | None:
 
 
 def ratio(left: Values, right: Values) -> Estimate | None:
-    """The median of all ratios of a left and a right value, with its interval; None unless all are above 0."""
+    """Return the median of all ratios of a left and a right value, with its interval; None unless all are above 0."""
     if min([*left, *right], default=0.0) <= 0:
         return None
     logarithms = [math.log(value) for value in left], [math.log(value) for value in right]
@@ -196,7 +196,7 @@ def share(count: int, of: int) -> Share:
 
 
 def summary(values: Sequence[float | None]) -> ValueSummary:
-    """What the values of a quantity come to; those that are not finite are left out and counted."""
+    """Return what the values of a quantity come to; those that are not finite are left out and counted."""
     finite = sorted(value for value in values if value is not None and usable(value))
     low, middle, high = _quartiles(finite)
     return ValueSummary(
@@ -222,7 +222,7 @@ def _quartiles(ordered: list[float]) -> tuple[float | None, float | None, float 
 
 
 def spread(values: Values, left_out: int = 0) -> Spread:
-    """How far the values of runs lie apart, any two of them compared."""
+    """Return how far the values of runs lie apart, any two of them compared."""
     count = len(values)
     comparisons = count * (count - 1) // 2
     ordered = sorted(values)
@@ -237,7 +237,7 @@ def spread(values: Values, left_out: int = 0) -> Spread:
 
 
 def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Spread:
-    """How far the two values of a pair lie apart; the deviation is pooled over all pairs."""
+    """Return how far the two values of a pair lie apart; the deviation is pooled over all pairs."""
     differences = [abs(one - other) for one, other in pairs]
     return Spread(
         comparisons=len(differences),
@@ -286,5 +286,5 @@ def pairs_to_exclude(share: float) -> int:
 
 
 def beyond_range(runs: int) -> float:
-    """The chance that one more run lies outside the range of these, whatever their distribution."""
+    """Return the chance that one more run lies outside the range of these, whatever their distribution."""
     return min(1.0, 2 / (runs + 1))

@@ -54,7 +54,7 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def name_of(setup: str, pair: int, part: str) -> str:
-    """What the files of a run are called."""
+    """Return what the files of a run are called."""
     return f"{setup}-{pair:02d}-{part}"
 
 
@@ -91,12 +91,12 @@ def read_results(directory: Path) -> list[RunResult]:
 
 
 def read_pairs(directory: Path) -> list[PairResult]:
-    """What came of each pair."""
+    """Return what came of each pair."""
     return _latest(_read(directory / PAIRS, PairResult), lambda one: (one.setup, one.pair))
 
 
 def _latest(lines: Iterator[R], key: Callable[[R], object]) -> list[R]:
-    """The last line of each key, in the order of these lines."""
+    """Return the last line of each key, in the order of these lines."""
     found: dict[object, R] = {}
     for one in lines:
         found.pop(key(one), None)
@@ -119,7 +119,7 @@ def add_pair(directory: Path, result: PairResult) -> None:
 
 
 def _read(path: Path, kind: type[R]) -> Iterator[R]:
-    """The whole lines of a file; one that a crash has cut short is the last, and left out."""
+    """Yield the whole lines of a file; one that a crash has cut short is the last, and left out."""
     try:
         file = open(path, "rb", opener=open_regular)  # noqa: SIM115
     except FileNotFoundError:

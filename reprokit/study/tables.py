@@ -51,7 +51,7 @@ class TableRows:
 
 
 def tables(analysis: Analysis) -> Iterator[TableRows]:
-    """All that the terminal shows, in its order."""
+    """Yield all that the terminal shows, in its order."""
     yield pairs(analysis)
     yield variance(analysis)
     if analysis.process:
@@ -83,7 +83,7 @@ def _print(table: TableRows) -> None:
 
 
 def pairs(analysis: Analysis) -> TableRows:
-    """How many pairs of each setup came out alike."""
+    """Return how many pairs of each setup came out alike."""
     heads = (
         "setup",
         "identical",
@@ -105,7 +105,7 @@ def _pairs(setup: SetupFacts) -> Row:
 
 
 def variance(analysis: Analysis) -> TableRows:
-    """What varies in evaluations."""
+    """Return what varies in evaluations."""
     title = "What varies in evaluations: largest difference and (standard deviation); accuracies in percentage points"
     heads = ("setup", "source", "evaluation", "accuracy", "a class", "inconsistent", "MAE", "between", "notes")
     return TableRows(title, heads, [_variance(one) for one in analysis.variance], analysis.sentences.variance)
@@ -132,7 +132,7 @@ def _both(spread: Spread, shown: Callable[[float | None], str]) -> str:
 
 
 def process(analysis: Analysis) -> TableRows:
-    """What varies in the metrics of the training."""
+    """Return what varies in the metrics of the training."""
     title = "What varies in metrics of the training: largest difference and (standard deviation)"
     heads = ("setup", "source", "metric", "at", "difference", "between", "notes")
     rows = []
@@ -156,7 +156,7 @@ def _costs(setup: SetupFacts) -> Row:
 
 
 def overhead(analysis: Analysis) -> TableRows:
-    """What a setup costs beside another."""
+    """Return what a setup costs beside another."""
     heads = ("setup", "against", "effect", "measure", "medians", "change (95 %)", "p, Holm's p", "delta", "finding")
     return TableRows("What it costs", heads, [_overhead(one) for one in analysis.overhead], analysis.sentences.overhead)
 
@@ -189,7 +189,7 @@ def failed(analysis: Analysis) -> TableRows:
 
 
 def every_pair(analysis: Analysis) -> TableRows:
-    """Each pair, those that are not identical first, as among a thousand nobody would find them."""
+    """Return each pair, those that are not identical first, as among a thousand nobody would find them."""
     heads = ("setup", "pair", "outcome", "metrics", "evaluation", "inconsistent", "accuracy", "MAE", "in words")
     urgency = {"different": 0, "not compared": 1, "identical": 2}
     ordered = sorted(analysis.pairs, key=lambda pair: urgency[pair.outcome])
@@ -224,7 +224,7 @@ def csv_text(analysis: Analysis) -> str:
 
 
 def _figures(row: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The leaves of a row, named by the way to them."""
+    """Yield the leaves of a row, named by the way to them."""
     if isinstance(row, dict):
         for key, value in row.items():
             yield from _figures(value, f"{prefix}.{key}" if prefix else key)
@@ -238,7 +238,7 @@ def _figures(row: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _safe(value: Any) -> Any:
-    """A cell that no terminal and no spreadsheet acts upon; numbers as they are."""
+    """Return a cell that no terminal and no spreadsheet acts upon; numbers as they are."""
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -52,7 +52,7 @@ _PLAIN: Final = (
 
 
 def text(template: str, command: tuple[str, ...]) -> str:
-    """The study of this template for this command, as TOML."""
+    """Return the study of this template for this command, as TOML."""
     name = name_of(command)
     if template == "plain":
         setups = [_setup(name, why, lines) for name, why, lines in _PLAIN]

@@ -39,7 +39,7 @@ class SpreadSample:
     runs: Sequence[RunResult] = field(hash=False)
 
     def two(self) -> Iterator[tuple[RunResult, RunResult]]:
-        """Every two runs that are compared."""
+        """Return every two runs that are compared."""
         if self.way == "any two runs":
             return combinations(self.runs, 2)
         by_pair: dict[int, list[RunResult]] = {}
@@ -54,7 +54,7 @@ def way(source: Source) -> Way:
 
 
 def variances(directory: Path, sample: SpreadSample) -> Iterator[Variance]:
-    """A row for each evaluation that any of the runs has."""
+    """Yield a row for each evaluation that any of the runs has."""
     names = dict.fromkeys(one.name for run in sample.runs for one in run.evaluations)
     kept = _kept(directory, sample)
     for name in islice(names, MAX_NAMES):
@@ -106,7 +106,7 @@ def _key(run: RunResult) -> Key:
 
 
 def _rates(found: Mapping[Key, Evaluation]) -> dict[str, dict[Key, float | None]]:
-    """The accuracy of each class in each run."""
+    """Return the accuracy of each class in each run."""
     rates: dict[str, dict[Key, float | None]] = {}
     for key, evaluation in found.items():
         for one in evaluation.labels:
@@ -126,7 +126,7 @@ def _spread(sample: SpreadSample, values: Values) -> Spread:
 
 
 def _differ(sample: SpreadSample, values: Values) -> bool:
-    """Whether any two that are compared are not the same, NaN being the same as NaN."""
+    """Return whether any two that are compared are not the same, NaN being the same as NaN."""
     texts = {key: repr(value) for key, value in values.items()}
     if sample.way == "any two runs":
         return len(set(texts.values())) > 1
@@ -162,7 +162,7 @@ class _Held(NamedTuple):
 def _inconsistent(
     sample: SpreadSample, found: Mapping[Key, Evaluation], kept: Mapping[Key, _Held]
 ) -> Inconsistent | None:
-    """How many predictions any two runs do not agree on, as far as both predicted the same samples."""
+    """Return how many predictions any two runs do not agree on, as far as both predicted the same samples."""
     two = [(one.labels, other.labels) for one, other in _some(sample, kept) if one.truth == other.truth]
     if not two:
         return None
@@ -181,7 +181,7 @@ def _inconsistent(
 
 
 def _some(sample: SpreadSample, kept: Mapping[Key, _Held]) -> Iterator[tuple[_Held, _Held]]:
-    """Every two runs that are compared, or of too many an even choice."""
+    """Return every two runs that are compared, or of too many an even choice."""
     both = ((_key(one), _key(other)) for one, other in sample.two())
     known = ((kept[one], kept[other]) for one, other in both if one in kept and other in kept)
     return islice(known, 0, None, _step(len(kept)) if sample.way == "any two runs" else 1)
@@ -192,7 +192,7 @@ def _step(runs: int) -> int:
 
 
 def _kept(directory: Path, sample: SpreadSample) -> dict[str, dict[Key, _Held]]:
-    """The predictions of each evaluation and run, as numbers that stand for the same label in all of them."""
+    """Return the predictions of each evaluation and run, as numbers that stand for the same label in all of them."""
     numbers: dict[str, dict[str, int]] = {}
     vectors: dict[str, dict[Key, _Held]] = {}
     room = MAX_HELD
@@ -213,7 +213,7 @@ def _kept(directory: Path, sample: SpreadSample) -> dict[str, dict[Key, _Held]]:
 
 
 def processes(sample: SpreadSample) -> tuple[list[ProcessVariance], int]:
-    """A row for each metric that any of the runs has, and how many metrics are left out."""
+    """Return a row for each metric that any of the runs has, and how many metrics are left out."""
     names = dict.fromkeys((one.name, one.by) for run in sample.runs for one in run.series if one.values)
     rows = [_process(sample, *name) for name in islice(names, MAX_NAMES)]
     return rows, max(0, len(names) - MAX_NAMES)

@@ -26,22 +26,22 @@ _VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
 
 
 def short(text: str) -> str:
-    """A text of a run, within bounds; presenters make it printable."""
+    """Return a text of a run, within bounds; presenters make it printable."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:
-    """A number with so many significant digits, and no exponent where there need be none."""
+    """Return a number with so many significant digits, and no exponent where there need be none."""
     return "-" if value is None else f"{float(f'{value:.{digits}g}'):{sign}g}"
 
 
 def percent(share: float, digits: int = 3) -> str:
-    """A share as per cent."""
+    """Return a share as per cent."""
     return f"{number(100 * share, digits)} %"
 
 
 def points(difference: float | None) -> str:
-    """A difference of two shares in percentage points."""
+    """Return a difference of two shares in percentage points."""
     return number(None if difference is None else 100 * difference)
 
 
@@ -62,26 +62,26 @@ def size(value: float) -> str:
 
 
 def between(interval: Interval | None) -> str:
-    """A ratio's interval as change in per cent."""
+    """Return a ratio's interval as change in per cent."""
     if interval is None or interval.low is None or interval.high is None:
         return ""
     return f"between {change(interval.low)} and {change(interval.high)}"
 
 
 def change(ratio: float) -> str:
-    """A ratio as change in per cent."""
+    """Return a ratio as change in per cent."""
     return f"{number(100 * (ratio - 1), sign='+')} %" if ratio < 10 else f"{number(ratio)} times as much"
 
 
 def p_value(p: float | None) -> str:
-    """A probability as it is reported: never as nought."""
+    """Return a probability as it is reported: never as nought."""
     if p is None:
         return "-"
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
 
 def of(share: Share) -> str:
-    """What a share leaves open, in words."""
+    """Return what a share leaves open, in words."""
     low, high = share.interval.low or 0.0, share.interval.high or 0.0
     if share.count == 0:
         return f"up to {percent(high, 2)} of further pairs could still differ"
@@ -91,7 +91,7 @@ def of(share: Share) -> str:
 
 
 def further(share: Share | None) -> str:
-    """How many further pairs would differ, in a cell."""
+    """Return how many further pairs would differ, in a cell."""
     if share is None:
         return "-"
     low, high = share.interval.low or 0.0, share.interval.high or 0.0
@@ -104,7 +104,7 @@ def further(share: Share | None) -> str:
 
 
 def pairs(counts: PairCounts) -> str:
-    """What came of the pairs of a setup."""
+    """Return what came of the pairs of a setup."""
     share = counts.differing
     left = f"; {counts.not_compared} could not be compared" if counts.not_compared else ""
     if share is None:
@@ -117,7 +117,7 @@ def pairs(counts: PairCounts) -> str:
 
 
 def overhead(row: Overhead) -> str:
-    """What a row of the table of overheads means."""
+    """Return what a row of the table of overheads means."""
     what, verb = row.measure, _VERBS[row.measure]
     medians = f"{quantity(row.median, row.unit)} against {quantity(row.base_median, row.unit)}"
     if not all(row.runs):
@@ -143,7 +143,7 @@ def overhead(row: Overhead) -> str:
 
 
 def _by_chance(p: float | None) -> str:
-    """A small p in words."""
+    """Return a small p in words."""
     studies = "a million" if p is None or p < 1e-6 else f"{float(number(1 / p, 2)):,.0f}"
     return f"Were there no difference, only about one of {studies} such studies would show any as clear."
 
@@ -159,7 +159,7 @@ def _none_shown(row: Overhead, what: str, medians: str) -> str:
 
 
 def variance(row: Variance) -> str:
-    """What a row of the table of variances means."""
+    """Return what a row of the table of variances means."""
     which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
     head = f"{row.evaluation} in {row.setup}, between {which}:"
     comparisons = _comparisons(row)
@@ -200,7 +200,7 @@ def _left_open(row: Variance, comparisons: int) -> str:
 
 
 def _further(row: Variance) -> str:
-    """How far the range that was seen can be trusted."""
+    """Return how far the range that was seen can be trusted."""
     if row.way != "any two runs" or row.runs < 2:
         return ""
     chance = percent(statistics.beyond_range(row.runs), 2)
@@ -208,7 +208,7 @@ def _further(row: Variance) -> str:
 
 
 def process(row: ProcessVariance) -> str:
-    """What a row of the table of metrics through the run means."""
+    """Return what a row of the table of metrics through the run means."""
     which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
     where = f"at the last {row.by} that {'all' if row.way == 'any two runs' else 'both'} have"
     head = f"{row.metric} in {row.setup}, between {which}, {where}:"
@@ -224,7 +224,7 @@ def process(row: ProcessVariance) -> str:
 
 
 def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
-    """The table of pairs in a sentence or two."""
+    """Return the table of pairs in a sentence or two."""
     compared = [(name, counts.differing) for name, counts in setups if counts.differing is not None]
     if not compared:
         return "No pair could be compared, so nothing is known about whether runs repeat."
@@ -245,7 +245,7 @@ def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
 
 
 def all_overheads(rows: Sequence[Overhead]) -> str:
-    """The table of overheads in a sentence or two."""
+    """Return the table of overheads in a sentence or two."""
     times = [row for row in rows if row.measure == "time"]
     if not times:
         return "No two setups of one training are there that could be compared in time and storage."
@@ -273,7 +273,7 @@ def _about(row: Overhead) -> str:
 
 
 def all_variances(rows: Sequence[Variance]) -> str:
-    """The table of variances in a sentence or two."""
+    """Return the table of variances in a sentence or two."""
     if not rows:
         return "No run was evaluated, so nothing can be said about predictions and accuracy."
     accuracy = _by_source(rows, lambda row: row.accuracy, lambda value: f"{points(value)} percentage points")
@@ -293,7 +293,7 @@ def all_variances(rows: Sequence[Variance]) -> str:
 def _by_source(
     rows: Sequence[Variance], spread: Callable[[Variance], Spread | None], shown: Callable[[float | None], str]
 ) -> str:
-    """The largest difference of each source, and in which setup, of which evaluation."""
+    """Return the largest difference of each source, and in which setup, of which evaluation."""
     is_only = len({row.evaluation for row in rows}) == 1
     worst: dict[Source, tuple[float, str]] = {}
     for row in rows:
@@ -310,7 +310,7 @@ def _by_source(
 
 
 def all_processes(rows: Sequence[ProcessVariance]) -> str:
-    """The table of metrics through the run in a sentence or two."""
+    """Return the table of metrics through the run in a sentence or two."""
     if not rows:
         return "No run told of a metric, so nothing can be said about its course."
     short = list(dict.fromkeys(row.setup for row in rows if row.lengths[0] != row.lengths[1]))

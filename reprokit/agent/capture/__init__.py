@@ -170,7 +170,7 @@ class CaptureSession:
         raise SystemExit(0)
 
     def about_process(self) -> dict[str, Any]:
-        """What a snapshot says about the process that wrote it."""
+        """Return what a snapshot says about the process that wrote it."""
         return {
             "process": "" if self.agent is None else self.agent.journal.identity,
             "rank": _number("RANK"),
@@ -194,7 +194,7 @@ class CaptureSession:
         self.part(name).begin(name, module)
 
     def part(self, name: str) -> Any:
-        """The part that waits for this module."""
+        """Return the part that waits for this module."""
         from importlib import import_module
 
         place = self.modules[name]
@@ -225,7 +225,7 @@ def _one_line(text: str) -> str:
 
 
 def _number(name: str) -> int | None:
-    """A number that a launcher of several processes gave by a variable."""
+    """Return a number that a launcher of several processes gave by a variable."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else None
 

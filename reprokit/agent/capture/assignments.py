@@ -94,7 +94,7 @@ class _Search:
         return [one for one in all_of_it if _line_of(one) <= _line_of(statement)] or all_of_it
 
     def _is_bad(self, name: str, statement: ast.AST) -> bool:
-        """Whether a variable is not finite, and still has the value that this statement read."""
+        """Return whether a variable is not finite, and still has the value that this statement read."""
         later = [one for one in self._statements if _line_of(statement) < _line_of(one) < self._line]
         return not self._is_known_finite(name) and not any(name in _written(one) for one in later)
 
@@ -110,7 +110,7 @@ class _Search:
 
 
 def _body(code: CodeType) -> Sequence[ast.AST]:
-    """The statements of a function as its file has them; none where that cannot be read."""
+    """Return the statements of a function as its file has them; none where that cannot be read."""
     try:
         tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     except (SyntaxError, ValueError, RecursionError):
@@ -125,7 +125,7 @@ def _body(code: CodeType) -> Sequence[ast.AST]:
 
 
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Those of a function with those within them, as those of a loop; none of functions within it."""
+    """Yield those of a function with those within them, as those of a loop; none of functions within it."""
     for statement in body:
         if not isinstance(statement, _OTHER_SCOPES):
             yield statement
@@ -135,7 +135,7 @@ def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _nodes(statement: ast.AST) -> Iterator[ast.AST]:
-    """What a statement consists of, without the statements within it and without what only chooses elements."""
+    """Yield what a statement consists of, without the statements within it and without what only chooses elements."""
     for name, value in ast.iter_fields(statement):
         if name not in _BODIES and not (name == "slice" and isinstance(statement, ast.Subscript)):
             for node in value if isinstance(value, list) else [value]:
@@ -149,7 +149,7 @@ def _line_of(statement: ast.AST) -> int:
 
 
 def _dotted(node: ast.AST) -> str:
-    """The name of a variable, or of an object's attribute."""
+    """Return the name of a variable, or of an object's attribute."""
     if isinstance(node, ast.Name):
         return node.id
     owner = _dotted(node.value) if isinstance(node, ast.Attribute) else ""
@@ -163,7 +163,7 @@ def _read(statement: ast.AST) -> list[str]:
 
 
 def _written(statement: ast.AST) -> list[str]:
-    """The variables that a statement assigns, wholly or in part, or calls a method of."""
+    """Return the variables that a statement assigns, wholly or in part, or calls a method of."""
     names = []
     for node in _nodes(statement):
         if isinstance(getattr(node, "ctx", None), ast.Store):
@@ -193,7 +193,7 @@ def _lines_of(statement: ast.AST, code: CodeType, values: Mapping[str, Any], dep
 
 
 def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
-    """The lines of a function that ended, by which what it returned was computed."""
+    """Yield the lines of a function that ended, by which what it returned was computed."""
     statements = list(_statements(_body(function.__code__)))
     waiting: list[ast.AST] = [one for one in statements if isinstance(one, ast.Return)]
     seen: set[int] = set()
@@ -207,7 +207,7 @@ def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
 
 
 def _function(node: ast.AST, values: Mapping[str, Any]) -> FunctionType | None:
-    """The function of the user's that was called so and has returned, by its name or as a method."""
+    """Return the function of the user's that was called so and has returned, by its name or as a method."""
     owner, _, name = _dotted(node).rpartition(".")
     if owner:
         holder = values.get(owner.partition(".")[0])

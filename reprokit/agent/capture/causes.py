@@ -155,7 +155,7 @@ class Trace:
         self._makers: dict[Hashable, OperatorEvent] = {}  # by what stands for a tensor
 
     def maker(self, keys: Iterable[Hashable]) -> OperatorEvent | None:
-        """Who made what is not finite in this tensor."""
+        """Return who made what is not finite in this tensor."""
         return next((self._makers[key] for key in keys if key in self._makers), None)
 
     def add(self, event: OperatorEvent, keys: Iterable[Hashable]) -> None:
@@ -169,7 +169,7 @@ class Trace:
             self._makers.pop(key, None)
 
     def reached(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
-        """The calls that what is not finite in these tensors came from; all where that leads nowhere."""
+        """Return the calls that what is not finite in these tensors came from; all where that leads nowhere."""
         seen: dict[int, OperatorEvent] = {}
         waiting = [self._makers[key] for key in keys if key in self._makers]
         while waiting:
@@ -181,7 +181,7 @@ class Trace:
 
 
 def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
-    """What it began with, of the calls that a value which is not finite came from."""
+    """Return what it began with, of the calls that a value which is not finite came from."""
     calls = sorted(reached, key=lambda event: event.number)
     wanted: list[Callable[[OperatorEvent], bool]] = [
         lambda event: event.is_origin,
@@ -193,7 +193,7 @@ def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
 
 
 def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
-    """The cause as it stands in result.json."""
+    """Return the cause as it stands in result.json."""
     return {
         "phase": event.phase,
         "operation": None if event.lines else event.operation,
@@ -245,7 +245,7 @@ def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
 
 
 def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:
-    """Those of the step in which the results are not finite, where that is known of some of them only."""
+    """Return those of the step in which the results are not finite, where that is known of some of them only."""
     batch = range(samples or 0) if event.batch is None else event.batch
     shape = next((one.shape for one in event.outputs if one.nonfinite), [])
     is_of_samples = event.phase in (FORWARD, BACKWARD) and shape[:1] == [len(batch)]
@@ -265,14 +265,14 @@ def _in_samples(event: OperatorEvent, samples: int | None) -> str:
 
 
 def _counted(text: str, one: Statistics, what: str, nouns: str) -> str:
-    """A text with how many elements of a tensor are so: its zeros, or its negative numbers."""
+    """Return a text with how many elements of a tensor are so: its zeros, or its negative numbers."""
     count = getattr(one, what)
     called = "0" if what == "zeros" else what
     return f"{text}; {count:,} of {one.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
 
 
 def _gradient_words(event: OperatorEvent) -> str | None:
-    """What is known of gradients, from what is kept of the forward pass for them."""
+    """Return what is known of gradients, from what is kept of the forward pass for them."""
     name = re.sub(r"backward\d*$", "", event.origin.node.lower()) or _short(event.origin.gradient_of)
     inputs = {one.name: one for one in event.inputs}
     before, result, divisor = (inputs.get(f"saved {kept}") for kept in ("self", "result", "other"))

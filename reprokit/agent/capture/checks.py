@@ -101,7 +101,7 @@ class Finite:
         self._test = library.finite if sum(sizes) <= SMALL else library.long_finite
 
     def first(self, addresses: Sequence[int]) -> int | None:
-        """The place of the first tensor that has a number that is not finite. An address of 0 is no tensor."""
+        """Return the place of the first tensor that has a number that is not finite. An address of 0 is no tensor."""
         self._put(self._kept, 0, *addresses)
         found: int = self._test(self._at, self._numbers_at, self._count)
         return found if found < self._count else None

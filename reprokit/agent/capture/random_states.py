@@ -60,11 +60,11 @@ class RandomStates:
         self._held = held
 
     def kept(self) -> dict[str, Any]:
-        """What `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
+        """Return what `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
         return self.taken()()
 
     def taken(self) -> RandomReader:
-        """What gives the states that are held now, also after keep() was called again."""
+        """Return what gives the states that are held now, also after keep() was called again."""
         held = self._held
         return lambda: {name: read() for name, read in held.items()}
 
@@ -74,7 +74,7 @@ class RandomStates:
         return [] if cuda.is_current_stream_capturing() else [one.get_state() for one in cuda.default_generators]
 
     def _place_of_gauss(self, state: Any) -> int:
-        """The address of the second normal number of a RandomState; 0 where it is not known."""
+        """Return the address of the second normal number of a RandomState; 0 where it is not known."""
         if self._gauss_offset is None:
             try:
                 self._gauss_offset = _gauss_offset(type(state))
@@ -105,7 +105,7 @@ def _asked(state: Any) -> Any:
 
 
 def _gauss_offset(kind: Any) -> int:
-    """Where a RandomState holds its second normal number, proved by one of our own."""
+    """Return where a RandomState holds its second normal number, proved by one of our own."""
     from ctypes import string_at
 
     mine = _own(kind)
@@ -119,7 +119,7 @@ def _gauss_offset(kind: Any) -> int:
 
 
 def _own(kind: Any) -> Any:
-    """A RandomState of ours, made without a seeding call and without entropy: both are the training's."""
+    """Return a RandomState of ours, made without a seeding call and without entropy: both are the training's."""
     module: Any = sys.modules.get("numpy.random.bit_generator")
     if module is None:  # before NumPy 1.17
         return kind(7)

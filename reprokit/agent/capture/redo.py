@@ -268,7 +268,7 @@ def add_progress(path: str | None, line: Mapping[str, Any]) -> None:
 
 
 def outcomes(lines: Iterable[Any]) -> dict[Samples, bool]:
-    """The trials that earlier processes made; one that ended its process did not reproduce anything."""
+    """Return the trials that earlier processes made; one that ended its process did not reproduce anything."""
     known: dict[Samples, bool] = {}
     for line in lines:
         if isinstance(line, dict) and isinstance(line.get("running"), list):
@@ -281,7 +281,7 @@ def outcomes(lines: Iterable[Any]) -> dict[Samples, bool]:
 
 
 def own_snapshot(path: str, rank: str | None) -> str:
-    """The snapshot of this process's own rank, where it lies beside the one that was named."""
+    """Return the snapshot of this process's own rank, where it lies beside the one that was named."""
     directory, _, name = path.rstrip("/").rpartition("/")
     step, mark, named = name.partition("-rank")
     if not mark or rank is None or not rank.isdecimal() or named.partition("-")[0] == rank:

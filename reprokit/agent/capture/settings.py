@@ -44,7 +44,7 @@ class Conditions:
 
 
 def _number(word: str, start: str) -> float:
-    """The finite number behind a condition's name."""
+    """Return the finite number behind a condition's name."""
     try:
         number = float(word[len(start) :])
     except ValueError:
@@ -86,6 +86,6 @@ class CaptureSettings:
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> CaptureSettings:
-        """The settings that plan.json holds under "capture"."""
+        """Return the settings that plan.json holds under "capture"."""
         redo = plan.get("redo")
         return cls(**{**plan, "redo": None if redo is None else RedoOptions(**redo)})

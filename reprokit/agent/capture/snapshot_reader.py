@@ -94,7 +94,7 @@ def _words(error: Exception) -> str:
 
 
 def _open(where: str, directory: str) -> int:
-    """A descriptor of a regular file, never through a symbolic link."""
+    """Return a descriptor of a regular file, never through a symbolic link."""
     if not os.path.isdir(directory):
         raise SnapshotError(f"{directory} is no directory; name the directory of a snapshot")
     try:
@@ -118,7 +118,7 @@ def _read(where: str, directory: str) -> bytes:
 
 
 def _tensors(path: str, header: dict[str, Any], check: bool) -> dict[str, SavedTensor]:
-    """The tensors by their names, after a look at all that was said of them."""
+    """Return the tensors by their names, after a look at all that was said of them."""
     where = os.path.join(path, TENSORS)
     facts = header.get("tensors")
     if not isinstance(facts, dict) or facts.get("file") != TENSORS:

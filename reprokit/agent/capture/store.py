@@ -163,12 +163,12 @@ def _name(header: Mapping[str, Any]) -> str:
 
 
 def _rank(name: str) -> str:
-    """The part of a snapshot's name that tells ranks apart."""
+    """Return the part of a snapshot's name that tells ranks apart."""
     return next((word for word in name.split("-") if word.startswith("rank")), "")
 
 
 def _index(parts: Sequence[Part]) -> bytes:
-    """The JSON in front of the tensors."""
+    """Return the JSON in front of the tensors."""
     entries: dict[str, Any] = {}
     offset = 0
     for part in parts:
@@ -235,12 +235,12 @@ def _completed(contents: SnapshotContents, size: int, digest: str) -> bytes:
 
 
 def seal(header: Mapping[str, Any]) -> str:
-    """The check of snapshot.json: SHA-256 of its sorted, compact text without the check itself."""
+    """Return the check of snapshot.json: SHA-256 of its sorted, compact text without the check itself."""
     return _sha256({key: value for key, value in header.items() if key != "check"})
 
 
 def comparable_digest(header: Mapping[str, Any]) -> str:
-    """What two captures of the same step have the same: everything but paths, times, host and process ids."""
+    """Return what two captures of the same step have the same: everything but paths, times, host and process ids."""
     left_out = {"check", "digest", *NOT_COMPARED}
     rest = {key: value for key, value in header.items() if key not in left_out}
     for key in ("trigger", "also"):
@@ -249,7 +249,7 @@ def comparable_digest(header: Mapping[str, Any]) -> str:
 
 
 def _without_places(trigger: Any) -> Any:
-    """A trigger without the places in the code, whose paths may differ."""
+    """Return a trigger without the places in the code, whose paths may differ."""
     if isinstance(trigger, list):
         return [_without_places(one) for one in trigger]
     return {key: trigger[key] for key in trigger if key != "where"} if isinstance(trigger, dict) else trigger
@@ -261,7 +261,7 @@ def _sha256(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON knows; numbers that it does not know become texts."""
+    """Return what JSON knows; numbers that it does not know become texts."""
     if isinstance(value, dict):
         return {str(key): plain(value[key]) for key in value}
     if isinstance(value, (list, tuple)):
@@ -303,7 +303,7 @@ def _discard(partial: str) -> None:
 
 
 def _synchronise(directory: str) -> None:
-    """Have what a directory holds on the disk; some file systems cannot."""
+    """Write a directory's entries to the disk; some file systems cannot."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

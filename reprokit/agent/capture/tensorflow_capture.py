@@ -370,7 +370,7 @@ class XlaCalls:
         record.moved = None
 
     def _before(self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
-        """What the variables that a compiled function updates have before it is called."""
+        """Return what the variables that a compiled function updates have before it is called."""
         if record.sites is None:  # its graph is built before, so that it is known what it updates
             self._training.here.compiled = record
             self._capture.attempt(lambda: function.get_concrete_function(*arguments, **keywords))

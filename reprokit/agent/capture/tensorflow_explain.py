@@ -142,7 +142,7 @@ class OperationWatcher:
 
 
 def _where() -> list[user_frames.Place]:
-    """The user's lines, without those of code that TensorFlow made of them, which has no lines to look at."""
+    """Return the user's lines, without those of code that TensorFlow made of them, which has no lines to look at."""
     return [place for place in user_frames.where(3) if _GENERATED not in place[0]]
 
 
@@ -160,7 +160,7 @@ def _arrays(tensors: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 def _array(tensor: Any) -> Any:
-    """The values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
+    """Return the values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
     try:
         dtype = tensor.dtype
         return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
@@ -169,7 +169,7 @@ def _array(tensor: Any) -> Any:
 
 
 def _has_finite_numbers(value: Any) -> bool:
-    """Whether a tensor or an array has finite numbers only."""
+    """Return whether a tensor or an array has finite numbers only."""
     try:
         return is_finite(as_array(value))
     except Exception:  # it holds no numbers, or shows none

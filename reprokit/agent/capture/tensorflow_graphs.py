@@ -36,7 +36,7 @@ _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # g
 
 
 def in_xla() -> bool:
-    """Whether the graph that is being built is compiled by XLA."""
+    """Return whether the graph that is being built is compiled by XLA."""
     return bool(private_api.module("control_flow").GraphOrParentsInXlaContext(private_api.default_graph()))
 
 
@@ -52,7 +52,7 @@ def in_loop() -> bool:
 
 
 def batch_in_graph() -> list[tuple[str, Any]]:
-    """What was fetched last in the graph that is being built or in those around it."""
+    """Return what was fetched last in the graph that is being built or in those around it."""
     graph = private_api.default_graph()
     while graph is not None:
         if hasattr(graph, "_reprokit_batch"):
@@ -65,13 +65,13 @@ def batch_in_graph() -> list[tuple[str, Any]]:
 
 
 def numbers_given_to(graph: Any) -> list[Any]:
-    """The tensors of numbers that a function's graph is called with."""
+    """Return the tensors of numbers that a function's graph is called with."""
     captured = set(map(id, graph.internal_captures))
     return [one for one in graph.inputs if id(one) not in captured and has_numbers(one)]
 
 
 def has_numbers(value: Any) -> bool:
-    """Whether it is a tensor or an array of numbers."""
+    """Return whether it is a tensor or an array of numbers."""
     dtype = getattr(value, "dtype", None)
     return (
         hasattr(value, "shape")
@@ -101,12 +101,12 @@ def _can_be_handed(tensorflow: Any, one: Any) -> bool:
 
 
 def drawing(graph: Any) -> list[Any]:
-    """The operations of a graph that draw from a state of their own, in the order of their making."""
+    """Return the operations of a graph that draw from a state of their own, in the order of their making."""
     return [operation for operation in graph.get_operations() if operation.type in RANDOM_OPERATIONS.values()]
 
 
 def hidden(graph: Any) -> list[str]:
-    """The names of those in functions that a graph calls, as branches and loops, which hand nothing out."""
+    """Return the names of those in functions that a graph calls, as branches and loops, which hand nothing out."""
     functions = graph.as_graph_def().library.function
     names = [node.name for function in functions for node in function.node_def if node.op in RANDOM_OPERATIONS.values()]
     return list(dict.fromkeys(names))
@@ -134,7 +134,7 @@ class OptimizerMemory:
         return [self.losses, self.norms, self.good]
 
     def last_losses(self) -> list[float]:
-        """All that are remembered."""
+        """Return all that are remembered."""
         numbers = as_array(self.losses).tolist()
         return [number for number in numbers if number == number][-LAST_LOSSES:]
 
@@ -144,7 +144,7 @@ class OptimizerMemory:
 
 
 def values(gradients: Sequence[Any]) -> list[Any]:
-    """The numbers of gradients that can be not finite; of sparse ones those of the rows they have."""
+    """Return the numbers of gradients that can be not finite; of sparse ones those of the rows they have."""
     dense = [getattr(one, "values", one) if hasattr(one, "indices") else one for one in gradients if one is not None]
     return [one for one in dense if one.dtype.is_floating or one.dtype.is_complex]
 
@@ -196,7 +196,7 @@ class UpdateTest:
         return tensorflow.reduce_all(tensorflow.stack([good, *self._flags])) if self._flags else good
 
     def remember(self) -> list[tuple[Any, Any]]:
-        """What a good step writes into the memory: variable and value."""
+        """Return what a good step writes into the memory: variable and value."""
         if not self._losses:
             return self._norms()
         known = self._memory.losses.read_value()
@@ -221,7 +221,7 @@ def _wide(tensorflow: Any, value: Any) -> Any:
 
 
 def all_finite(value: Any) -> Any:
-    """Whether all numbers of a tensor are finite, as a tensor."""
+    """Return whether all numbers of a tensor are finite, as a tensor."""
     tensorflow = sys.modules["tensorflow"]
     if value.dtype.is_complex:
         value = tensorflow.stack([tensorflow.math.real(value), tensorflow.math.imag(value)])
@@ -278,7 +278,7 @@ def conditional(
 
 
 def are_finite(variables: list[Any]) -> Any:
-    """Whether all of these variables are finite now, as a tensor."""
+    """Return whether all of these variables are finite now, as a tensor."""
     tensorflow = sys.modules["tensorflow"]
     finite = [all_finite(plain(variable).read_value()) for variable in variables]
     return tensorflow.reduce_all(tensorflow.stack(finite)) if finite else tensorflow.constant(True)
@@ -308,7 +308,7 @@ def flagged(step: TensorFlowStep, test: UpdateTest, update: Function, memory: Op
 
 
 def replica() -> Any:
-    """The context of the replica that is being built, where there are several; else None."""
+    """Return the context of the replica that is being built, where there are several; else None."""
     found = sys.modules["tensorflow"].distribute.get_replica_context()
     return found if found is not None and found.num_replicas_in_sync > 1 else None
 
@@ -400,7 +400,7 @@ def everywhere(replica: Any, good: Any, losses: list[Any]) -> tuple[Any, Any, An
 
 
 def worker(strategy: Any) -> tuple[int, int] | None:
-    """Which worker this is, and of how many; None where there is only one."""
+    """Return which worker this is, and of how many; None where there is only one."""
     if not private_api.has_workers(strategy):
         return None
     resolver = strategy.cluster_resolver

@@ -144,7 +144,7 @@ class TensorFlowRedo:
         self._loop = self.driver.attempt(lambda: EagerLoop(self, self.driver.file))
 
     def _test_likewise(self) -> None:
-        """Have steps tested for what the snapshot was written for."""
+        """Test steps for what the snapshot was written for."""
         conditions = self._capture.settings.conditions
         try:
             wanted = self.driver.header.trigger
@@ -164,7 +164,7 @@ class TensorFlowRedo:
 
 
 def _is_built(model: Any) -> bool:
-    """Whether model and optimizer have all of their variables before the first step, as Keras 3 makes them."""
+    """Return whether model and optimizer have all of their variables before the first step, as Keras 3 makes them."""
     return bool(getattr(model, "built", False) and getattr(getattr(model, "optimizer", None), "built", False))
 
 
@@ -262,13 +262,13 @@ class EagerLoop:
         return len(self._wanted) == self._samples
 
     def _script_ends(self) -> None:
-        """Have another process go on with a search."""
+        """Let another process go on with a search."""
         driver = self._owner.driver
         if driver.mode == MINIMISE and driver.trials and not driver.is_done:
             driver.write({"again": True})
 
     def fetched(self, value: Any) -> Any:
-        """What a data set gives is replaced, where it is of the same build."""
+        """Return what a data set gives is replaced, where it is of the same build."""
         if self._from != LOADER:
             return value
         part = self._part
@@ -320,7 +320,7 @@ def put_locals(values: Any) -> None:
 
 
 def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[Any, str, int]]:
-    """The batches of the step, where each comes from, and how many samples it has."""
+    """Return the batches of the step, where each comes from, and how many samples it has."""
     known = file.facts.batches
     if not known:
         raise SnapshotError("the snapshot holds no batch of the step")
@@ -347,13 +347,13 @@ def _of_replicas(known: Sequence[dict[str, Any]]) -> bool:
 
 
 def count_of(file: SnapshotFile) -> int:
-    """How many batches the step had, one after the other."""
+    """Return how many batches the step had, one after the other."""
     known = file.facts.batches
     return 1 if _of_replicas(known) else len(known)
 
 
 def _together(file: SnapshotFile, known: Sequence[dict[str, Any]], mode: str) -> tuple[Any, str, int]:
-    """The batches of several replicas as one, which their strategy takes apart again."""
+    """Return the batches of several replicas as one, which their strategy takes apart again."""
     if mode != REPRODUCE or any(entry.get("from") != FIT for entry in known) or file.facts.world:
         raise SnapshotError(NOT_AGAIN)
     tensorflow = sys.modules["tensorflow"]
@@ -364,13 +364,13 @@ def _together(file: SnapshotFile, known: Sequence[dict[str, Any]], mode: str) ->
 
 
 def _distributed(strategy: Any, batch: Any) -> Any:
-    """An iterator over this batch alone, of which each replica has its part."""
+    """Return an iterator over this batch alone, of which each replica has its part."""
     data = sys.modules["tensorflow"].data.Dataset.from_tensor_slices(batch)
     return iter(strategy.experimental_distribute_dataset(data.batch(int(data.cardinality()))))
 
 
 def _replaced(argument: Any, batch: Any) -> Any:
-    """An iterator over this batch alone, in the place of one of the script's."""
+    """Return an iterator over this batch alone, in the place of one of the script's."""
     data = sys.modules["tensorflow"].data
     if type(argument).__name__.startswith("DistributedIterator"):
         return _distributed(private_api.strategy_of(argument), batch)
@@ -394,7 +394,7 @@ def _eagerly() -> Iterator[None]:
 
 
 def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any, samples: int) -> dict[str, Any]:
-    """The operation that began what was found."""
+    """Return the operation that began what was found."""
     if found is None:
         return {"problems": [BY_ITSELF]}
     roots = [found.values.loss, *[getattr(one, "values", one) for one in found.gradients]]
@@ -405,7 +405,7 @@ def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any
 
 
 def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
-    """What a step came to, which was not applied, or else was finite."""
+    """Return what a step came to, which was not applied, or else was finite."""
     if found is None:
         if not driver.is_begun:  # parts of a batch are often finite
             driver.problem(FINITE)
@@ -422,7 +422,7 @@ def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
 
 
 def _named_as_then(trigger: Trigger, wanted: Trigger) -> Trigger:
-    """A layer's output under the name that it had when the snapshot was made."""
+    """Return a layer's output under the name that it had when the snapshot was made."""
     is_same = trigger.kind == wanted.kind == ACTIVATION and trigger.place == wanted.place
     return trigger.with_(name=wanted.name) if is_same else trigger
 

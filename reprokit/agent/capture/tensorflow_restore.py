@@ -93,7 +93,7 @@ def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose
 
 
 def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, SavedTensor]]:
-    """Which tensor goes into which variable: by names, or in their order where the names are all others."""
+    """Return which tensor goes into which variable: by names, or in their order where the names are all others."""
     if not isinstance(tensors, dict):
         raise SnapshotError(f"the snapshot's {whose} has no tensors")
     names = distinct_names(variables)
@@ -109,7 +109,7 @@ def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str)
 
 
 def _ending(name: str) -> str:
-    """What a variable is for: its name begins with its layer's, which counts the layers of the process."""
+    """Return what a variable is for: its name begins with its layer's, which counts the layers of the process."""
     return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
 
 
@@ -123,7 +123,7 @@ def _check(variable: Any, tensor: SavedTensor, whose: str) -> None:
 
 
 def array_of(tensor: SavedTensor) -> Any:
-    """A tensor of a snapshot as an array of NumPy of its own."""
+    """Return a tensor of a snapshot as an array of NumPy of its own."""
     numpy = sys.modules["numpy"]
     name = NAMES[tensor.dtype]
     dtype = getattr(sys.modules["tensorflow"], name).as_numpy_dtype if "float" in name else numpy.dtype(name)
@@ -131,7 +131,7 @@ def array_of(tensor: SavedTensor) -> Any:
 
 
 def value_of(file: SnapshotFile, node: Any, like: Any = None) -> Any:
-    """The value of a node, whose tensors become eager tensors."""
+    """Return the value of a node, whose tensors become eager tensors."""
     tensorflow = sys.modules["tensorflow"]
 
     def get(leaf: Node) -> Any:
@@ -167,7 +167,7 @@ def _tensor(file: SnapshotFile, name: Any) -> SavedTensor:
 
 
 def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
-    """The batches as the step was given them."""
+    """Return the batches as the step was given them."""
     entries = file.facts.batches
     known = list(likes) + [None] * len(entries)
     return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]
@@ -184,7 +184,7 @@ def put_random(file: SnapshotFile) -> None:
 
 
 def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
-    """What operations drew whose random states nobody can read: their types, and arrays."""
+    """Return what operations drew whose random states nobody can read: their types, and arrays."""
     node = file.facts.random.get("tensorflow")
     value = value_of(file, node) if node is not None else {}
     try:
@@ -244,7 +244,7 @@ class StateRestorer:
         return [one for one in besides(whole, optimizers, moved) if resource_id(one) not in ids]
 
     def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """The optimizers, and the variables of the one whose step was captured."""
+        """Return the optimizers, and the variables of the one whose step was captured."""
         known = [entry for entry in self._training.order if entry.optimizer() is not None]
         if not known:
             return [model.optimizer], []
@@ -262,20 +262,20 @@ class StateRestorer:
         return found
 
     def is_wanted(self, optimizer: Any) -> bool:
-        """Whether this optimizer's step is the one that was captured."""
+        """Return whether this optimizer's step is the one that was captured."""
         optimizers = self._trained(None)[0]
         number = min(_number(self._driver.file), len(optimizers) - 1)
         return optimizers[number] is optimizer
 
 
 def _number(file: SnapshotFile) -> int:
-    """Which optimizer's step was captured."""
+    """Return which optimizer's step was captured."""
     name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0
 
 
 def _models(variables: list[Any], others: list[Any]) -> list[Any]:
-    """The models that have these variables, and a list of those that are in none, as a snapshot has them."""
+    """Return the models that have these variables, and a list of those that are in none, as a snapshot has them."""
     models = all_owners(variables, others)
     others = besides(models, [], [*variables, *others])
     return [*models, *([others] if others else [])]
@@ -300,7 +300,7 @@ class RandomReplay:
         self._kept, self._samples, self._of, self._eager = kept, samples, of, 0
 
     def given(self, kind: str, drawn: Any) -> Any:
-        """What is known in the place of what an operation drew just now."""
+        """Return what is known in the place of what an operation drew just now."""
         if private_api.has_value(drawn):
             return drawn if self._kept is None else self._in_eager_code(kind, drawn)
         return drawn if in_xla() else self._in_graph(kind, drawn)
@@ -322,7 +322,7 @@ class RandomReplay:
         return tensorflow.ensure_shape(result, drawn.shape)  # what optimises the graph is to know it as before
 
     def _given(self, kind: str, place: int, drawn: Any) -> Any:
-        """What is known of this place, where it is of the same type and shape."""
+        """Return what is known of this place, where it is of the same type and shape."""
         kept = self._kept or ()
         if place >= len(kept):
             return drawn

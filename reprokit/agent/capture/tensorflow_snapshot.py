@@ -192,13 +192,13 @@ def samples(value: Any) -> int | None:
 
 
 def _rows(tensor: Any) -> int | None:
-    """How many entries it has along its first axis."""
+    """Return how many entries it has along its first axis."""
     shape = tensor.shape if hasattr(type(tensor), "shape") else None
     return None if shape is None or not len(shape) or shape[0] is None else int(shape[0])
 
 
 def dense(gradient: Any) -> Any:
-    """A gradient as one tensor."""
+    """Return a gradient as one tensor."""
     return sys.modules["tensorflow"].convert_to_tensor(gradient) if hasattr(gradient, "indices") else gradient
 
 
@@ -207,7 +207,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _not_finite(gradient: Any) -> tuple[int, int]:
-    """How many numbers are not finite, and of how many."""
+    """Return how many numbers are not finite, and of how many."""
     if gradient is None:
         return 0, 0
     array = _values(gradient)
@@ -221,14 +221,14 @@ def _norm(gradient: Any) -> float:
 
 
 def all_owners(variables: list[Any], others: list[Any]) -> list[Any]:
-    """The models of what one optimizer trains, and behind them those of what others do."""
+    """Return the models of what one optimizer trains, and behind them those of what others do."""
     first = owners(variables)
     held = {resource_id(variable) for model in first for variable in model_variables(model)}
     return [*first, *owners([variable for variable in others if resource_id(variable) not in held])]
 
 
 def owners(variables: list[Any]) -> list[Any]:
-    """The models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
+    """Return the models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
     import gc
 
     wanted = set(map(id, variables))
@@ -281,7 +281,7 @@ def in_fit(frame: Any) -> tuple[int | None, int | None]:
 
 
 def local_batch(frame: Any) -> list[tuple[str, Any]]:
-    """Where nobody handed the batch over: what the variables of the user's innermost function hold of numbers.
+    """Return where nobody handed the batch over: what the variables of the user's innermost function hold of numbers.
 
     Tensors and arrays, and dictionaries of them; lists are often those of gradients.
     """

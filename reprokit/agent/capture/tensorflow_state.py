@@ -33,7 +33,7 @@ class TensorCollector:
         self._names: set[str] = set()
 
     def tensor(self, wanted: str, value: Any) -> str | None:
-        """Have an eager tensor, variable or array written; the name that it got, None where that is impossible."""
+        """Write an eager tensor, variable or array; return its name, None where that is impossible."""
         try:
             array = as_array(value)
         except Exception as error:
@@ -68,7 +68,7 @@ class TensorCollector:
         return found
 
     def value(self, name: str, value: Any) -> Node:
-        """The node of a nested value."""
+        """Return the node of a nested value."""
         return pack(value, lambda leaf: self._put(name, leaf))
 
     def _put(self, name: str, leaf: Any) -> Node | None:
@@ -107,7 +107,7 @@ class TensorCollector:
 
 
 def as_array(value: Any) -> Any:
-    """A tensor, a variable or an array as an array of NumPy, without a copy where it lies on this side."""
+    """Return a tensor, a variable or an array as an array of NumPy, without a copy where it lies on this side."""
     value = private_api.primary(plain(value))
     if hasattr(value, "handle"):
         value = read(value)
@@ -117,24 +117,24 @@ def as_array(value: Any) -> Any:
 
 
 def is_float(array: Any) -> bool:
-    """Whether an array, of a type that NumPy itself may not know, can hold what is not finite."""
+    """Return whether an array, of a type that NumPy itself may not know, can hold what is not finite."""
     return array.dtype.kind in "fc" or "float" in array.dtype.name
 
 
 def numbers(array: Any) -> Any:
-    """An array in a type that NumPy can compute with: complex numbers by their size."""
+    """Return an array in a type that NumPy can compute with: complex numbers by their size."""
     if array.dtype.kind == "c":
         return abs(array)
     return array.astype("float32") if array.dtype.kind == "V" or array.dtype.name == "bfloat16" else array
 
 
 def is_finite(array: Any) -> bool:
-    """Whether an array holds no infinity and no NaN, or nothing that could be one."""
+    """Return whether an array holds no infinity and no NaN, or nothing that could be one."""
     return not is_float(array) or bool(sys.modules["numpy"].isfinite(numbers(array)).all())
 
 
 def limits_of(array: Any) -> Any:
-    """What the type of an array can hold; None of whole numbers."""
+    """Return what the type of an array can hold; None of whole numbers."""
     if not is_float(array):
         return None
     try:
@@ -144,7 +144,7 @@ def limits_of(array: Any) -> Any:
 
 
 def read(variable: Any) -> Any:
-    """The value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
+    """Return the value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
     variable = private_api.primary(plain(variable))
     raw = sys.modules["tensorflow"].raw_ops
     with private_api.ops().init_scope():
@@ -152,7 +152,7 @@ def read(variable: Any) -> Any:
 
 
 def bytes_of(array: Any) -> Any:
-    """The bytes of an array in C order, little-endian."""
+    """Return the bytes of an array in C order, little-endian."""
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     numpy = sys.modules["numpy"]
@@ -160,13 +160,13 @@ def bytes_of(array: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """The digest of a tensor's bits; of gradients and losses, which a later run compares."""
+    """Return the digest of a tensor's bits; of gradients and losses, which a later run compares."""
     array = as_array(value)
     return tensor_digest(array.dtype.name, [int(size) for size in array.shape], bytes_of(array))
 
 
 def distinct_names(variables: Iterable[Any]) -> list[str]:
-    """The names of variables; a name that comes again gets #2, #3, ..."""
+    """Return the names of variables; a name that comes again gets #2, #3, ..."""
     seen: dict[str, int] = {}
     result = []
     for variable in variables:
@@ -192,7 +192,7 @@ def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> l
 def take_models(
     taking: TensorCollector, models: list[Any], held: dict[int, Any], trained: list[Any]
 ) -> list[dict[str, Any]]:
-    """The entries of the models, and one of these variables where there is no model that has them."""
+    """Return the entries of the models, and one of these variables where there is no model that has them."""
     whole = [(type(model).__name__, model_variables(model), private_api.layers(model)) for model in models]
     known = {resource_id(variable) for _, variables, _ in whole for variable in variables}
     others = [variable for variable in trained if resource_id(variable) not in known]
@@ -213,7 +213,7 @@ def _take_variables(taking: TensorCollector, start: str, variables: list[Any], h
 
 
 def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
-    """The entries of the optimizers: their variables, what they train, and their learning rates."""
+    """Return the entries of the optimizers: their variables, what they train, and their learning rates."""
     entries = []
     for number, optimizer in enumerate(optimizers):
         tensors = _take_variables(taking, f"optimizer.{number}.", optimizer_variables(optimizer), held)
@@ -241,28 +241,28 @@ def _numbers(optimizer: Any) -> dict[str, float]:
 
 
 def held_or_now(variable: Any, held: dict[int, Any]) -> Any:
-    """The value at the start of the step."""
+    """Return the value at the start of the step."""
     return held.get(resource_id(variable), variable)
 
 
 def resource_id(variable: Any) -> int:
-    """The same number for a variable of Keras 3 and the one of TensorFlow in it."""
+    """Return the same number for a variable of Keras 3 and the one of TensorFlow in it."""
     return id(private_api.primary(plain(variable)))  # of a mirrored one, that of the first replica
 
 
 def plain(variable: Any) -> Any:
-    """The variable of TensorFlow in one of Keras 3."""
+    """Return the variable of TensorFlow in one of Keras 3."""
     return private_api.plain(variable) if hasattr(variable, "path") else variable
 
 
 def size_of(variable: Any) -> int:
-    """How many bytes a variable has."""
+    """Return how many bytes a variable has."""
     one = plain(variable)
     return int(one.shape.num_elements() or 0) * int(one.dtype.size)
 
 
 def model_variables(model: Any) -> list[Any]:
-    """What a model of Keras, or a module of TensorFlow, keeps, with its metrics."""
+    """Return what a model of Keras, or a module of TensorFlow, keeps, with its metrics."""
     variables = list(model.variables)
     ids = set(map(resource_id, variables))
     for metric in getattr(model, "metrics", ()) if hasattr(model, "fit") else ():
@@ -326,7 +326,7 @@ def put_variable(variable: Any, value: Any) -> None:
 
 
 def loss_scale(optimizer: Any) -> Any:
-    """The scale of the loss that an optimizer changes by itself, None of one that has none."""
+    """Return the scale of the loss that an optimizer changes by itself, None of one that has none."""
     scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3
     if scale is None and getattr(optimizer, "dynamic", False):
         scale = getattr(optimizer, "loss_scale", None)

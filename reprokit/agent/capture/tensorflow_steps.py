@@ -194,7 +194,7 @@ class OutermostCall:
 
 
 def one_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """The arguments of a call as one value: the only one as it is."""
+    """Return the arguments of a call as one value: the only one as it is."""
     if len(arguments) == 1 and not keywords:
         return arguments[0]
     return [*arguments, keywords] if keywords else tuple(arguments)
@@ -321,7 +321,7 @@ class WatchedOptimizer:
 
 
 def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None:
-    """How many updates an optimizer has made, or had where its counter was held; None before it is built."""
+    """Return how many updates an optimizer has made, or had where its counter was held; None before it is built."""
     try:
         counter = private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
         return int(as_array(held_or_now(counter, held or {})))
@@ -337,7 +337,7 @@ class EagerTest:
         self._conditions = conditions
 
     def passes(self, seen: StepValues, known: WatchedOptimizer, pairs: Pairs) -> bool:
-        """Whether all that is asked for holds."""
+        """Return whether all that is asked for holds."""
         if not all(map(self._is_fine, seen.tested)) or not all(bool(finite) for _, finite in seen.activations):
             return False
         scale = loss_scale(known.optimizer())
@@ -353,7 +353,7 @@ class EagerTest:
         return above is None or not array.size or not float(array.max()) > above
 
     def are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
-        """Whether all gradients of an optimizer, or values of its variables, are finite."""
+        """Return whether all gradients of an optimizer, or values of its variables, are finite."""
         arrays = [view(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
             return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
@@ -408,7 +408,7 @@ class TrainingState:
     # Steps and calls
 
     def step(self) -> TensorFlowStep | None:
-        """The step of this thread or of the graph that is being built."""
+        """Return the step of this thread or of the graph that is being built."""
         if private_api.executing_eagerly():
             return self.here.step
         graph = private_api.default_graph()
@@ -435,12 +435,12 @@ class TrainingState:
         return step
 
     def call(self) -> OutermostCall | None:
-        """The call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
+        """Return the call under way in this thread; else, as in a thread of TensorFlow's own, the last that began."""
         call = self.here.call
         return call if call is not None or not self.calls else self.calls[-1]
 
     def call_with(self, given: list[Any]) -> OutermostCall | None:
-        """The call under way that was given these numbers: threads may call the same graph at once."""
+        """Return the call under way that was given these numbers: threads may call the same graph at once."""
         if self.here.call is None and len(self.calls) > 1:
             wanted = [digest(one) for one in given]
             for call in self.calls:

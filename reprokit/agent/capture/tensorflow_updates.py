@@ -65,7 +65,7 @@ class UpdateSite:
         self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
 
     def drawn(self) -> list[Any]:
-        """The numbers of operations with a random state of their own, to be handed out."""
+        """Return the numbers of operations with a random state of their own, to be handed out."""
         draws = drawing(self.step.graph)
         self.draws = [draw.type for draw in draws]
         return [draw.outputs[0] for draw in draws]
@@ -203,7 +203,7 @@ class Rejections:
         call_host(on_host, seen)
 
     def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
-        """What was seen of a step in a graph, in values."""
+        """Return what was seen of a step in a graph, in values."""
         values = StepValues(zip(origins, seen["batches"]))
         values.losses = [] if seen["loss"] is None else [seen["loss"]]
         values.activations = [(name, bool(one)) for name, one in zip(site.activations, seen["activations"])]
@@ -245,7 +245,7 @@ class Rejections:
 def _seen(
     site: UpdateSite, step: TensorFlowStep, gradients: list[Any], batches: Any, held: dict[int, tuple[Any, Any]]
 ) -> dict[str, Any]:
-    """What a snapshot needs of a step in a graph."""
+    """Return what a snapshot needs of a step in a graph."""
     return {
         "gradients": gradients,
         "batches": [value for _, value in batches],

@@ -103,7 +103,7 @@ class Batches:
         return self._object_held(value, depth)
 
     def _object_held(self, value: Any, depth: int) -> Any:
-        """The attributes of an object that reaches tensors or arrays; any other object as it is."""
+        """Return the attributes of an object that reaches tensors or arrays; any other object as it is."""
         attributes, key, walk = own_attributes(value), id(value), self._walk
         if not attributes or key in walk.open or walk.objects >= MAX_OBJECTS:
             return value
@@ -155,7 +155,7 @@ class Batches:
         self.are_loaded = False
 
     def look(self) -> bool:
-        """Whether something that is held without a copy has changed since."""
+        """Return whether something that is held without a copy has changed since."""
         return self._copies <= 0 and any(changes(tensor) != version for tensor, version in self._watched)
 
 
@@ -184,11 +184,11 @@ class Batch:
         self.is_empty = bool(self.left_out) and not refers(self._node)
 
     def whole(self, like: Any = None) -> Any:
-        """A copy of all of it, of the classes that ``like`` has."""
+        """Return a copy of all of it, of the classes that ``like`` has."""
         return self._unpack(self._node, like)
 
     def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:
-        """A copy of some samples; ``filled`` repeats them, so that there are as many as in the whole."""
+        """Return a copy of some samples; ``filled`` repeats them, so that there are as many as in the whole."""
         value = self.whole(like)
         if self.samples is not None and len(samples) != self.samples:
             if filled:
@@ -206,7 +206,7 @@ class Cut:
         self._samples = list(samples)
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """The part of a value of any nesting; nested tensors stay whole."""
+        """Return the part of a value of any nesting; nested tensors stay whole."""
         if is_tensor(value) and is_nested(value):
             return value
         if hasattr(type(value), "shape"):
@@ -236,7 +236,7 @@ class Cut:
         return len(shape) > axis and int(shape[axis]) == self._count
 
     def _of_sequence(self, value: Any, depth: int) -> Any:
-        """A list of samples, unless it is one of tensors that have all samples themselves."""
+        """Return a list of samples, unless it is one of tensors that have all samples themselves."""
         if len(value) == self._count and not any(map(self._has_samples, value)):
             return type(value)([value[sample] for sample in self._samples])
         return type(value)([self.of(item, depth + 1) for item in value])
@@ -247,14 +247,14 @@ class Cut:
         return isinstance(value, Mapping) and any(map(self._has_samples, value.values()))
 
     def _of_fields(self, value: Any, depth: int) -> Any:
-        """The fields of a dataclass, of which this is a copy of our own."""
+        """Return the fields of a dataclass, of which this is a copy of our own."""
         for name in getattr(type(value), "__dataclass_fields__", ()):
             object.__setattr__(value, name, self.of(getattr(value, name), depth + 1))
         return value
 
 
 def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
-    """The same kind of mapping: it is a copy of our own, and keeps its keys."""
+    """Return the same kind of mapping: it is a copy of our own, and keeps its keys."""
     if type(like) is dict:
         return found
     try:
@@ -297,7 +297,7 @@ class Turn:
 
 
 def turns(batches: Sequence[Batch]) -> list[Turn]:
-    """The batches, which come in the order of time, by turns of the loop."""
+    """Return the batches, which come in the order of time, by turns of the loop."""
     fetched = [Turn(batch) for batch in batches if batch.source == "loader"]
     others = [batch for batch in batches if batch.source != "loader"]
     if not fetched:
@@ -309,7 +309,7 @@ def turns(batches: Sequence[Batch]) -> list[Turn]:
 
 
 def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
-    """Where nothing is fetched: what the model is called with until a loss is computed is one turn."""
+    """Return where nothing is fetched: what the model is called with until a loss is computed is one turn."""
     found: list[Turn] = []
     for batch in batches:
         if not found or (batch.source == "forward" and found[-1].targets):
@@ -320,13 +320,13 @@ def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
 
 
 def leaves_out(whole: Sequence[Turn], samples: Sequence[int]) -> bool:
-    """Whether a batch would have no sample left, and that of another loader stand in its place."""
+    """Return whether a batch would have no sample left, and that of another loader stand in its place."""
     loaders = {turn.fetched.loader for turn in whole if turn.fetched is not None}
     return len(loaders) > 1 and len(shares(whole, samples)) < len(whole)
 
 
 def shares(whole: Sequence[Turn], samples: Sequence[int]) -> list[tuple[Turn, list[int]]]:
-    """Which of its samples each turn is left with; turns that are left with none are left out."""
+    """Return which of its samples each turn is left with; turns that are left with none are left out."""
     found, start = [], 0
     for turn in whole:
         end = start + turn.samples

@@ -86,7 +86,7 @@ class TorchWatch:
         self._updates = Updates(training, self._starts, self._losses)
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
-        """What to call at which event."""
+        """Return what to call at which event."""
         watched, starts, losses, updates = self._watched, self._starts, self._losses, self._updates
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: losses.output_computed}
         return {
@@ -190,12 +190,12 @@ class OptimizerSteps:
         return (abs(backward - self.round - self.gap) if self.gap else 1.0), self.round
 
     def parameters(self) -> list[Any]:
-        """All of them, group by group; none when the optimizer is gone."""
+        """Return all of them, group by group; none when the optimizer is gone."""
         optimizer = self.reference()
         return [] if optimizer is None else parameters_of(optimizer)
 
     def gradients(self) -> list[Any]:
-        """Those that there are."""
+        """Return those that there are."""
         return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
 
     def drop_gradients(self) -> None:
@@ -204,7 +204,7 @@ class OptimizerSteps:
             parameter.grad = None
 
     def is_ruined(self) -> bool:
-        """Whether parameters that were finite before an update are so no more."""
+        """Return whether parameters that were finite before an update are so no more."""
         return self.backup is not None and self.backup.is_ruined()
 
 
@@ -220,7 +220,7 @@ class Watched:
         self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, optimizer: Any) -> OptimizerSteps:
-        """A new optimizer."""
+        """Return a new optimizer."""
         records, key = self.records, id(optimizer)
         record = records[key] = OptimizerSteps(optimizer)
 
@@ -237,23 +237,23 @@ class Watched:
             kind[made] = True
 
     def next_epoch(self, loader: Any) -> Epoch:
-        """A DataLoader begins."""
+        """Return a DataLoader begins."""
         self._epochs[loader] = self._epochs.get(loader, -1) + 1
         return Epoch(loader, self._epochs[loader])
 
     def alive(self) -> list[OptimizerSteps]:
-        """This thread's optimizers in the order in which they were made; else those that nobody has used yet."""
+        """Return this thread's optimizers in the order in which they were made; else those that nobody has used yet."""
         thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
         own = [record for record in alive if record.thread == thread]
         return own or [record for record in alive if not record.steps]
 
     def names(self, records: list[OptimizerSteps]) -> list[str]:
-        """What optimizers are called in a snapshot."""
+        """Return what optimizers are called in a snapshot."""
         alive = self.alive()
         return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
 
     def following(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
-        """The optimizers that are about to apply gradients of the same backward pass, as they did the last time.
+        """Return the optimizers that are about to apply gradients of the same backward pass, as they did the last time.
 
         A GAN's two optimizers never do, those of an encoder and its decoder always.
         """
@@ -261,12 +261,12 @@ class Watched:
         return [other for other in others if other.round == record.round and other.round != backward]
 
     def with_gradients(self) -> list[OptimizerSteps]:
-        """The optimizers that have any gradient, else all."""
+        """Return the optimizers that have any gradient, else all."""
         records = self.alive()
         return [record for record in records if record.gradients()] or records
 
     def due(self, reached: set[int], backward: int) -> list[OptimizerSteps]:
-        """The optimizers whose turn comes after this backward pass: one, and those that step together with it.
+        """Return the optimizers whose turn comes after this backward pass: one, and those that step together with it.
 
         ``reached`` has the ids of the parameters from which the loss was computed, where they are known.
         """
@@ -279,11 +279,11 @@ class Watched:
         return [first, *[one for one in records if one in following]]
 
     def versions(self) -> int:
-        """What changes in place of any parameter raise."""
+        """Return what changes in place of any parameter raise."""
         return private_api.changes_of(self.parameters())
 
     def parameters(self) -> list[Any]:
-        """The parameters of all optimizers."""
+        """Return the parameters of all optimizers."""
         return [parameter for record in self.alive() for parameter in record.parameters()]
 
 
@@ -307,7 +307,7 @@ class Training:
         self.threads = Threads(self._new_step)
 
     def _new_step(self) -> TrainingStep:
-        """The first step of a thread; its optimizers may have been made by another."""
+        """Return the first step of a thread; its optimizers may have been made by another."""
         step = TrainingStep(self.torch, self._make_random)
         step.armed = bool(self.watched.records)
         return step
@@ -317,7 +317,7 @@ class Training:
         self.threads = Threads(self._new_step)
 
     def is_recorded(self) -> bool:
-        """Whether operators get into a CUDA graph, into which nothing of ours may."""
+        """Return whether operators get into a CUDA graph, into which nothing of ours may."""
         return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
 
     def backs_up(self, held: TrainingStep, record: OptimizerSteps) -> bool:
@@ -327,17 +327,17 @@ class Training:
         return record.backup.keep(record.steps, held.losses.last[-1] if held.losses.last else 0.0)
 
     def parameters(self) -> dict[str, Any]:
-        """The parameters of all optimizers by their names."""
+        """Return the parameters of all optimizers by their names."""
         return Names(self.models(), self.watched).parameters
 
     def models(self) -> list[Any]:
-        """The models that have parameters of any optimizer."""
+        """Return the models that have parameters of any optimizer."""
         return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
 
     def gradient_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
-        """Which gradients of these optimizers are not finite."""
+        """Return which gradients of these optimizers are not finite."""
         return self.snapshooter.gradient_triggers(self.models(), records)
 
     def parameter_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
-        """Which parameters of these optimizers are not finite."""
+        """Return which parameters of these optimizers are not finite."""
         return self.snapshooter.parameter_triggers(self.models(), records)

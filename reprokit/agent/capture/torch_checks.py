@@ -42,7 +42,7 @@ class FiniteTests:
         self._ones: dict[Any, Any] = {}
 
     def are_applicable(self, records: list[OptimizerSteps], signals: list[Any]) -> bool:
-        """Whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
+        """Return whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
         if not signals:
             try:
                 optimizers: list[Any] = [record.reference() for record in records]
@@ -54,7 +54,7 @@ class FiniteTests:
         return self.are_finite([*gradients_of(records), *signals])
 
     def are_finite(self, tensors: list[Any]) -> bool:
-        """Whether all of these are finite; a GPU is waited for once."""
+        """Return whether all of these are finite; a GPU is waited for once."""
         try:
             if self.are_finite_here(tensors):
                 return True
@@ -64,7 +64,7 @@ class FiniteTests:
             return self._are_finite(tensors)
 
     def are_finite_here(self, tensors: list[Any]) -> bool:
-        """The same, and False also where they do not all lie on the CPU in order."""
+        """Return the same, and False also where they do not all lie on the CPU in order."""
         plain = self._torch.Tensor
         if self._library is None or not all(type(t) is plain and t.is_cpu and self._is_dense(t) for t in tensors):
             return False
@@ -72,7 +72,7 @@ class FiniteTests:
         return test.first([tensor.data_ptr() for tensor in tensors]) is None
 
     def _is_dense(self, tensor: Any) -> bool:
-        """Whether its elements are all that lies between the first and the last."""
+        """Return whether its elements are all that lies between the first and the last."""
         if tensor.is_contiguous():
             return True
         form = {4: self._torch.channels_last, 5: getattr(self._torch, "channels_last_3d", None)}.get(tensor.dim())
@@ -103,16 +103,16 @@ class FiniteTests:
         return list(flags.values())
 
     def count(self, tensor: Any) -> tuple[int, int]:
-        """How many elements are not finite, and of how many."""
+        """Return how many elements are not finite, and of how many."""
         return int(self.not_finite(tensor)), int(tensor.numel())
 
     def not_finite(self, tensor: Any) -> Any:
-        """How many elements are not finite, as a number on the device of the tensor."""
+        """Return how many elements are not finite, as a number on the device of the tensor."""
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return (~self._torch.isfinite(values_of(tensor))).sum()
 
     def norm(self, gradients: Sequence[Any]) -> float:
-        """The norm of all gradients together."""
+        """Return the norm of all gradients together."""
         torch = self._torch
         with torch.no_grad(), private_api.without_overrides(torch):
             norms = [torch.linalg.vector_norm(values_of(gradient).detach().float()) for gradient in gradients]
@@ -125,12 +125,12 @@ def _unknown(_groups: Any) -> bool | None:
 
 
 def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
-    """The gradients that these optimizers would apply."""
+    """Return the gradients that these optimizers would apply."""
     return [gradient for record in records for gradient in record.gradients()]
 
 
 def values_of(tensor: Any) -> Any:
-    """The plain tensor that holds all numbers of a sparse or distributed one."""
+    """Return the plain tensor that holds all numbers of a sparse or distributed one."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     tensor = private_api.stored_values(tensor)
@@ -149,7 +149,7 @@ class StepChecks:
     # Gradients
 
     def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
-        """What is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
+        """Return what is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
         seen, found, is_fine = held.findings, [], True
         signals = self.signals(seen) if seen.far or seen.counts else []
         if is_scaled:
@@ -169,7 +169,7 @@ class StepChecks:
         return found
 
     def _jump(self, record: OptimizerSteps) -> list[Trigger]:
-        """Whether the norm of an optimizer's gradients is far above its mean so far."""
+        """Return whether the norm of an optimizer's gradients is far above its mean so far."""
         factor, norms, gradients = self._conditions.gradient_jump or 0.0, record.norms, record.gradients()
         norm = self._tests.norm(gradients) if gradients else math.nan
         if norm - norm != 0:
@@ -191,12 +191,12 @@ class StepChecks:
         return [*seen.far, *counts, *[(above - loss).sqrt() for loss in seen.far if above is not None]]
 
     def _counted(self, seen: StepFindings) -> Any:
-        """How many elements of modules' outputs on GPUs are not finite, one number for each."""
+        """Return how many elements of modules' outputs on GPUs are not finite, one number for each."""
         counts = [count for _, count, _ in seen.counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
     def on_devices(self, seen: StepFindings) -> list[Trigger]:
-        """What is wrong with modules' outputs and losses that lie on a GPU."""
+        """Return what is wrong with modules' outputs and losses that lie on a GPU."""
         counts = self._counted(seen).cpu().tolist() if seen.counts else []
         bad = [(module, count, of) for count, (module, _, of) in zip(counts, seen.counts) if count]
         losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in seen.far]

@@ -107,7 +107,7 @@ class BufferCopies:
         self._copies = [tensor.detach().clone() for tensor in self._small]
 
     def kept(self) -> dict[int, Any]:
-        """The copies by the id of what they are copies of, or of what has taken its place since."""
+        """Return the copies by the id of what they are copies of, or of what has taken its place since."""
         found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}
         found.update({key: kept for key, (_, kept) in self._large.items()})
         for buffers, name, tensor in self._slots:
@@ -222,7 +222,7 @@ class UpdateBackup:
         return self._tests.are_finite([parameter.data for parameter in parameters_of(self._optimizer())])
 
     def is_ruined(self) -> bool:
-        """Whether parameters that were finite when the state was held are so no more."""
+        """Return whether parameters that were finite when the state was held are so no more."""
         return self._state is not None and self._optimizer() is not None and not self._are_finite()
 
     def put_back(self) -> int:

@@ -53,14 +53,14 @@ class _PlacesAndLayers(Places):
                 self._made[number] = made
 
     def of_node(self) -> tuple[str, str, str]:
-        """The node that is evaluated, its operator and layer."""
+        """Return the node that is evaluated, its operator and layer."""
         node = self._node() if self._node is not None else None
         if node is None:
             return "", "", ""
         return (node.name(), *self._made.get(private_api.node_number(node), ("", "")))
 
     def kept(self) -> Iterator[tuple[str, Any]]:
-        """What the node keeps of the forward pass."""
+        """Yield what the node keeps of the forward pass."""
         node = self._node() if self._node is not None else None
         for name in dir(node) if node is not None else ():
             if name.startswith("_saved_"):
@@ -215,7 +215,7 @@ class Explaining:
                 self._lines.update(dict.fromkeys(keys, lines))
 
     def _is_finite(self, value: Any) -> bool:
-        """Whether a tensor or an array has finite numbers only."""
+        """Return whether a tensor or an array has finite numbers only."""
         try:
             return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
         except (TypeError, RuntimeError):  # it holds no numbers, or shows none
@@ -226,7 +226,7 @@ class Explaining:
         event.tell(self._torch, inputs, [_statistics(self._torch, "", tensor) for tensor in bad[:MAX_TENSORS]], values)
 
     def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
-        """The tensors that it works on, those that the graph kept for it among them."""
+        """Return the tensors that it works on, those that the graph kept for it among them."""
         found = [_statistics(self._torch, name, tensor) for name, tensor in _read(self._torch, operator, args, kwargs)]
         if phase == BACKWARD:
             for name, value in self.places.kept():
@@ -241,7 +241,7 @@ def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
 
 
 def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """The tensors whose values go in, by the names of arguments."""
+    """Return the tensors whose values go in, by the names of arguments."""
     overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
     named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]
     return [
@@ -253,7 +253,7 @@ def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[
 
 
 def _written(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors among the arguments that may have been written to, where the result does not name them."""
+    """Return the tensors among the arguments that may have been written to, where the result does not name them."""
     return [] if operator.returns else [*tensors_in(torch, [args[:1], kwargs.get("out")])]
 
 
@@ -262,7 +262,7 @@ def _has_nan(torch: Any, tensor: Any) -> bool:
 
 
 def _is_infinite(value: Any) -> bool:
-    """Whether a number was given that is not finite, as to masked_fill."""
+    """Return whether a number was given that is not finite, as to masked_fill."""
     return type(value) is float and value - value != 0
 
 

@@ -30,7 +30,7 @@ class Model:
         self._kept = {name: snapshot.tensors[kept] for name, kept in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:
-        """What does not fit, a phrase each."""
+        """Yield what does not fit, a phrase each."""
         kind = type(self.module).__name__
         for name, kept in self._kept.items():
             tensor = self.tensors.get(name)
@@ -51,7 +51,7 @@ class Model:
 
 
 def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[Any]) -> Model:
-    """The module with the fewest differences, which must be none."""
+    """Return the module with the fewest differences, which must be none."""
     models = [Model(entry, snapshot, module) for module in modules]
     if not models:
         raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
@@ -158,18 +158,18 @@ class Built:
         return found
 
     def held_back(self) -> list[Any]:
-        """The optimizers that the captured step was about, first the one that was to update; none: unknown."""
+        """Return the optimizers that the captured step was about, first the one that was to update; none: unknown."""
         wanted = self._header.trigger.optimizers
         found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
         return [found[name] for name in dict.fromkeys(wanted) if name in found]
 
     def is_held_back(self, optimizer: Any) -> bool:
-        """Whether the captured step ends where this one is to update."""
+        """Return whether the captured step ends where this one is to update."""
         known = self.held_back()
         return not known or known[0] is optimizer
 
     def parameters(self, optimizers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """What these optimizers train, by the names that the snapshot has for it."""
+        """Yield what these optimizers train, by the names that the snapshot has for it."""
         names = {id(tensor): name for name, tensor in self._named()}
         seen: set[int] = set()
         for count, optimizer in enumerate(self.optimizers):
@@ -181,26 +181,26 @@ class Built:
                         yield name, parameter
 
     def gradients(self) -> dict[str, Any]:
-        """Those of the step, by name; other optimizers' may be left from before."""
+        """Return those of the step, by name; other optimizers' may be left from before."""
         of = self.held_back() or self.optimizers
         return {name: parameter.grad for name, parameter in self.parameters(of) if parameter.grad is not None}
 
     def about(self) -> set[str] | None:
-        """The names of the parameters that the captured step was about; None: all."""
+        """Return the names of the parameters that the captured step was about; None: all."""
         about = self.held_back() if len(self.optimizers) > 1 else []
         return {name for name, _ in self.parameters(about)} if about else None
 
     # Names
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        """The tensors of the models, by the names that optimizers have for them."""
+        """Yield the tensors of the models, by the names that optimizers have for them."""
         for model in self._models:
             prefix = f"{model.name}." if len(self._models) > 1 else ""
             for name, tensor in model.tensors.items():
                 yield prefix + name, tensor
 
     def name_of(self, module: Any) -> str:
-        """What a capture calls a module that the script calls."""
+        """Return what a capture calls a module that the script calls."""
         return module_name([model.module for model in self.models], module)
 
     def names(self) -> tuple[dict[int, str], list[tuple[str, Any]]]:

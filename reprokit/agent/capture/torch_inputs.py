@@ -60,7 +60,7 @@ class RedoInputs:
         event.replace, event.wants_own = self._replaced, self._like is None
 
     def _replaced(self, own: Any) -> Any:
-        """The snapshot's batch in the place of the script's own, which is there the first time."""
+        """Return the snapshot's batch in the place of the script's own, which is there the first time."""
         trials, trial, inputs = self._trials, self._trials.trial, self._trials.trial.inputs
         if self._like is None:
             self._like = own
@@ -75,7 +75,7 @@ class RedoInputs:
         return value
 
     def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
-        """The part of a batch as the script is given it."""
+        """Return the part of a batch as the script is given it."""
         try:
             value = batch.part(samples, like, self._driver.fills)
         except (SnapshotError, OtherClassError) as error:
@@ -117,7 +117,7 @@ class RedoInputs:
         return arguments, keywords
 
     def _variables(self, function: str, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """What the snapshot has for variables of one of the script's functions."""
+        """Yield what the snapshot has for variables of one of the script's functions."""
         inputs = self._trials.trial.inputs
         if inputs.calls != len(inputs.called):  # they are those of the end
             return
@@ -148,7 +148,7 @@ class RedoInputs:
             self._driver.trouble(str(error))
 
     def _is_wanted(self, module: Any) -> bool:
-        """Whether the snapshot's module was called as this one is; the snapshot may not tell."""
+        """Return whether the snapshot's module was called as this one is; the snapshot may not tell."""
         names = {batch.name for batch, _ in self._trials.trial.inputs.called}
         if not names or None in names or not private_api.has_children(module):
             return not names or None in names
@@ -158,7 +158,7 @@ class RedoInputs:
             self._driver.trouble(str(error))
 
     def _is_evaluating(self, module: Any) -> bool:
-        """Whether the module is not being trained, where the snapshot's models were."""
+        """Return whether the module is not being trained, where the snapshot's models were."""
         flags = [(model.get("training") or {}).get("") for model in self._header.models]
         is_model = private_api.has_children(module)
         return (
@@ -185,7 +185,7 @@ def _put_into(value: Any, like: Any) -> Any:
 
 
 def _moved(torch: Any, value: Any, like: Any) -> Any:
-    """The snapshot's tensors on the devices where the script's own are."""
+    """Return the snapshot's tensors on the devices where the script's own are."""
     if isinstance(value, torch.Tensor):
         if not isinstance(like, torch.Tensor):
             return value

@@ -32,7 +32,7 @@ class CapturePolicy:
     # Before an update, and after it
 
     def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Whether the gradients must not be applied; where training is to stop it does so here."""
+        """Return whether the gradients must not be applied; where training is to stop it does so here."""
         training = self._training
         if id(record) in held.findings.skipped:
             return True

@@ -42,7 +42,7 @@ class RankMarks:
         self._hooks: list[Any] = []  # on parameters, until the first gradient has come
 
     def tell(self, trigger: Trigger, parameters: Iterable[Any]) -> None:
-        """Have the backward pass that comes tell the others of this."""
+        """Let the coming backward pass tell the other ranks of this."""
         if self._hooks:
             return
         torch, kind = self._torch, KINDS.index(trigger.kind) if trigger.kind in KINDS else 0
@@ -84,7 +84,7 @@ class RankMarks:
         loss.register_hook(hook)
 
     def of(self, parameters: Mapping[str, Any]) -> dict[str, int]:
-        """The marks that gradients bear, by the names of parameters."""
+        """Return the marks that gradients bear, by the names of parameters."""
         found = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
         return {name: mark for name, mark in found.items() if mark is not None}
 
@@ -100,7 +100,7 @@ class RankMarks:
 
 
 def said_by(marks: Mapping[str, int]) -> list[Trigger]:
-    """What the first of these marks says, if there is any."""
+    """Return what the first of these marks says, if there is any."""
     return [checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)]) for mark in list(marks.values())[:1]]
 
 
@@ -146,7 +146,7 @@ class Ranks:
             self._sums = []
 
     def began_here(self, triggers: Sequence[Trigger]) -> bool | None:
-        """Whether it went wrong on this rank; None where there is no other."""
+        """Return whether it went wrong on this rank; None where there is no other."""
         if not self.are_several:
             return None
         if any(one.condition == OTHER_RANK for one in triggers):
@@ -160,7 +160,7 @@ class Ranks:
     # Hearing
 
     def heard(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
-        """The triggers, without those that are only marks; what a mark says where there is no other."""
+        """Return the triggers, without those that are only marks; what a mark says where there is no other."""
         self.marks.be_silent()
         if not self.are_several:
             return triggers
@@ -170,7 +170,7 @@ class Ranks:
         return kept or said_by(marks) or triggers
 
     def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
-        """What another rank tells by gradients that this one takes for an overflow."""
+        """Return what another rank tells by gradients that this one takes for an overflow."""
         return said_by(self.marks.of(parameters())) if self.are_several else []
 
     # The snapshot

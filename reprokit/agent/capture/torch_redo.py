@@ -238,7 +238,7 @@ class RedoWatch:
             self._thread.in_step = False
 
     def _part_due(self, event: PartDue) -> str | None:
-        """The first part of a step, with gradients that are good, moves parameters."""
+        """Return the first part of a step, with gradients that are good, moves parameters."""
         self._driver.require_end()
         trial = self.trials.trial if self.trials.is_active else None
         if trial is None:

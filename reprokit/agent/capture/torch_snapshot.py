@@ -61,13 +61,13 @@ class Names:
 
     @staticmethod
     def _parts(record: OptimizerSteps, name: str) -> Iterator[tuple[Any, str]]:
-        """What a parameter is called that is in no model."""
+        """Yield what a parameter is called that is in no model."""
         for number, group in enumerate(getattr(record.reference(), "param_groups", ())):
             for position, parameter in enumerate(group["params"]):
                 yield parameter, f"{name}.group{number}.{position}"
 
     def of(self, record: OptimizerSteps) -> list[str]:
-        """The names of an optimizer's parameters."""
+        """Return the names of an optimizer's parameters."""
         return [self._names[id(parameter)] for parameter in record.parameters()]
 
 
@@ -80,11 +80,11 @@ class Snapshooter:
         self._watched = watched
 
     def gradient_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
-        """Which gradients of these optimizers are not finite."""
+        """Return which gradients of these optimizers are not finite."""
         return self._triggers(GRADIENT, models, records, lambda parameter: parameter.grad)
 
     def parameter_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
-        """Which parameters of these optimizers are not finite."""
+        """Return which parameters of these optimizers are not finite."""
         return self._triggers(PARAMETER, models, records, lambda parameter: parameter.data)
 
     def _triggers(
@@ -106,7 +106,7 @@ class Snapshooter:
     def contents(
         self, held: TrainingStep, models: list[Any], step: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
-        """The header and the tensors of a snapshot of the start of this step."""
+        """Return the header and the tensors of a snapshot of the start of this step."""
         tensors, names = Tensors(), Names(models, self._watched)
         state, epoch = self._training(tensors, names, held), held.start.epoch
         batches = tuple(self._batches(tensors, held, models))
@@ -157,12 +157,12 @@ class Snapshooter:
         }
 
     def _schedules(self, names: Names) -> list[Any]:
-        """Those of these optimizers; others are another thread's."""
+        """Return those of these optimizers; others are another thread's."""
         known = {id(record.reference()) for record, _ in names.optimizers}
         return [one for one in list(self._watched.schedules) if id(getattr(one, "optimizer", None)) in known]
 
     def _gradients_of(self, tensors: Tensors, names: Names) -> dict[str, Any]:
-        """All by their digests, those that are not finite as they are."""
+        """Return all by their digests, those that are not finite as they are."""
         bad, digests = {}, {}
         for name, parameter in names.parameters.items():
             if parameter.grad is not None:
@@ -193,7 +193,7 @@ class Snapshooter:
             yield {**batch, "samples": samples, "sample_axis": axis}
 
     def _given(self, held: TrainingStep) -> list[BatchRecord]:
-        """What was given since the step before, or earlier by a loader that is ahead of the script."""
+        """Return what was given since the step before, or earlier by a loader that is ahead of the script."""
         batches = list(held.batches.held)
         if not held.batches.are_loaded:
             batches = held.batches.earlier + batches
@@ -213,7 +213,7 @@ class Snapshooter:
         return batches + entered
 
     def _variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
-        """What else of the batch the script's functions hold, where no loader gave it all."""
+        """Return what else of the batch the script's functions hold, where no loader gave it all."""
         given = [leaf for batch in batches if batch.origin == "forward" for leaf in leaves(batch.value)]
         (samples, _), found = _samples(batches[0].value), []
         for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
@@ -223,11 +223,11 @@ class Snapshooter:
         return found
 
     def _is_among(self, value: Any, given: list[Any]) -> bool:
-        """Whether a model was called with this, which stands for it when the step is done again."""
+        """Return whether a model was called with this, which stands for it when the step is done again."""
         return is_tensor(value) and any(value.device == one.device and self._is_same(value, one) for one in given)
 
     def _are_same(self, entries: list[Any], batches: list[BatchRecord]) -> bool:
-        """Whether all that the model was called with is what the loader gave."""
+        """Return whether all that the model was called with is what the loader gave."""
         given = [leaf for batch in batches for leaf in leaves(batch.value)]
         return all(any(self._is_same(leaf, one) for one in given) for entry in entries for leaf in leaves(entry))
 
@@ -261,12 +261,12 @@ class Snapshooter:
 
 
 def _is_sharded(model: Any) -> bool:
-    """Whether FSDP's first kind is anywhere in it, whose shards look like other tensors."""
+    """Return whether FSDP's first kind is anywhere in it, whose shards look like other tensors."""
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
 
 
 def _may_be_cut(part: Any) -> bool:
-    """Whether a tensor or an array of the script's is no result of its step, and samples can be taken of it."""
+    """Return whether a tensor or an array of the script's is no result of its step, and samples can be taken of it."""
     if not is_tensor(part):
         return True
     is_dense = part.layout is sys.modules["torch"].strided and not part.is_quantized
@@ -274,12 +274,12 @@ def _may_be_cut(part: Any) -> bool:
 
 
 def _are_of_script(origins: list[str]) -> bool:
-    """Whether a model was called, and no DataLoader gave what it was called with."""
+    """Return whether a model was called, and no DataLoader gave what it was called with."""
     return "forward" in origins and "loader" not in origins
 
 
 def _loaders(batches: list[BatchRecord]) -> list[Any]:
-    """The DataLoaders that gave these, in the order of their first."""
+    """Return the DataLoaders that gave these, in the order of their first."""
     return list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
 
 
@@ -288,14 +288,14 @@ def _loader(batch: BatchRecord) -> Any:
 
 
 def left_out_of(batches: Sequence[dict[str, Any]]) -> list[str]:
-    """What of the batches is not kept."""
+    """Return what of the batches is not kept."""
     classes = list(dict.fromkeys(name for batch in batches for name in refers(batch["value"], ("left_out",))))
     more = f" and {len(classes) - MAX_CLASSES} more" if len(classes) > MAX_CLASSES else ""
     return [f"the batch is kept without its {', '.join(classes[:MAX_CLASSES])}{more}"] if classes else []
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in a nested value."""
+    """Yield the tensors in a nested value."""
     if is_tensor(value):
         yield value
     elif depth < 16:
@@ -334,7 +334,7 @@ def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | No
 
 
 def _arrays(value: Any, besides: int = 0, depth: int = 0) -> Iterator[Any]:
-    """The tensors and arrays with axes in a value, besides those in a list that has so many samples."""
+    """Yield the tensors and arrays with axes in a value, besides those in a list that has so many samples."""
     if hasattr(type(value), "shape"):
         yield from [] if is_nested(value) or not value.ndim else [value]
     elif depth < 16 and not (besides and _is_list_of_samples(value, besides)):
@@ -357,7 +357,7 @@ def _nested_samples(value: Any) -> tuple[int | None, int | None]:
 
 
 def _rows(record: BatchRecord) -> list[int]:
-    """The numbers of a batch's samples in the data set, of which the loader may have been given a part."""
+    """Return the numbers of a batch's samples in the data set, of which the loader may have been given a part."""
     rows = record.indices.tolist() if hasattr(record.indices, "tolist") else record.indices
     if not isinstance(rows, list) or not all(hasattr(row, "__index__") for row in rows):
         return []

@@ -40,7 +40,7 @@ class Tensors:
         self._kept: list[Any] = []  # as ids are only worth something as long as their objects live
 
     def put(self, wanted: str, tensor: Any) -> str | None:
-        """The name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
+        """Return the name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
         if id(tensor) in self._names:
             return self._names[id(tensor)]
         is_shard = hasattr(tensor, "to_local")
@@ -66,7 +66,7 @@ class Tensors:
         return name
 
     def pack(self, prefix: str, value: Any) -> Node:
-        """The node of a nested value, whose tensors are kept under names that begin with the prefix."""
+        """Return the node of a nested value, whose tensors are kept under names that begin with the prefix."""
         numbers = itertools.count()
 
         def leaf(value: Any) -> Node | None:
@@ -90,7 +90,7 @@ class Tensors:
         return None if name is None else {"tensor": name}
 
     def _array(self, value: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
-        """The node of an array of NumPy's or of the standard library."""
+        """Return the node of an array of NumPy's or of the standard library."""
         kind = value.dtype.name if hasattr(value, "dtype") else "uint32"
         if kind.startswith(("str", "bytes")):
             return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
@@ -107,7 +107,7 @@ def _text(item: Any) -> str:
 
 
 def _reader(tensor: Any) -> Callable[[], Any]:
-    """What makes the bytes of a tensor in C order when they are written, and holds them as long as it lives."""
+    """Return what makes the bytes of a tensor in C order when they are written, and holds them as long as it lives."""
     held: list[Any] = []
 
     def read() -> Any:
@@ -128,7 +128,7 @@ def _view(address: int, size: int) -> memoryview:
 
 
 def on_this_side(tensor: Any) -> Any:
-    """The tensor on the CPU with its elements in order; itself where it is so."""
+    """Return the tensor on the CPU with its elements in order; itself where it is so."""
     tensor = tensor.detach()
     for resolve in ("resolve_conj", "resolve_neg"):
         tensor = getattr(tensor, resolve)() if hasattr(tensor, resolve) else tensor
@@ -136,12 +136,12 @@ def on_this_side(tensor: Any) -> Any:
 
 
 def digest(tensor: Any) -> str:
-    """The digest of a gradient or a loss."""
+    """Return the digest of a gradient or a loss."""
     return entry("", tensor)[3]
 
 
 def take_model(tensors: Tensors, number: int, module: Any, name: str, replaced: Mapping[int, Any]) -> Node:
-    """A model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
+    """Return a model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
     found = {}
     for part, tensor in named_tensors(parts_of(module)):
         if part not in found:
@@ -153,7 +153,7 @@ def take_model(tensors: Tensors, number: int, module: Any, name: str, replaced: 
 
 
 def take_optimizer(tensors: Tensors, number: int, optimizer: Any, name: str, names: Sequence[str]) -> Node:
-    """An optimizer's state, parameter by parameter, and its groups."""
+    """Return an optimizer's state, parameter by parameter, and its groups."""
     remaining = iter(names)
     by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
     groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
@@ -168,7 +168,7 @@ def take_optimizer(tensors: Tensors, number: int, optimizer: Any, name: str, nam
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """All parameters, group by group."""
+    """Return all parameters, group by group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -189,7 +189,7 @@ def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, 
 
 
 def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
-    """The states of generators, as these give them."""
+    """Return the states of generators, as these give them."""
     found: Node = {}
     for name, state in states.items():
         if name == "python":
@@ -203,7 +203,7 @@ def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "rand
 
 
 def has_memory(tensor: Any) -> bool:
-    """Whether a tensor has any to be read: a script may free it for a while (untyped_storage().resize_(0))."""
+    """Return whether a tensor has any to be read: a script may free it for a while (untyped_storage().resize_(0))."""
     try:
         return tensor is not None and (not tensor.numel() or bool(tensor.data_ptr()))
     except RuntimeError:  # a sparse one
@@ -214,7 +214,7 @@ def has_memory(tensor: Any) -> bool:
 
 
 def as_tensor(torch: Any, dtype: str, shape: Sequence[int], data: Any) -> Any:
-    """A tensor on the CPU with these bytes, which it copies."""
+    """Return a tensor on the CPU with these bytes, which it copies."""
     kind = getattr(torch, NAMES.get(dtype, ""), None)
     if kind is None:
         raise SnapshotError(f"a tensor has the data type {dtype}, which this PyTorch does not know")
@@ -234,21 +234,21 @@ class SnapshotReader:
         self._tensors = tensors
 
     def tensor(self, name: str) -> Any:
-        """A copy of the snapshot's tensor of this name, on the CPU."""
+        """Return a copy of the snapshot's tensor of this name, on the CPU."""
         found = self._tensors.get(name)
         if found is None:
             raise SnapshotError(f"the snapshot names a tensor {name!r}, and has none of that name")
         return as_tensor(self._torch, found.dtype, found.shape, found.data)
 
     def value(self, node: Node, like: Any = None) -> Any:
-        """What was packed into a node."""
+        """Return what was packed into a node."""
         try:
             return trees.unpack(node, self.get, like)
         except trees.BadTree as error:
             raise SnapshotError(f"the snapshot cannot be used: {error}") from None
 
     def get(self, node: Node) -> Any:
-        """The value of a node that trees does not know."""
+        """Return the value of a node that trees does not know."""
         ((kind, content),) = node.items()
         try:
             if kind == "tensor":
@@ -350,7 +350,7 @@ def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:
 
 
 def _moved(value: Any, parameter: Any) -> Any:
-    """The state of a parameter where the parameter is; counts of steps stay where they are."""
+    """Return the state of a parameter where the parameter is; counts of steps stay where they are."""
     if isinstance(value, dict):
         return {key: part if key == "step" else _moved(part, parameter) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -394,7 +394,7 @@ def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> li
 
 
 def _model_like(saved: Sequence[Any], model: Any) -> Any:
-    """The saved model with the names that this one has; else the first, which then says what is missing."""
+    """Return the saved model with the names that this one has; else the first, which then says what is missing."""
     if not saved:
         raise SnapshotError("the snapshot holds no model")
     names = {name for name, _ in named_tensors(parts_of(model))}

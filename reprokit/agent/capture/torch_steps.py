@@ -88,7 +88,7 @@ class StepFindings:
         self.clean_for = owners
 
     def are_clean(self, gradients: list[Any]) -> bool:
-        """Whether these were all tested, and are what they were then."""
+        """Return whether these were all tested, and are what they were then."""
         known = [self.clean.get(id(gradient)) for gradient in gradients]
         return all(one is not None and one[1] == changes(each) for one, each in zip(known, gradients))
 
@@ -132,7 +132,7 @@ class StepLosses:
         self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
 
     def finite(self) -> Iterator[float]:
-        """The last losses as numbers."""
+        """Yield the last losses as numbers."""
         for loss in self.last:
             yield loss if isinstance(loss, float) else float(loss.item())
 
@@ -194,7 +194,7 @@ class TrainingStep:
             start.epoch = None
 
     def is_trained(self) -> bool:
-        """Whether what began is a step, and no evaluation that left gradients on."""
+        """Return whether what began is a step, and no evaluation that left gradients on."""
         before, _, training = self.start.began_at
         return self.round != before or (self.batches.are_loaded and training)
 

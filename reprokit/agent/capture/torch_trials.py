@@ -138,7 +138,7 @@ class RedoThread(_local):
         self.scaled: tuple[Any, Any] = (None, None)  # a loss that a scaler multiplied, and what it was
 
     def unscaled(self, loss: Any) -> tuple[Any, Any]:
-        """What a backward pass is begun of, and what it was before a GradScaler multiplied it."""
+        """Return what a backward pass is begun of, and what it was before a GradScaler multiplied it."""
         scaled, before = self.scaled
         return loss.detach(), (before if scaled is loss else loss).detach()
 
@@ -226,7 +226,7 @@ class StepTrials:
         return [loss for _, loss in self.trial.losses if not is_finite(loss)]
 
     def is_seen(self) -> bool:
-        """Whether what was captured is there again."""
+        """Return whether what was captured is there again."""
         return self.trial.is_begun and self.outcome().again(self.captured.trigger) is not None
 
     def arrived(self, optimizer: Any) -> None:

@@ -260,7 +260,7 @@ class Updates:
     # Closures
 
     def _due_with_closure(self, held: TrainingStep, state: UpdateState, event: events.UpdateDue) -> str | None:
-        """The closure's gradients are tested each time that it was called; what it moved before is put back."""
+        """Return the closure's gradients are tested each time that it was called; what it moved before is put back."""
         policy, record, optimizer, closure = self._policy, state.record, event.target, event.closure
         is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
         is_due = id(record) in held.findings.skipped or held.round != record.round
@@ -285,7 +285,7 @@ class Updates:
         return None
 
     def _refuses_evaluation(self, held: TrainingStep, state: UpdateState, optimizer: Any) -> bool:
-        """Whether what a closure came to must not be applied."""
+        """Return whether what a closure came to must not be applied."""
         records = [state.record]
         triggers = held.findings.triggers + self._training.checks.of_update(held, records, is_scaled=False)
         if not triggers:
@@ -393,7 +393,7 @@ def _graph_parameters(loss: Any) -> set[int]:
 
 
 def _loss_target(loss: Any) -> tuple[str, Any] | None:
-    """What a loss was computed against, where its graph says so: the name of its node, and the target."""
+    """Return what a loss was computed against, where its graph says so: the name of its node, and the target."""
     waiting = [getattr(loss, "grad_fn", None)]
     for _ in range(MAX_NODES):
         node = waiting.pop(0) if waiting else None

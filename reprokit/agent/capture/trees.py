@@ -27,12 +27,12 @@ class BadTree(ValueError):
 
 
 def pack(value: Any, put: Callable[[Any], Node | None]) -> Node:
-    """The node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know."""
+    """Return the node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know."""
     return _Packing(put).node(value, 0)
 
 
 def unpack(node: Node, get: Callable[[Node], Any], like: Any = None) -> Any:
-    """The value of a node; ``get`` gives those of tensors and other nodes that frameworks put.
+    """Return the value of a node; ``get`` gives those of tensors and other nodes that frameworks put.
 
     ``like`` is a value of the same build, if there is one: named tuples and other classes are made as its are, and what
     was left out is taken from it.
@@ -80,7 +80,7 @@ class _Packing:
         return [[name, self.node(values[name], depth + 1)] for name in values]
 
     def _other(self, value: Any, depth: int) -> Node:
-        """What is of a class of its own."""
+        """Return what is of a class of its own."""
         if type(value) is ObjectFields:
             return {"object": [value.kind, self._pairs(value.values, depth)]}
         fields = _fields(value)
@@ -116,7 +116,7 @@ def _left_out(value: Any) -> Node:
 
 
 def _fields(value: Any) -> tuple[str, ...] | None:
-    """The fields of a named tuple or of a dataclass."""
+    """Return the fields of a named tuple or of a dataclass."""
     kind = type(value)
     names = getattr(kind, "_fields", None) if issubclass(kind, tuple) else getattr(kind, "__dataclass_fields__", None)
     return None if names is None else tuple(names)
@@ -222,7 +222,7 @@ def _list(content: Any, length: int | None = None) -> list[Any]:
 
 
 def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
-    """A mapping of another class than dict, filled anew; a plain one where it cannot be."""
+    """Return a mapping of another class than dict, filled anew; a plain one where it cannot be."""
     try:
         made = copy.copy(like)
         for key in list(made):
@@ -235,7 +235,7 @@ def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
 
 
 def _as_named(like: Any, fields: tuple[str, ...], values: dict[str, Any]) -> Any:
-    """A named tuple or dataclass of the class that ``like`` has."""
+    """Return a named tuple or dataclass of the class that ``like`` has."""
     if isinstance(like, tuple):
         kind: Any = type(like)
         return kind(*[values.get(name) for name in fields])

@@ -71,7 +71,7 @@ def _number(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """A number, which may be the text of one."""
+    """Return a number, which may be the text of one."""
     try:
         if isinstance(value, str):
             return float.fromhex(value) if "0x" in value else float(value)

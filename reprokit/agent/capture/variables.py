@@ -16,7 +16,7 @@ _KINDS = {("torch", "Tensor"), ("numpy", "ndarray"), ("tensorflow", "EagerTensor
 
 
 def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of the user's own functions, the innermost first."""
+    """Yield the frames of the user's own functions, the innermost first."""
     found = 0
     while frame is not None and found < MAX_FRAMES:
         if user_frames.is_users(frame.f_code.co_filename):
@@ -56,7 +56,7 @@ def of_loops(frame: FrameType | None) -> dict[str, dict[str, int]]:
 
 
 def _loop_variables(code: CodeType) -> list[str]:
-    """What for loops set. To set it once more within the loop's body changes nothing of the loop."""
+    """Return what for loops set. To set it once more within the loop's body changes nothing of the loop."""
     from dis import get_instructions
 
     names, left = [], 0
@@ -83,7 +83,7 @@ def _has_samples(value: Any, samples: int, may_keep: Callable[[Any], bool]) -> b
 
 
 def parts(value: Any) -> list[Any]:
-    """The tensors and arrays that a variable holds, in order; none of what holds more than a batch does."""
+    """Return the tensors and arrays that a variable holds, in order; none of what holds more than a batch does."""
     found, waiting, left = [], [value], MAX_ITEMS
     while waiting:
         part = waiting.pop()

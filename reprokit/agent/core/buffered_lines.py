@@ -52,7 +52,7 @@ class HeldLines:
         return bool(self.address or self._begin())
 
     def lines(self) -> Any:
-        """All that waits, as it lies in memory."""
+        """Return all that waits, as it lies in memory."""
         return memoryview(self._room)[: self.used] if self.used else b""
 
     def clear(self) -> None:
@@ -128,7 +128,7 @@ class LossLines:
         self.names: dict[str, LossNames] = {}
 
     def prepare(self, identity: str, name: str) -> LossNames:
-        """What lines of a name need: more than there can be, where nothing compiled writes any."""
+        """Return what lines of a name need: more than there can be, where nothing compiled writes any."""
         head = f'{{"k":"loss","p":{identity},"n":'.encode()
         rest = f',"name":{to_json(name)},"step":'.encode()
         room = 1 << 62 if self.write is None else len(head) + len(rest) + NUMBERS

@@ -24,24 +24,24 @@ MAX_TENSORS = 50_000  # listed in one line, whose length readers limit
 
 
 def tensor_digest(dtype: str, shape: Sequence[int], data: Bytes) -> str:
-    """The digest of a tensor of which these are the bytes: C order, little-endian."""
+    """Return the digest of a tensor of which these are the bytes: C order, little-endian."""
     return digest_behind(tensor_head(dtype, shape), data)
 
 
 def tensor_head(dtype: str, shape: Sequence[int]) -> bytes:
-    """What a tensor's digest begins with."""
+    """Return what a tensor's digest begins with."""
     return "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join(str(size) for size in shape)).encode()
 
 
 def digest_behind(head: bytes, data: Any) -> str:
-    """The digest of these bytes behind that head."""
+    """Return the digest of these bytes behind that head."""
     state = hashlib.sha256(head)
     state.update(data)
     return "sha256:" + state.hexdigest()
 
 
 def object_digest(tensors: Iterable[Tensor]) -> str:
-    """The digest of named tensors, which must come in the order of their names."""
+    """Return the digest of named tensors, which must come in the order of their names."""
     state = hashlib.sha256(b"reprokit-object-1\0")
     for name, _, _, digest in tensors:
         state.update(name.encode("utf-8", "backslashreplace") + b"\0" + digest.encode() + b"\n")
@@ -52,7 +52,7 @@ _texts: dict[str, str] = {}  # short ones: an optimizer's settings come again wi
 
 
 def text_digest(text: str) -> str:
-    """The digest of something that is no tensor: a tensor of dtype "text"."""
+    """Return the digest of something that is no tensor: a tensor of dtype "text"."""
     digest = _texts.get(text)
     if digest is None:
         digest = tensor_digest("text", (), text.encode("utf-8", "backslashreplace"))
@@ -62,7 +62,7 @@ def text_digest(text: str) -> str:
 
 
 def text_entry(name: str, text: str) -> Tensor:
-    """A value that is no tensor among tensors."""
+    """Return a value that is no tensor among tensors."""
     return name, "text", [], text_digest(text)
 
 
@@ -79,7 +79,7 @@ def distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
 def weights_line(
     at: str, epoch: int | None, name: str, kind: str, tensors: list[Tensor], *, full: bool
 ) -> dict[str, object]:
-    """A line of kind `weights`; only a full one lists the tensors."""
+    """Return a line of kind `weights`; only a full one lists the tensors."""
     line: dict[str, object] = {"at": at, "epoch": epoch, "object": name, "class": kind}
     line["digest"] = object_digest(tensors)
     if full and len(tensors) <= MAX_TENSORS:
@@ -97,7 +97,7 @@ def describe_array(value: Any) -> dict[str, object]:
 
 
 def as_array(value: Any) -> Any:
-    """The value as an array of NumPy, or None where NumPy was not imported by the training."""
+    """Return the value as an array of NumPy, or None where NumPy was not imported by the training."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -107,7 +107,7 @@ def as_array(value: Any) -> Any:
 
 
 def array_entry(name: str, array: Any) -> Tensor:
-    """What metrics.jsonl holds of an array of NumPy."""
+    """Return what metrics.jsonl holds of an array of NumPy."""
     shape, dtype = [int(size) for size in array.shape], str(array.dtype.name)
     if array.dtype.hasobject:
         return name, "text", shape, text_digest(repr(array.tolist()))
@@ -117,7 +117,7 @@ def array_entry(name: str, array: Any) -> Tensor:
 
 
 def array_bytes(array: Any) -> Any:
-    """The array's bytes in C order, without a copy where they lie so."""
+    """Return the array's bytes in C order, without a copy where they lie so."""
     if array.size and array.flags.c_contiguous:
         return array.reshape(-1).view("u1").data
     return array.tobytes()

@@ -16,7 +16,7 @@ _INTEGERS = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "ui
 
 
 def describe(value: Any) -> dict[str, object]:
-    """The VALUE of a number or text of Python, NumPy, PyTorch, TensorFlow, JAX or Keras."""
+    """Return the VALUE of a number or text of Python, NumPy, PyTorch, TensorFlow, JAX or Keras."""
     if isinstance(value, bool):
         return {"dtype": "bool", "decimal": value}
     if isinstance(value, str):
@@ -46,7 +46,7 @@ def _describe_array(value: Any) -> dict[str, object]:
 
 
 def from_number(dtype: str, number: Any) -> dict[str, object]:
-    """The VALUE of a Python number that came out of an array of this dtype."""
+    """Return the VALUE of a Python number that came out of an array of this dtype."""
     if dtype == "bool":
         return {"dtype": "bool", "decimal": bool(number)}
     if dtype in _INTEGERS:
@@ -57,7 +57,7 @@ def from_number(dtype: str, number: Any) -> dict[str, object]:
 
 
 def from_float(dtype: str, number: float) -> dict[str, object]:
-    """The VALUE of a float with its exact bits; other widths than IEEE's and bfloat16 are spelled out."""
+    """Return the VALUE of a float with its exact bits; other widths than IEEE's and bfloat16 are spelled out."""
     if dtype == "bfloat16":
         bits = struct.pack(">f", number)[:2]
     elif dtype in _FLOATS:
@@ -68,7 +68,7 @@ def from_float(dtype: str, number: float) -> dict[str, object]:
 
 
 def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
-    """The shortest decimal that means the same bits, as NumPy shows it."""
+    """Return the shortest decimal that means the same bits, as NumPy shows it."""
     if number - number != 0:
         return None
     if dtype in ("float16", "float32"):
@@ -97,7 +97,7 @@ def _integer(number: int) -> dict[str, object]:
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays or numbers in dictionaries, lists and tuples; nothing for None."""
+    """Yield the arrays or numbers in dictionaries, lists and tuples; nothing for None."""
     if isinstance(value, dict):
         for key in value:
             yield from leaves(f"{name}/{key}", value[key])
@@ -109,7 +109,7 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def described(name: str, value: Any) -> dict[str, dict[str, object]]:
-    """The VALUEs of a metric's result by name; those of small arrays one by one."""
+    """Return the VALUEs of a metric's result by name; those of small arrays one by one."""
     found: dict[str, dict[str, object]] = {}
     for part, leaf in leaves(name, value):
         count = leaf.numel() if hasattr(leaf, "numel") else getattr(leaf, "size", 1)

@@ -29,7 +29,7 @@ class Watcher:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give, listened to; None for a module that nobody waits for."""
+        """Return the spec that the other finders give, listened to; None for a module that nobody waits for."""
         if name not in self._names or name in self._asking:
             return None
         self._asking.add(name)  # some finders ask all of sys.meta_path themselves
@@ -99,7 +99,7 @@ class Fallback:
     """Stands at the end of sys.meta_path, so that `import reprokit` works in a run where it is not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The spec of the package that this agent belongs to."""
+        """Return the spec of the package that this agent belongs to."""
         if name != "reprokit":
             return None
         loader = SourceFileLoader(name, os.path.join(_PACKAGE, "__init__.py"))

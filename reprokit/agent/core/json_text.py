@@ -11,7 +11,7 @@ MAX_TEXT = 1 << 20
 
 
 def to_json(value: object) -> str:
-    """The value as JSON in pure ASCII; a float that JSON does not know becomes null."""
+    """Return the value as JSON in pure ASCII; a float that JSON does not know becomes null."""
     if isinstance(value, str):
         return _quote(value)
     if value is None or value is True or value is False:

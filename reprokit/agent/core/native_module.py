@@ -13,7 +13,7 @@ _NAME = "reprokit_step"
 
 
 def load(library: str | None) -> Any:
-    """The module beside the trail's library; None where it was not built or is not for this interpreter."""
+    """Return the module beside the trail's library; None where it was not built or is not for this interpreter."""
     path = os.path.join(os.path.dirname(library or ""), _NAME + ".abi3.so")
     if not _fits() or library is None or not os.path.exists(path):
         return None

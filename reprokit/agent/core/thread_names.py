@@ -16,7 +16,7 @@ _WORKERS = frozenset(
 
 
 def on_thread(name: str) -> str:
-    """The name in the main thread, name@thread in others."""
+    """Return the name in the main thread, name@thread in others."""
     threading = sys.modules.get("threading")
     if threading is None or threading.current_thread() is threading.main_thread():
         return name

@@ -21,7 +21,7 @@ _known: dict[str, bool] = {}
 
 
 def is_users(file: str) -> bool:
-    """Whether code of this file is the user's own: neither installed, nor of Python, nor ours."""
+    """Return whether code of this file is the user's own: neither installed, nor of Python, nor ours."""
     known = _known.get(file)
     if known is None:
         known = _known[file] = _is_users(file)
@@ -29,7 +29,7 @@ def is_users(file: str) -> bool:
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost of the user's frames from this one on."""
+    """Return the innermost of the user's frames from this one on."""
     for _ in range(MAX_DEPTH):
         if frame is None or is_users(frame.f_code.co_filename):
             return frame
@@ -47,7 +47,7 @@ def _is_users(file: str) -> bool:
 
 
 def installed_package(file: str) -> str:
-    """The installed package, or module, that a file belongs to; empty where it is in none."""
+    """Return the installed package, or module, that a file belongs to; empty where it is in none."""
     for place in INSTALLED:
         _, found, rest = file.partition(place)
         if found:
@@ -56,12 +56,12 @@ def installed_package(file: str) -> str:
 
 
 def is_own(file: str) -> bool:
-    """Whether code of this file is the agent's."""
+    """Return whether code of this file is the agent's."""
     return file.startswith(OWN)
 
 
 def running_code(frame: FrameType | None) -> list[CodeType]:
-    """The user's functions that run in this frame and those that called it, the innermost first."""
+    """Return the user's functions that run in this frame and those that called it, the innermost first."""
     found = []
     for _ in range(MAX_DEPTH):
         if frame is None:

@@ -74,7 +74,7 @@ WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module
 
 
 def load(name: str) -> Callable[[Agent], Adapter]:
-    """The adapter of this name: PythonAdapter of python."""
+    """Return the adapter of this name: PythonAdapter of python."""
     from importlib import import_module
 
     place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"

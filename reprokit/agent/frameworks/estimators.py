@@ -27,7 +27,7 @@ METHODS = ("predict", "predict_proba", "score")
 
 
 def is_inside() -> bool:
-    """Whether the caller of the function that asks this was called by one of the libraries."""
+    """Return whether the caller of the function that asks this was called by one of the libraries."""
     name: str = sys._getframe(2).f_globals.get("__name__") or ""
     return name.partition(".")[0] in LIBRARIES
 
@@ -112,7 +112,7 @@ def replace_function(descriptor: Any, make: Callable[[Function], Function]) -> N
 
 
 def task_of(estimator: Any, result: Any) -> str | None:
-    """What scikit-learn says of the estimator, where the type of its predictions does not tell."""
+    """Return what scikit-learn says of the estimator, where the type of its predictions does not tell."""
     base: Any = sys.modules.get("sklearn.base")
     if base is None or getattr(getattr(result, "dtype", None), "kind", "") != "f":
         return None

@@ -125,7 +125,7 @@ class SklearnAdapter(Adapter):
 
 
 def _sides(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-    """What is true and what was predicted, of what a metric was given."""
+    """Return what is true and what was predicted, of what a metric was given."""
     true = arguments[0] if arguments else next(_given(keywords, "y_true", "y1"), None)
     pred = arguments[1] if len(arguments) > 1 else next(_given(keywords, *_PREDICTIONS), None)
     return true, pred

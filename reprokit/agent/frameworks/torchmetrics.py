@@ -97,7 +97,7 @@ class TorchmetricsAdapter(Adapter):
         return wrap_compute
 
     def _watched(self, function: Function, metric: Any, note: Function) -> Function:
-        """The function, and what is told of it; the metric that holds it must not be held by it."""
+        """Return the function, and what is told of it; the metric that holds it must not be held by it."""
         reference = weakref.ref(metric)
 
         @functools.wraps(function)
@@ -193,12 +193,12 @@ class TorchmetricsAdapter(Adapter):
 
 
 def _is_capturing(tensor: Any) -> bool:
-    """Whether a CUDA graph is being recorded, into which no copy of ours may get."""
+    """Return whether a CUDA graph is being recorded, into which no copy of ours may get."""
     return tensor.device.type == "cuda" and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
 def _held(tensor: Any) -> Any:
-    """The tensor as it is now; on a GPU a copy there."""
+    """Return the tensor as it is now; on a GPU a copy there."""
     return tensor.detach().clone() if tensor.device.type != "cpu" else tensor.detach()
 
 

@@ -64,7 +64,7 @@ class TrackersAdapter(Adapter):
         return self._replay
 
     def _new_uuid(self, recorded: Any) -> Any:
-        """The UUID of this replay in the place of the recorded one, of the same version."""
+        """Return the UUID of this replay in the place of the recorded one, of the same version."""
         return type(recorded)(bytes=self._mixed(recorded.bytes), version=4)
 
     def _mixed(self, recorded: bytes) -> bytes:
@@ -134,7 +134,7 @@ class _Uuids:
 
 
 def _without_password(place: str) -> str:
-    """An address without who asks there, and without what stands behind a question mark."""
+    """Return an address without who asks there, and without what stands behind a question mark."""
     scheme, mark, rest = place.partition("://")
     if not mark:
         return place

@@ -58,7 +58,7 @@ class XgboostAdapter(ParametersAdapter):
         self._agent.evaluation.note(name, result, truth if has_truth else None, hint=task)
 
     def _task(self, booster: Any) -> str | None:
-        """What a booster was trained for, by the name of its objective."""
+        """Return what a booster was trained for, by the name of its objective."""
         if booster not in self._tasks:
             objective = json.loads(booster.save_config())["learner"]["objective"]["name"]
             task = "classification" if objective.startswith(_CLASSIFIES) else None

@@ -88,12 +88,12 @@ def describe(calls: Calls) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _is_aside(code: CodeType) -> bool:
-    """Whether it is the agent's and stands in for nothing that the user calls."""
+    """Return whether it is the agent's and stands in for nothing that the user calls."""
     return is_own(code.co_filename) and not any(place in code.co_filename for place in _STAND_INS_LIE_IN)
 
 
 def _likely(running: Sequence[CodeType], callee: Key, code: CodeType | None) -> CodeType:
-    """Which of the functions that have not returned yet has called: one that names it, else the innermost."""
+    """Return which of the functions that have not returned yet has called: one that names it, else the innermost."""
     name = str(callee).partition("'")[2].partition("'")[0] or str(callee).rstrip(">").rpartition(".")[2]
     name = name if code is None else code.co_name
     return next((caller for caller in running if name in _named_in(caller)), running[0])
@@ -109,7 +109,7 @@ class Ways:
         self.found: dict[Key, Where] = {}
 
     def name(self, key: Key) -> str | None:
-        """The name of a function of a library."""
+        """Return the name of a function of a library."""
         if key not in self._names:
             self._names[key] = self._modules.name(key, self._calls.codes.get(key))
         return self._names[key]
@@ -145,7 +145,7 @@ class Ways:
                     places[user, known] = places.get((user, known), 0) + count
 
     def _is_left_out(self, caller: Key, callee: Key) -> bool:
-        """The user's own functions, and what the agent does for itself."""
+        """Return the user's own functions, and what the agent does for itself."""
         code = self._calls.codes.get(callee)
         if code is None:
             return False
@@ -153,7 +153,7 @@ class Ways:
         return is_users(code.co_filename) or (is_ours and code.co_name not in _STAND_INS)
 
     def _lines(self, user: Key, callee: Key) -> list[int]:
-        """The lines of the user's function that name the callee."""
+        """Return the lines of the user's function that name the callee."""
         *_, owner, name = ["", *(self.name(callee) or "").split(".")]
         named = _named_in(self._calls.codes[user])
         return named.get(owner if name in ("__init__", "__new__") else name, [])[:MAX_WHERE] or [UNKNOWN]
@@ -168,7 +168,7 @@ class Ways:
 
 
 def _is_followed(code: CodeType | None) -> bool:
-    """Whether what it calls is of interest: what an import does is not."""
+    """Return whether what it calls is of interest: what an import does is not."""
     return code is not None and code.co_name != "<module>" and not code.co_filename.startswith(_NOT_FOLLOWED)
 
 
@@ -191,7 +191,7 @@ class ModuleNames:
         self._qualified: dict[str, dict[int, str]] = {}
 
     def name(self, key: Key, code: CodeType | None) -> str | None:
-        """The name of a function of a library; None for what is none."""
+        """Return the name of a function of a library; None for what is none."""
         if code is None:
             return _name_in_c(str(key))
         if code.co_name in _UNNAMED or is_own(code.co_filename) or code.co_filename.startswith(_NOT_FOLLOWED):
@@ -238,7 +238,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def _functions(owner: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[int, str]]:
-    """The ids of the code of a module's functions and methods, with their qualified names."""
+    """Yield the ids of the code of a module's functions and methods, with their qualified names."""
     for name, value in list(vars(owner).items()) if owner is not None else ():
         if issubclass(type(value), type):
             if depth < MAX_NESTED:
@@ -249,7 +249,7 @@ def _functions(owner: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[i
 
 
 def _unwrapped(value: Any) -> Iterator[Any]:
-    """The functions that a member of a class or module is made of."""
+    """Yield the functions that a member of a class or module is made of."""
     if type(value) in (staticmethod, classmethod):
         value = value.__func__
     elif type(value) is property:
@@ -274,7 +274,7 @@ def _named_in(code: CodeType) -> dict[str, list[int]]:
 
 
 def _named(code: CodeType) -> dict[str, list[int]]:
-    """The lines at which a function loads names and attributes, by name."""
+    """Return the lines at which a function loads names and attributes, by name."""
     starts = dict(dis.findlinestarts(code))
     names: dict[str, list[int]] = {}
     line = code.co_firstlineno

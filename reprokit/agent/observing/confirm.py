@@ -46,11 +46,11 @@ class Confirmations:
         self.spent = 0.0  # seconds
 
     def of(self, key: object) -> Line | None:
-        """The line of this call, if it was to be executed again before."""
+        """Return the line of this call, if it was to be executed again before."""
         return self._lines.get(key)
 
     def line(self, key: object, call: Line) -> Line:
-        """The line of a call, which is begun when it is first asked for."""
+        """Return the line of a call, which is begun when it is first asked for."""
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = {name: call[name] for name in _SHARED if name in call}
@@ -82,7 +82,7 @@ class Confirmations:
 
 
 def verdict(here: Digests, there: Digests, before: str | None = None, *, is_cure: bool = True) -> str:
-    """How results under other circumstances relate to those here; whether these may be what makes it repeat."""
+    """Return how results under other circumstances relate to those here; whether these may be what makes it repeat."""
     if len(there) > 1 or before == "varies":
         return "varies"
     if len(here) > 1 and is_cure:
@@ -174,7 +174,7 @@ class KeptCalls:
 
 
 def _bare_environment() -> dict[str, str]:
-    """The environment without reprokit, whose shim lets a child be that is told of another run."""
+    """Return the environment without reprokit, whose shim lets a child be that is told of another run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("REPROKIT_")}
     preloaded = [path for path in kept.pop("LD_PRELOAD", "").split(":") if path and "liburandom_hook" not in path]
     if preloaded:
@@ -183,7 +183,7 @@ def _bare_environment() -> dict[str, str]:
 
 
 def _printed(child: subprocess.Popen[bytes], end: float) -> Iterator[tuple[str, int, list[str]]]:
-    """What a process printed until its end, or until it takes too long."""
+    """Yield what a process printed until its end, or until it takes too long."""
     import subprocess
 
     try:

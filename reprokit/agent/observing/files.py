@@ -53,7 +53,7 @@ class ProfileFile:
         return bool(self._lines)
 
     def is_due(self) -> bool:
-        """Whether enough time has passed to write again."""
+        """Return whether enough time has passed to write again."""
         return time.monotonic() >= self._due
 
     def write(self) -> None:
@@ -93,7 +93,7 @@ class ProfileFile:
         return self._refused
 
     def _reserve(self) -> str | None:
-        """A name that no other process has, also not one that had the same number before."""
+        """Return a name that no other process has, also not one that had the same number before."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         for number in range(MAX_FILES):
             path = f"{self._directory}/{os.getpid()}-{number}.jsonl"

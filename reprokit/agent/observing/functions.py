@@ -64,7 +64,7 @@ class Functions:
         profiler.enable()
 
     def follow_threads(self, threading: ModuleType) -> None:
-        """Have the threads that begin from now on call sys.setprofile, and so begin to count."""
+        """Let threads that begin from now on call sys.setprofile, and so count."""
         if not (_OF_ALL_THREADS or self._aside) and threading.__dict__.get("_profile_hook") is None:
             threading.__dict__["_profile_hook"] = self.hook
 
@@ -123,7 +123,7 @@ class Functions:
         self._observer.note(f"calls of functions were not counted any more as the training profiles itself: {by}")
 
     def _polite(self, original: Any) -> Any:
-        """What cProfile.Profile is made of, stepping aside for it."""
+        """Return what cProfile.Profile is made of, stepping aside for it."""
         functions = self
 
         class Profiler(original):  # type: ignore[misc]

@@ -26,7 +26,7 @@ _PARALLEL = {"map": 2, "interleave": 4, "batch": 3, "padded_batch": None, "filte
 
 
 def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, Keywords], object]) -> None:
-    """Have note(arguments, keywords) called before each call of a function, as long as the observer collects."""
+    """Call note(arguments, keywords) before each call of a function, as long as the observer collects."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any, **keywords: Any) -> Any:
@@ -158,7 +158,7 @@ def observe_datasets(module: Any, observer: Observer) -> None:
 
 
 def _number(value: Any) -> int | str | None:
-    """A number of parallel calls; -1 is tf.data's AUTOTUNE, what else is computed is not asked for."""
+    """Return a number of parallel calls; -1 is tf.data's AUTOTUNE, what else is computed is not asked for."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int) or type(value).__module__ == "numpy":

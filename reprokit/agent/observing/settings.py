@@ -179,7 +179,7 @@ def _xgboost(xgboost: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _ask(module: Any, path: str) -> Any:
-    """What stands there, or what the function there answers; None where this version has none."""
+    """Return what stands there, or what the function there answers; None where this version has none."""
     found = _attribute(module, path)
     return found() if callable(found) else found
 

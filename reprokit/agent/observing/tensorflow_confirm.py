@@ -55,7 +55,7 @@ class TensorflowConfirmer:
         self._kept = KeptCalls(self._observer, "tensorflow")
 
     def finish(self) -> None:
-        """Have other processes repeat what was kept."""
+        """Let other processes repeat what was kept."""
         present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
         counts = [number for number in (1, 2, 4) if number != present][:2]
         here = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
@@ -93,7 +93,7 @@ class TensorflowConfirmer:
         return value.handle if dtype == _RESOURCE else self._convert(value, dtype=dtype)
 
     def _call(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> RepeatableCall:
-        """The call with variables in place of handles, and attributes as TensorFlow's door takes them."""
+        """Return the call with variables in place of handles, and attributes as TensorFlow's door takes them."""
         variables = [place for place, value in enumerate(inputs) if _type(value) == _RESOURCE]
         dtype = _enum(attributes.get("dtype", attributes.get("T")))
         for place in variables:
@@ -107,7 +107,7 @@ class TensorflowConfirmer:
         return RepeatableCall(self._execute, definition.name, inputs, variables, flat, outputs)
 
     def function(self, name: str, inputs: Sequence[Any], found: Iterable[GraphOperator]) -> Any:
-        """A function is about to be executed for the first time; inputs to give it instead, or None."""
+        """Return a function is about to be executed for the first time; inputs to give it instead, or None."""
         lines = {(one.function, one.operation): one.line for one in found}
 
         def visit(owner: str, node: Any, definition: Any, given: list[Any], problem: str) -> None:
@@ -128,7 +128,7 @@ class TensorflowConfirmer:
             self._busy.now = False
 
     def _is_worth(self, definition: Any, line: dict[str, Any]) -> bool:
-        """Whether a call is to be repeated: not what is random, nor what changes more than variables."""
+        """Return whether a call is to be repeated: not what is random, nor what changes more than variables."""
         known = self._confirmations.of(tensorflow_graphs.key_of(line))
         if (known is not None and known["repeats"]) or line["phase"] == tensorflow_graphs.DATA:
             return False
@@ -233,7 +233,7 @@ def _size(tensor: Any) -> int:
 
 
 def _plain(kind: str, value: Any) -> Any:
-    """A value as TensorFlow's door takes it."""
+    """Return a value as TensorFlow's door takes it."""
     if kind == "type":
         return _enum(value)
     if kind == "list(type)":
@@ -271,7 +271,7 @@ def prepare(tensorflow: Any, _order: dict[str, Any], threads: int) -> None:
 
 
 def load(tensorflow: Any, file: Any) -> Callable[[], str]:
-    """What makes a call that was kept, and digests what it gives."""
+    """Return what makes a call that was kept, and digests what it gives."""
     numpy: Any = sys.modules["numpy"]  # which TensorFlow's import has brought
     kept = json.loads(file.readline())
     inputs = []
@@ -291,7 +291,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """A value that JSON could hold only in another form."""
+    """Return a value that JSON could hold only in another form."""
     if isinstance(value, dict):
         return bytes.fromhex(value["bytes"])
     return [_decoded(part) for part in value] if isinstance(value, list) else value

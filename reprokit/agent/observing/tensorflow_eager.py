@@ -61,7 +61,7 @@ class EagerCalls:
             replace(module, "TFE_Py_TapeGradient", self._make_gradient)
 
     def _make_gradient(self, original: Function) -> Function:
-        """What is called on the way is backward."""
+        """Return what is called on the way is backward."""
 
         def gradient(*arguments: Any, **keywords: Any) -> Any:
             before = getattr(self._thread, "backward", False)
@@ -90,7 +90,7 @@ class EagerCalls:
         return door
 
     def _by_fast_path(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """The door of most operators: the context, the operator, a name, inputs, attributes."""
+        """Return the door of most operators: the context, the operator, a name, inputs, attributes."""
         name = arguments[1]
         definition = self._definition(name) if type(name) is str else None  # else TensorFlow before 2.4
         if definition is None:
@@ -99,13 +99,13 @@ class EagerCalls:
         return self._note(definition, arguments[3:end], arguments[end:], is_flat=False)
 
     def _by_execute(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """The door of the others, and of functions."""
+        """Return the door of the others, and of functions."""
         name = arguments[2]
         definition = self._definition(name.decode() if isinstance(name, bytes) else name)
         return None if definition is None else self._note(definition, arguments[3], arguments[4] or (), is_flat=True)
 
     def _definition(self, name: str) -> Any:
-        """What TensorFlow knows of an operator; None of a function, and of one that only moves values."""
+        """Return what TensorFlow knows of an operator; None of a function, and of one that only moves values."""
         if name not in self._definitions:
             known = private_api.definition(name) if tensorflow_graphs.computes(name) and name[:2] != "__" else None
             self._definitions[name] = known
@@ -170,7 +170,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _signature(value: Any) -> object:
-    """What tells an input's type and shape, fast."""
+    """Return what tells an input's type and shape, fast."""
     try:
         return private_api.signature(value)
     except AttributeError:
@@ -192,7 +192,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def _attributes(call: Call) -> dict[str, object]:
-    """Those that are plain values, with what is meant where none is given."""
+    """Return those that are plain values, with what is meant where none is given."""
     found: dict[str, object] = {}
     for attribute in call.definition.attr:
         given = call.attributes.get(attribute.name)

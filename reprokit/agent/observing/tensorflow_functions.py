@@ -63,7 +63,7 @@ class FunctionInputs:
         self._run(name, "", list(self._inputs))
 
     def instead(self) -> Any:
-        """The inputs with an iterator that gives the batch that was taken; None where none was."""
+        """Return the inputs with an iterator that gives the batch that was taken; None where none was."""
         if self._taken is None:
             return None
         place, batch, attributes = self._taken
@@ -77,7 +77,7 @@ class FunctionInputs:
         return inputs if isinstance(self._inputs, list) else tuple(inputs)
 
     def _count_batches(self, name: Any) -> int:
-        """How many batches a function takes from iterators; one in a loop or a branch counts twice."""
+        """Return how many batches a function takes from iterators; one in a loop or a branch counts twice."""
         count = 0
         for node in self._find(name).node_def:
             count += node.op == _NEXT and ":" not in node.input[0]  # else it makes the iterator itself
@@ -86,7 +86,7 @@ class FunctionInputs:
         return count
 
     def _run(self, name: Any, owner: str, arguments: list[Any]) -> list[Any]:
-        """What a function returns."""
+        """Return what a function returns."""
         definition = self._find(name)
         values = {argument.name: value for argument, value in zip(definition.signature.input_arg, arguments)}
         nodes = [(node, [text for text in node.input if text[:1] != "^"]) for node in definition.node_def]
@@ -102,7 +102,7 @@ class FunctionInputs:
         return [_value(values, definition.ret[output.name]) for output in definition.signature.output_arg]
 
     def _result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-        """What an operator returns, or why it is not executed."""
+        """Return what an operator returns, or why it is not executed."""
         self._left -= 1
         if self._left <= 0:
             return MissingValue("its inputs come out of a function that executes too many operators")
@@ -128,7 +128,7 @@ class FunctionInputs:
             return MissingValue(f"its inputs could not be had: {type(error).__name__}")
 
     def _called(self, node: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-        """What a call, a branch or a loop returns."""
+        """Return what a call, a branch or a loop returns."""
         functions = list(function_names(node))
         if node.op.endswith("PartitionedCall"):
             return self._run(functions[0], functions[0], inputs)
@@ -158,7 +158,7 @@ class FunctionInputs:
             values = self._run(body, body, values)
 
     def _next(self, node: Any, definition: Any, handle: Any) -> list[Any] | MissingValue:
-        """A batch that an iterator gives."""
+        """Return a batch that an iterator gives."""
         place = next((number for number, value in enumerate(self._inputs) if value is handle), None)
         if place is None:
             return MissingValue("its inputs come out of an iterator that the function makes itself")
@@ -175,7 +175,7 @@ class FunctionInputs:
 
 
 def _value(values: dict[str, Any], text: str) -> Any:
-    """A tensor by its name in a definition: of an argument, or "node:output:number"."""
+    """Return a tensor by its name in a definition: of an argument, or "node:output:number"."""
     return values[text] if text in values else values.get(text.partition(":")[0], _LATER)
 
 
@@ -195,12 +195,12 @@ def _count(argument: Any, attributes: dict[str, Any]) -> int:
 
 
 def count_outputs(definition: Any, attributes: dict[str, Any]) -> int:
-    """How many tensors an operator with these attributes returns."""
+    """Return how many tensors an operator with these attributes returns."""
     return sum(_count(argument, attributes) for argument in definition.output_arg)
 
 
 def attributes_of(node: Any, definition: Any) -> dict[str, Any]:
-    """A node's attributes by name, None in the place of functions and tensors."""
+    """Return a node's attributes by name, None in the place of functions and tensors."""
     kinds = {attribute.name: attribute.type for attribute in definition.attr}
     return {name: _plain(kinds[name], value) for name, value in node.attr.items() if name in kinds}
 

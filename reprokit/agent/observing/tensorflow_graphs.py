@@ -51,12 +51,12 @@ class GraphOperator(NamedTuple):
 
 
 def computes(name: str) -> bool:
-    """Whether an operator of this name computes anything."""
+    """Return whether an operator of this name computes anything."""
     return name not in _MOVES
 
 
 def key_of(line: dict[str, Any]) -> tuple[object, ...]:
-    """What tells operators apart."""
+    """Return what tells operators apart."""
     where = line["where"]
     described = [line[name] for name in ("name", "phase", "device", "dtypes", "shapes", "attributes")]
     return (*map(str, described), where[0] if where else None)
@@ -71,7 +71,7 @@ def line_of(
     attributes: dict[str, object],
     where: list[Place],
 ) -> dict[str, Any]:
-    """An operator as it is written; its tensors as dtype and shape."""
+    """Return an operator as it is written; its tensors as dtype and shape."""
     dtypes, shapes = map(list, zip(*tensors)) if tensors else ([], [])
     line: dict[str, Any] = {"framework": "tensorflow", "version": version, "name": name, "overload": ""}
     line.update(phase=phase, device=device, dtypes=dtypes, shapes=shapes, attributes=attributes, calls=0, where=where)
@@ -110,7 +110,7 @@ class GraphReader:
         return found, compiled
 
     def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:
-        """An operation of a graph."""
+        """Return an operation of a graph."""
         frames = frames_of(operation)
         original = private_api.of_forward(operation)
         where = frames_of_user(frames_of(original) if original is not None else frames)
@@ -128,7 +128,7 @@ class GraphReader:
         return line
 
     def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
-        """A function that XLA compiles."""
+        """Return a function that XLA compiles."""
         types = sorted({operation.type for operation in operations if computes(operation.type)})
         function = name.rpartition("inference_")[2].rpartition("_")[0] or name
         told = {"framework": "tensorflow", "version": self.version, "name": "tf.function jit_compile"}
@@ -136,7 +136,7 @@ class GraphReader:
 
 
 def called(operation: Any) -> Iterator[tuple[str, Any]]:
-    """The functions that an operation names, with what the graph knows of them."""
+    """Yield the functions that an operation names, with what the graph knows of them."""
     for name in function_names(operation.node_def):
         function = private_api.function_in(operation.graph, name)
         if function is not None:
@@ -144,7 +144,7 @@ def called(operation: Any) -> Iterator[tuple[str, Any]]:
 
 
 def function_names(node: Any) -> Iterator[str]:
-    """The functions that a node names in its attributes."""
+    """Yield the functions that a node names in its attributes."""
     for attribute in node.attr.values():
         if attribute.HasField("func"):
             yield attribute.func.name
@@ -154,7 +154,7 @@ def function_names(node: Any) -> Iterator[str]:
 
 
 def is_compiled(function: Any) -> bool:
-    """Whether XLA compiles it as a whole."""
+    """Return whether XLA compiles it as a whole."""
     for name in ("cached_definition", "definition"):
         definition = getattr(function, name, None)
         if definition is not None and hasattr(definition, "attr"):
@@ -163,17 +163,17 @@ def is_compiled(function: Any) -> bool:
 
 
 def is_of_data(name: str) -> bool:
-    """Whether an operator makes a tf.data pipeline, whose functions are called when it is iterated."""
+    """Return whether an operator makes a tf.data pipeline, whose functions are called when it is iterated."""
     return "Dataset" in name and name not in _LOOPS
 
 
 def is_parallel(name: str) -> bool:
-    """Whether an operator makes a tf.data pipeline that calls its functions in several threads."""
+    """Return whether an operator makes a tf.data pipeline that calls its functions in several threads."""
     return is_of_data(name) and _PARALLEL.match(name) is not None
 
 
 def draws(graphs: Iterable[Any]) -> bool:
-    """Whether functions take random numbers that depend on who came before."""
+    """Return whether functions take random numbers that depend on who came before."""
     waiting = list(graphs)
     seen: set[int] = set()
     types: set[str] = set()
@@ -199,13 +199,13 @@ def frames_of(operation: Any) -> Frames:
 
 
 def frames_of_user(frames: Frames) -> list[Place]:
-    """Those of the user's own code, the innermost first; at most three."""
+    """Return those of the user's own code, the innermost first; at most three."""
     found = [frame for frame in reversed(frames) if user_frames.is_users(frame[0])]
     return found[: user_frames.MAX_PLACES]
 
 
 def phase_of(operator: str, name: str, frames: Frames) -> str:
-    """Whether an operation serves the forward pass, the backward pass, or the update of variables."""
+    """Return whether an operation serves the forward pass, the backward pass, or the update of variables."""
     if operator.startswith(_UPDATES):
         return UPDATE
     for file, _, function in reversed(frames):
@@ -234,7 +234,7 @@ def shape_of(shape: Any) -> list[int]:
 
 
 def attributes_of(node: Any) -> dict[str, object]:
-    """A node's attributes but for types, shapes, tensors and functions."""
+    """Return a node's attributes but for types, shapes, tensors and functions."""
     found: dict[str, object] = {}
     for name, value in sorted(node.attr.items()):
         kind = value.WhichOneof("value")
@@ -252,7 +252,7 @@ def _list(value: Any) -> list[object] | None:
 
 
 def simple(value: Any) -> object:
-    """A value of an attribute for JSON; None for what is none or too long."""
+    """Return a value of an attribute for JSON; None for what is none or too long."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):

@@ -88,7 +88,7 @@ class Tensorflow:
         return self._confirmer
 
     def line(self, line: dict[str, Any], *, write: bool = True) -> dict[str, Any]:
-        """The one line of all operators like this."""
+        """Return the one line of all operators like this."""
         key = tensorflow_graphs.key_of(line)
         known = self._lines.setdefault(key, line)
         if known is line and write:
@@ -138,7 +138,7 @@ class Tensorflow:
         return call
 
     def _executed(self, function: Any, inputs: Any) -> Any:
-        """A function is about to be executed; what it is to be given in place of these inputs, None: these."""
+        """Return a function is about to be executed; what it is to be given in place of these inputs, None: these."""
         if getattr(self.busy, "now", False):
             return None
         return self._count(self._functions, function.name, lambda known: self._read_function(function, known, inputs))
@@ -259,7 +259,7 @@ class Tensorflow:
 
 
 def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
-    """The operations that these need, and they themselves, in the order they were made in."""
+    """Return the operations that these need, and they themselves, in the order they were made in."""
     seen: set[Any] = set()
     waiting = list(wanted)
     while waiting:
@@ -273,7 +273,7 @@ def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
 
 
 def _default_device() -> str:
-    """Where an operation runs that names no device."""
+    """Return where an operation runs that names no device."""
     return "cuda" if private_api.has_context() and private_api.context().num_gpus() else "cpu"
 
 

@@ -36,7 +36,7 @@ class Operator:
         }
 
     def attributes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
-        """All arguments but the tensors, by name, also those that the caller left out."""
+        """Return all arguments but the tensors, by name, also those that the caller left out."""
         found = dict(self._defaults)
         for name, value in [*zip(self.names, args), *kwargs.items()]:
             if not _has_tensor(value):
@@ -45,7 +45,7 @@ class Operator:
 
 
 def _only_names_memory(function: Any) -> bool:
-    """Whether it computes nothing: all that it returns is memory of its inputs, which it leaves as it is."""
+    """Return whether it computes nothing: all that it returns is memory of its inputs, which it leaves as it is."""
     schema = private_api.schema(function)
     if schema.name in _READING or schema.name.startswith(_MARKING):
         return True
@@ -126,7 +126,7 @@ class Signatures:
 
 
 def described(signature: tuple[Any, ...]) -> dict[str, object]:
-    """The part of a line that says on what a call worked."""
+    """Return the part of a line that says on what a call worked."""
     device, dtypes, shapes, _ = signature
     return {
         "device": str(getattr(device, "type", device)).partition(":")[0],

@@ -84,7 +84,7 @@ class TorchConfirmer:
             self._quiet(False)
 
     def is_due(self, record: CallRecord) -> bool:
-        """Whether this call is to be executed again."""
+        """Return whether this call is to be executed again."""
         if not self._observer.collecting:
             return False
         line = self._confirmations.of(record.key)
@@ -96,7 +96,7 @@ class TorchConfirmer:
     def _prepare(
         self, record: CallRecord, line: dict[str, Any], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Repeats | None:
-        """What is needed to make the call again; None where it must not be."""
+        """Return what is needed to make the call again; None where it must not be."""
         line["problem"] = problem = self._why_not(record.operator, args, kwargs)
         if problem:
             return None
@@ -162,7 +162,7 @@ class TorchConfirmer:
             set_count(present)
 
     def finish(self) -> None:
-        """Have other capabilities of the CPU tried, in processes of their own."""
+        """Try other capabilities of the CPU, in processes of their own."""
         torch = self._torch
         present = getattr(torch.backends.cpu, "get_cpu_capability", str)()
         capped = [
@@ -234,7 +234,7 @@ def _changes(operator: Any) -> bool:
 
 
 def could_race(operator: Any) -> bool:
-    """Whether threads may meet in it: such operators are known, or nothing is known of it."""
+    """Return whether threads may meet in it: such operators are known, or nothing is known of it."""
     return not operator.built_in or any(part in operator.name for part in _CAN_RACE)
 
 
@@ -250,7 +250,7 @@ def prepare(torch: Any, order: dict[str, Any], _threads: int) -> None:
 
 
 def load(torch: Any, file: Any) -> Callable[[], str]:
-    """What makes a call that was kept, and digests what it gives."""
+    """Return what makes a call that was kept, and digests what it gives."""
     call = torch.load(file, weights_only=True)
     namespace, _, name = call["name"].partition("::")
     function = getattr(getattr(getattr(torch.ops, namespace), name), call["overload"])

@@ -127,13 +127,13 @@ GRAPH: Any = _Graph()
 
 
 def _is_cuda_graph(graph: Any) -> bool:
-    """Whether its memory is a recorded graph's own."""
+    """Return whether its memory is a recorded graph's own."""
     options = getattr(graph, "fx_kwargs", None) or {}
     return bool(options.get("cudagraphs")) and "cuda" in getattr(graph, "device_types", ())
 
 
 def _made_of(graph: Any) -> list[str]:
-    """The operators that are in it, as Inductor wrote them down."""
+    """Return the operators that are in it, as Inductor wrote them down."""
     text = getattr(graph, "inductor_post_grad_graph_str", None)
     if text:
         names = [f"{namespace}::{name}" for namespace, name in _CALL.findall(text[:MAX_SOURCE])]

@@ -15,7 +15,7 @@ _STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "
 
 
 def tensors(torch: Any, value: Any) -> Iterator[Any]:
-    """All tensors in arguments or results."""
+    """Yield all tensors in arguments or results."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -31,7 +31,7 @@ def size(torch: Any, value: Any) -> int:
 
 
 def mapped(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
-    """The same with another tensor in the place of each."""
+    """Return the same with another tensor in the place of each."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if type(value) in (list, tuple):
@@ -49,7 +49,7 @@ class Copier:
         self._storages: dict[tuple[Any, int], Any] = {}
 
     def copy(self, value: Any) -> Any:
-        """A copy of arguments."""
+        """Return a copy of arguments."""
         return mapped(self._torch, value, self._copy)
 
     def _copy(self, tensor: Any) -> Any:
@@ -89,7 +89,7 @@ def digest_of(torch: Any, values: Any) -> str:
 
 
 def _dense(torch: Any, tensor: Any) -> list[Any]:
-    """The tensors of which a nested or sparse one is made."""
+    """Return the tensors of which a nested or sparse one is made."""
     if tensor.is_nested:
         return [part for inner in tensor.unbind() for part in _dense(torch, inner)]
     if tensor.layout == torch.sparse_coo:
@@ -110,7 +110,7 @@ def _add_bytes(digest: Any, tensor: Any) -> None:
 
 
 def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
-    """The results that say anything: no states of generators, and no memory of the operator's own."""
+    """Return the results that say anything: no states of generators, and no memory of the operator's own."""
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if operator.name in ("aten::_embedding_bag", "aten::_embedding_bag_forward_only"):
         return values[:1]  # the others are left uninitialised in some modes
@@ -165,7 +165,7 @@ def encoded(torch: Any, value: Any) -> Any:
 
 
 def decoded(torch: Any, value: Any) -> Any:
-    """What was encoded."""
+    """Return what was encoded."""
     if type(value) is list:
         return [decoded(torch, item) for item in value]
     if type(value) is dict and list(value) == ["torch"]:

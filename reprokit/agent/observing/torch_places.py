@@ -95,7 +95,7 @@ class Places:
         self._seen = self._next_node()
 
     def made_node(self) -> bool:
-        """Whether the thread has made nodes since this was noted last."""
+        """Return whether the thread has made nodes since this was noted last."""
         return bool(self._next_node() != self._seen)
 
     def of_call(self, depth: int) -> tuple[list[Place], str]:

@@ -134,7 +134,7 @@ class Patches:
         self._say(patch, name, state, words)
 
     def _attempt(self, patch: PatchWish, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
-        """The state that it comes to, and why."""
+        """Return the state that it comes to, and why."""
         package = sys.modules.get(patch.framework, module) if patch.framework else None
         version = str(getattr(package, "__version__", ""))
         if patch.versions and version and not fits(version, patch.versions):
@@ -175,7 +175,7 @@ def start(agent: Agent, plan: bytes) -> None:
 
 
 def fits(version: str, specifier: str) -> bool:
-    """Whether a version meets all clauses, as far as its numbers say: 2.8.0rc1 counts as 2.8.0."""
+    """Return whether a version meets all clauses, as far as its numbers say: 2.8.0rc1 counts as 2.8.0."""
     number = _number(version)
     return all(_COMPARISONS[sign](number, _number(bound)) for sign, bound in _CLAUSE.findall(specifier))
 

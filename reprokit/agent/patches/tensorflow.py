@@ -61,7 +61,7 @@ def _hold_count(count: int, original: Function) -> Function:
 
 
 def _with_threads(make_config: Any, count: int, original: Function) -> Function:
-    """A session's constructor that takes its configuration with these counts."""
+    """Return a session's constructor that takes its configuration with these counts."""
 
     def create(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
         ours = make_config()
@@ -144,14 +144,14 @@ def tf_data(module: Any, value: str, tell: Tell) -> None:
 
 
 def _with_parameter(owner: Any, parameter: str) -> list[str]:
-    """The public functions here that take a parameter of this name."""
+    """Return the public functions here that take a parameter of this name."""
     functions = [(name, function) for name, function in vars(owner).items() if inspect.isfunction(function)]
     found = [name for name, function in functions if parameter in inspect.signature(function).parameters]
     return sorted(name for name in found if not name.startswith("_"))
 
 
 def _changed(name: str, for_none: Any, for_others: Any, original: Function) -> Function:
-    """The function with one argument replaced, where it is given."""
+    """Return the function with one argument replaced, where it is given."""
     signature = inspect.signature(original)
 
     def function(*arguments: Any, **keywords: Any) -> Any:
@@ -195,13 +195,13 @@ def _one_by_one(original: Function) -> Function:
 
 
 def _has_state(dataset: Any) -> bool:
-    """Whether the functions of a dataset do anything that depends on what was called before."""
+    """Return whether the functions of a dataset do anything that depends on what was called before."""
     functions = [wrapper.function for wrapper in private_api.functions_of(dataset)]
     return any(_is_stateful(operation) for function in functions for operation in _operations(function))
 
 
 def _operations(function: Any) -> Iterator[str]:
-    """The types of the operations of a function and of all that it calls."""
+    """Yield the types of the operations of a function and of all that it calls."""
     definition = function.graph.as_graph_def()
     inner = {function.signature.name: function.node_def for function in definition.library.function}
     for nodes in (definition.node, *inner.values()):

@@ -53,7 +53,7 @@ torch_deterministic_fill = functools.partial(torch_deterministic, fill=True)
 
 
 def torch_deterministic_inductor(module: Any, value: str, tell: Tell) -> None:
-    """Have Inductor choose by rule too, where it has a switch for that."""
+    """Make Inductor choose by rule too, where it has a switch for that."""
     if not hasattr(module, "deterministic"):
         tell("this Inductor has no switch of its own (2.10 was the first)")
         return
@@ -157,7 +157,7 @@ class Seeds:
         self._counts: dict[str, int] = {}
 
     def generator(self) -> Any:
-        """A new generator."""
+        """Return a new generator."""
         name = on_thread("loader")
         self._counts[name] = number = self._counts.get(name, 0) + 1
         text = f"{self._torch.initial_seed()} {name} {number}"

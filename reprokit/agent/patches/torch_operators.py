@@ -64,7 +64,7 @@ def _check(torch: Any) -> None:
 
 
 def _forms(torch: Any, value: str, known: set[str]) -> list[str]:
-    """The operators that compute it: in place, into an output, and the one that others are made of."""
+    """Return the operators that compute it: in place, into an output, and the one that others are made of."""
     has = functools.partial(private_api.has_kernel, torch)
     names = _named(value, known)
     own = [name for name in names if value in (name, name.partition(".")[0])]
@@ -86,7 +86,7 @@ def _named(value: str, known: set[str]) -> list[str]:
 
 
 def _is_patched(torch: Any, name: str) -> bool:
-    """Whether another value of this patch, which has a form in common, came first."""
+    """Return whether another value of this patch, which has a form in common, came first."""
     return private_api.is_overridden(torch, name, "BackendSelect")
 
 
@@ -109,7 +109,7 @@ class OverloadKernel:
         self._ways: dict[object, tuple[Function, Any, bool, bool]] = {}  # by the bits of the set of keys
 
     def __call__(self, keyset: Any, *arguments: Any, **keywords: Any) -> Any:
-        """What the operator itself comes to, where nothing can come between."""
+        """Return what the operator itself comes to, where nothing can come between."""
         bits = self._bits(keyset)
         if bits not in self._ways:
             self._ways[bits] = self._way(keyset)
@@ -127,7 +127,7 @@ class OverloadKernel:
                 self._mode.leave()
 
     def _way(self, keyset: Any) -> tuple[Function, Any, bool, bool]:
-        """How to call it, with which keys, whether it computes anything, and whether not on a CPU."""
+        """Return how to call it, with which keys, whether it computes anything, and whether not on a CPU."""
         path, _, overload = self._name.partition(".")
         space, _, base = path.partition("::")
         operator = getattr(getattr(self._torch.ops, space), base)  # now: it may have been registered after this
@@ -157,7 +157,7 @@ class OneThread:
 
 
 def _counts(torch: Any) -> tuple[Function, Function]:
-    """The functions of the libraries that PyTorch computes with; PyTorch's own is for all threads at once."""
+    """Return the functions of the libraries that PyTorch computes with; PyTorch's own is for all threads at once."""
     import ctypes
 
     def find(name: str) -> Any:
@@ -215,7 +215,7 @@ def _mode(torch: Any) -> DeterministicMode:
 
 
 def torch_operator_compiled(module: Any, value: str, tell: Tell) -> None:
-    """Have Inductor call the operator instead of writing atomic additions for it."""
+    """Make Inductor call the operator instead of writing atomic additions for it."""
     torch = sys.modules["torch"]
     _check(torch)
     base = _family(value.partition("::")[2].partition(".")[0])[0]

@@ -44,7 +44,7 @@ class RowFile:
         self.head = len(self.header())
 
     def header(self) -> bytes:
-        """The header of the .npy format, version 1; as long for any number of rows."""
+        """Return the header of the .npy format, version 1; as long for any number of rows."""
         shape = ", ".join([str(self.count).rjust(_DIGITS), *map(str, self._row)])
         text = f"{{'descr': '{self._descr}', 'fortran_order': False, 'shape': ({shape},), }}"
         size = max(HEAD, -(-(len(text) + 11) // 64) * 64)
@@ -90,7 +90,7 @@ class Files:
         return True
 
     def _create(self, rows: Rows) -> RowFile | None:
-        """A new file, named by the process and a number; another process of the same name has its own."""
+        """Return a new file, named by the process and a number; another process of the same name has its own."""
         try:
             os.mkdir(self._directory, 0o700)
         except OSError:  # it is there, or this process may not: then it is made by who opens the file for it

@@ -56,7 +56,7 @@ class RowBuffer:
             self.place = None
 
     def facts(self) -> dict[str, object]:
-        """What a line holds of it."""
+        """Return what a line holds of it."""
         dtype, row = self.type
         facts: dict[str, object] = {"dtype": dtype, "shape": [self._count, *row], "digest": self.digest}
         if self.place is not None:
@@ -88,7 +88,7 @@ class Tally:
         return {column.digest: column.place for column in self._columns.values() if column.place is not None}
 
     def fits(self, *sides: Rows | None) -> bool:
-        """Whether these are of the types of the others."""
+        """Return whether these are of the types of the others."""
         types = [column.type for column in self._columns.values()]
         return not types or types == [(rows.dtype, rows.shape[1:]) for rows in sides if rows is not None]
 
@@ -113,7 +113,7 @@ class Tally:
                 self._score, self._problem = None, str(error)
 
     def facts(self) -> dict[str, object]:
-        """What its line holds."""
+        """Return what its line holds."""
         facts: dict[str, object] = {"calls": self.calls}
         if self._judgement is not None:
             facts.update({"task": self._judgement.task, "form": self._judgement.form, "why": self._judgement.why})
@@ -232,7 +232,7 @@ class PredictionLog:
         classes: Any = None,
         room: list[int] | None = None,
     ) -> Tally:
-        """A line to be, whose rows go into files of this name, as far as the room is enough that it shares."""
+        """Return a line to be, whose rows go into files of this name, as far as the room is enough that it shares."""
         return Tally(task, hint, classes, lambda side, rows: self._append(f"{name}/{side}", rows, room))
 
     def write(self, name: str, tally: Tally) -> None:
@@ -316,7 +316,7 @@ class Pieces:
         self._evaluation.end_pieces(self, ())
 
     def tally_of(self, sides: tuple[Rows, Rows | None]) -> Tally | None:
-        """The line that rows of such types belong to; None where there are too many."""
+        """Return the line that rows of such types belong to; None where there are too many."""
         kind = tuple((rows.dtype, *rows.shape[1:]) for rows in sides if rows is not None)
         if kind not in self._tallies and len(self._tallies) < MAX_TYPES:
             self._tallies[kind] = self._evaluation.tally(self._stream, hint=self.hint, room=self._room)
@@ -329,7 +329,7 @@ class Pieces:
 
 
 def _joined(batches: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """The batches in their order, those of one type as one, so that the work is not done for each."""
+    """Return the batches in their order, those of one type as one, so that the work is not done for each."""
     groups: dict[tuple[object, ...], list[tuple[Any, Any]]] = {}
     for batch in batches:
         pair = _array(batch[0]), None if batch[1] is None else _array(batch[1])

@@ -55,11 +55,11 @@ class Rows:
         return None if isinstance(self._values, list) else self._values
 
     def flat(self) -> list[Any]:
-        """The values as Python's, one after the other."""
+        """Return the values as Python's, one after the other."""
         return self._values if isinstance(self._values, list) else self._values.reshape(-1).tolist()
 
     def all_in(self, allowed: Callable[[Any], Any]) -> bool:
-        """Whether a test, which may be asked of a number as of an array of NumPy, holds for every value."""
+        """Return whether a test, which may be asked of a number as of an array of NumPy, holds for every value."""
         if self.array is not None:
             numpy: Any = sys.modules["numpy"]
             with numpy.errstate(all="ignore"):
@@ -76,7 +76,7 @@ class Rows:
         return [_largest(flat[start : start + width]) for start in range(0, len(flat), width)]
 
     def with_last(self, axis: int) -> Rows:
-        """The same with this dimension moved to the end."""
+        """Return the same with this dimension moved to the end."""
         if self.array is None:
             return self
         numpy: Any = sys.modules["numpy"]
@@ -91,7 +91,7 @@ def _largest(row: list[Any]) -> int:
 
 
 def rows_of(value: Any) -> Rows:
-    """The rows of an array, a tensor, a list, or a frame; raises TypeError or ValueError for what has none."""
+    """Return the rows of an array, a tensor, a list, or a frame; raises TypeError or ValueError for what has none."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return _of_list(value.tolist() if hasattr(value, "tolist") else value)
@@ -105,7 +105,7 @@ def rows_of(value: Any) -> Rows:
 
 
 def _of_torch(numpy: Any, tensor: Any) -> Rows:
-    """A tensor of PyTorch; NumPy does not know its narrow types, whose bits go as integers."""
+    """Return a tensor of PyTorch; NumPy does not know its narrow types, whose bits go as integers."""
     tensor = tensor.cpu()
     name = str(tensor.dtype).rpartition(".")[2]
     if name == "bfloat16" or name.startswith("float8"):

@@ -43,7 +43,7 @@ class TaskJudgment:
 
 
 def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> TaskJudgment:
-    """The task that the script asked for, or that the framework knows, or else that the values look like."""
+    """Return the task that the script asked for, or that the framework knows, or else that the values look like."""
     for task, why in ((asked, "given"), (hint, "framework")):
         if task is not None:
             form = VALUES if task == REGRESSION else _form(pred, truth)
@@ -66,7 +66,7 @@ def _is_regression(pred: Rows, truth: Rows | None) -> bool:
 
 
 def _form(pred: Rows, truth: Rows | None) -> str:
-    """How a classification's predictions are to be read."""
+    """Return how a classification's predictions are to be read."""
     if pred.kind == FLOAT:
         if pred.columns > 1:
             binary = truth is not None and truth.shape == pred.shape and not is_one_hot(truth)
@@ -86,7 +86,7 @@ def _form_of_column(pred: Rows, truth: Rows | None) -> str:
 
 
 def is_one_hot(rows: Rows) -> bool:
-    """Whether each row is a 1 among zeros."""
+    """Return whether each row is a 1 among zeros."""
     if len(rows.shape) != 2 or rows.columns < 2 or not is_binary(rows):
         return False
     flat, width = rows.flat(), rows.columns
@@ -94,7 +94,7 @@ def is_one_hot(rows: Rows) -> bool:
 
 
 def is_binary(rows: Rows) -> bool:
-    """Whether there are no other values than 0 and 1."""
+    """Return whether there are no other values than 0 and 1."""
     return rows.kind in (BOOL, INTEGER, FLOAT) and rows.all_in(lambda value: (value == 0) | (value == 1))
 
 
@@ -169,7 +169,7 @@ class Accuracy:
 
 
 def _labels(rows: Rows) -> list[Any]:
-    """The labels that the values are; one that is no number equals no other, but is counted with its like."""
+    """Return the labels that the values are; one that is no number equals no other, but is counted with its like."""
     return rows.flat() if rows.kind != FLOAT else [value if value == value else "nan" for value in rows.flat()]
 
 

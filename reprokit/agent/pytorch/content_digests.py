@@ -39,36 +39,36 @@ class PytorchContents:
         self.salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
 
     def are_tensors(self, values: Any) -> bool:
-        """Whether these are tensors, and of no subclass."""
+        """Return whether these are tensors, and of no subclass."""
         return self._only.issuperset(map(type, values))
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is a tensor, of a subclass or not."""
+        """Return whether it is a tensor, of a subclass or not."""
         return isinstance(value, self._tensor)
 
     def is_simple(self, tensor: Any) -> bool:
-        """Whether its bytes lie here and in order."""
+        """Return whether its bytes lie here and in order."""
         return type(tensor) is self._tensor and lies_in_order(tensor)
 
     def simple_salt(self, tensor: Any) -> int | None:
-        """What stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
+        """Return what stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
         if len(self.salts) > MAX_SALTS:
             self.salts.clear()
         return self.salt(tensor) if self.is_simple(tensor) else None
 
     def salt(self, tensor: Any) -> int:
-        """What stands for its dtype and shape."""
+        """Return what stands for its dtype and shape."""
         return trail.salt(dtype_name(tensor), tensor.shape)
 
     def parameters(self, parameters: Sequence[Any]) -> int | None:
-        """The digest of a list of parameters, None where one of them cannot be read where it lies."""
+        """Return the digest of a list of parameters, None where one of them cannot be read where it lies."""
         if not all(is_plain(p) and p.layout is self._strided and p.is_cpu and p.is_contiguous() for p in parameters):
             return None
         each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in parameters]
         return self._library.of_list(each)
 
     def tensor(self, digest: int, tensor: Any) -> int:
-        """The digest so far, and what this tensor adds to it."""
+        """Return the digest so far, and what this tensor adds to it."""
         if self.is_simple(tensor):
             return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
         if is_nested(tensor):
@@ -107,7 +107,7 @@ class PytorchContents:
 
 
 def _are_atoms(values: Any) -> bool:
-    """Whether their text says all that there is."""
+    """Return whether their text says all that there is."""
     return not values or (type(values[0]) in _ATOMS and _ATOMS.issuperset(map(type, values)))
 
 
@@ -122,7 +122,7 @@ class FetchedTensors:
         self._changes = private_api.changes_each(tensors)
 
     def is_first(self, arguments: Sequence[Any]) -> bool:
-        """Whether the one argument is the first tensor, as it came: in most trainings it is."""
+        """Return whether the one argument is the first tensor, as it came: in most trainings it is."""
         tensors = self._tensors
         if len(arguments) != 1 or not tensors or arguments[0] is not tensors[0]:
             return False
@@ -195,7 +195,7 @@ class CallArguments:
             self._put(digest)
 
     def _digest(self, tensor: Any) -> int | None:
-        """What autograd knows the origin of is no input; what lies on a device would have to be waited for."""
+        """Return what autograd knows the origin of is no input; what lies on a device would have to be waited for."""
         is_plural = is_nested(tensor)
         if not ((is_plural or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
             return None
@@ -207,7 +207,7 @@ class CallArguments:
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    """What a container, or an object of the user's, holds; by no code of its class."""
+    """Return what a container, or an object of the user's, holds; by no code of its class."""
     if isinstance(value, dict):
         return list(dict.values(value))
     if isinstance(value, list):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
-    """The parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
+    """Yield the parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
     for owner in kind.__mro__:
         if not own_step(owner) or owner is object:
             continue
@@ -104,7 +104,7 @@ class DecisionHooks:
         return compile_
 
     def _told_of(self, compiled: Function, owner: Any) -> Function:
-        """A compiled function: an optimizer's step may be in it, which no hook sees."""
+        """Return a compiled function: an optimizer's step may be in it, which no hook sees."""
         inside, is_compiling = self._thread, self._hooks.is_compiling
 
         @functools.wraps(compiled)

@@ -45,7 +45,7 @@ def mixed(words: Any, multipliers: tuple[int, int]) -> Any:
 
 
 def _words(torch: Any, tensor: Any) -> Any:
-    """The tensor's bytes as integers of 64 bits, zeros behind the last one."""
+    """Return the tensor's bytes as integers of 64 bits, zeros behind the last one."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -59,7 +59,7 @@ def _words(torch: Any, tensor: Any) -> Any:
 
 
 def digest(torch: Any, tensor: Any, salted: int) -> Any:
-    """The digest of a tensor as a tensor of int64 on its device."""
+    """Return the digest of a tensor as a tensor of int64 on its device."""
     words = _words(torch, tensor)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for begin in range(0, words.numel(), BLOCK):
@@ -78,7 +78,7 @@ class Operations:
         self._torch = torch
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
-        """Those of the tensors of one device, 0 for None."""
+        """Return those of the tensors of one device, 0 for None."""
         torch, device = self._torch, next(tensor.device for tensor in tensors if tensor is not None)
         none = torch.zeros((), dtype=torch.int64, device=device)
         found = [none if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
@@ -89,7 +89,7 @@ class Operations:
 
 
 def sources() -> tuple[bytes, bytes]:
-    """The kernel and the header that it includes."""
+    """Return the kernel and the header that it includes."""
     found = []
     for name in ("kernel.cu", "digest.h"):
         with open(os.path.join(_SHIM, name), "rb") as file:
@@ -103,7 +103,7 @@ def _check(what: str, status: int) -> None:
 
 
 def compiled(nvrtc: Any, architecture: str) -> bytes:
-    """The kernel as code of an architecture (sm_90), by the library that PyTorch brings; needs no GPU."""
+    """Return the kernel as code of an architecture (sm_90), by the library that PyTorch brings; needs no GPU."""
     kernel, header = sources()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     headers, names = (ctypes.c_char_p * 1)(header), (ctypes.c_char_p * 1)(b"digest.h")
@@ -120,7 +120,7 @@ def compiled(nvrtc: Any, architecture: str) -> bytes:
 
 
 def load_nvrtc(torch: Any) -> Any:
-    """The library, from where PyTorch's wheels have it, or from the system."""
+    """Return the library, from where PyTorch's wheels have it, or from the system."""
     major = torch.version.cuda.partition(".")[0]
     beside = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
     name = f"libnvrtc.so.{major}"
@@ -168,7 +168,7 @@ class Kernel:
             raise RuntimeError("the kernel does not come to what it should")
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
-        """Those of the tensors of this device, 0 for None."""
+        """Return those of the tensors of this device, 0 for None."""
         torch = self._torch
         tensors = [tensor if tensor is None else tensor.detach().contiguous() for tensor in tensors]
         sizes = [0 if tensor is None else tensor.nbytes for tensor in tensors]
@@ -240,7 +240,7 @@ class Devices:
         return found
 
     def is_due(self, device: Any, step: int) -> bool:
-        """Whether a step's gradients and parameters are digested."""
+        """Return whether a step's gradients and parameters are digested."""
         return step % int(self._digester(device).each) == 0
 
     def begin(self, handle: int, step: int, device: Any, tensors: list[Any], losses: list[Any]) -> None:
@@ -258,7 +258,7 @@ class Devices:
         return here.copy_(tensor.detach(), non_blocking=True)
 
     def arrived(self, all_of_them: bool = False) -> Iterator[Late]:
-        """Those that are here; one is waited for where too many are on their way."""
+        """Yield those that are here; one is waited for where too many are on their way."""
         while self._late:
             late = self._late[0]
             if all_of_them or len(self._late) > MAX_LATE:

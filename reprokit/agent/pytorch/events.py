@@ -247,7 +247,7 @@ class EventHooks:
         return step_hook
 
     def update_due(self, due: UpdateDue) -> str | None:
-        """An optimizer is about to update: whether it must not."""
+        """Return an optimizer is about to update: whether it must not."""
         events = self.events
         if events.tensors_change:
             tell(events.tensors_change, TensorsChange())
@@ -401,7 +401,7 @@ class EventHooks:
         return fetch
 
     def _given(self, original: Function, iterator: Any) -> Any:
-        """The batch of a loader, or what a handler has in its place."""
+        """Return the batch of a loader, or what a handler has in its place."""
         due = BatchDue(iterator)
         tell(self.events.batch_due, due)
         own = original(iterator) if due.replace is None or due.wants_own else None
@@ -412,12 +412,12 @@ class EventHooks:
 
 
 def tracing_test(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether torch.compile is tracing; what it traces must not reach our records."""
+    """Return a function that tells whether torch.compile is tracing; what it traces must not reach our records."""
     return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 def own_code() -> Iterator[CodeType]:
-    """The code of every function of the agent."""
+    """Yield the code of every function of the agent."""
     package = __name__.partition(".")[0]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == package:

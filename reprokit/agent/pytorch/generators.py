@@ -38,7 +38,7 @@ class DefaultGenerator:
         self.known = now, seen, seen_size, self._address, self.size, self.salt, self._copy
 
     def state(self) -> int:
-        """Where a copy of the state lies as it is now."""
+        """Return where a copy of the state lies as it is now."""
         if self._now is None or self._now.raw != self._seen.raw:
             self._copy()
         return self._address

@@ -84,12 +84,12 @@ SEEN: Mapping[str, str] = {
 
 
 def without_overrides(torch: Any) -> Any:
-    """A context in which subclasses of tensors, and modes, do not see what is called."""
+    """Return a context in which subclasses of tensors, and modes, do not see what is called."""
     return torch._C.DisableTorchFunction()
 
 
 def is_in_engine(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether this thread is inside of a backward pass."""
+    """Return a function that tells whether this thread is inside of a backward pass."""
     task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
     return (lambda: False) if task is None else lambda: task() != -1
 
@@ -101,23 +101,23 @@ def is_in_engine_or_traced(torch: Any) -> Callable[[], bool]:
 
 
 def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
-    """Whether a transform of functorch stands between this tensor and its numbers."""
+    """Return whether a transform of functorch stands between this tensor and its numbers."""
     functorch = getattr(torch._C, "_functorch", None)
     return functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def changes(tensor: Any) -> int:
-    """How often the tensor was changed in place."""
+    """Return how often the tensor was changed in place."""
     return tensor._version  # type: ignore[no-any-return]
 
 
 def changes_each(tensors: Sequence[Any]) -> list[int]:
-    """How often each of these was."""
+    """Return how often each of these was."""
     return [tensor._version for tensor in tensors]
 
 
 def changes_of(tensors: list[Any]) -> int:
-    """How often all of these were."""
+    """Return how often all of these were."""
     return sum([tensor._version for tensor in tensors])
 
 
@@ -135,7 +135,7 @@ def sparse_parts(tensor: Any) -> dict[str, Any]:
 
 
 def stored_values(tensor: Any) -> Any:
-    """The values of a tensor of any layout that are in memory."""
+    """Return the values of a tensor of any layout that are in memory."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
         return tensor._values()
@@ -143,7 +143,7 @@ def stored_values(tensor: Any) -> Any:
 
 
 def storage(tensor: Any) -> int:
-    """What stands for the memory of a tensor's values."""
+    """Return what stands for the memory of a tensor's values."""
     return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
@@ -162,32 +162,32 @@ def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:
 
 
 def ranks_store(distributed: Any) -> Any:
-    """What the ranks of a training know each other by."""
+    """Return what the ranks of a training know each other by."""
     return distributed.distributed_c10d._get_default_store()
 
 
 def address(generator: Any) -> int:
-    """Where the object behind a generator lies."""
+    """Return where the object behind a generator lies."""
     return generator._cdata  # type: ignore[no-any-return]
 
 
 def uses_cuda(torch: Any) -> bool:
-    """Whether this process has begun to use a GPU."""
+    """Return whether this process has begun to use a GPU."""
     return torch.cuda._initialized  # type: ignore[no-any-return]
 
 
 def containers(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The parameters, buffers and children that the module itself has."""
+    """Return the parameters, buffers and children that the module itself has."""
     return module._parameters, module._buffers, module._modules
 
 
 def is_module(value: Any) -> bool:
-    """Whether it is a module that was initialized."""
+    """Return whether it is a module that was initialized."""
     return "_modules" in vars(value)
 
 
 def loader_iterator(module: Any) -> type:
-    """The class of the iterators of DataLoaders."""
+    """Return the class of the iterators of DataLoaders."""
     return module._BaseDataLoaderIter  # type: ignore[no-any-return]
 
 
@@ -220,64 +220,64 @@ def next_indices(iterator: Any) -> Any:
 
 
 def is_scaler_enabled(scaler: Any) -> bool:
-    """Whether a GradScaler does anything."""
+    """Return whether a GradScaler does anything."""
     return getattr(scaler, "_enabled", True)
 
 
 def skips_by_itself(optimizer: Any) -> bool:
-    """Whether a fused optimizer looks for overflows on the device, and its scaler always calls it."""
+    """Return whether a fused optimizer looks for overflows on the device, and its scaler always calls it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def has_children(value: Any) -> bool:
-    """Whether it is a module, or looks like one."""
+    """Return whether it is a module, or looks like one."""
     return hasattr(value, "_modules")
 
 
 def schedule_classes(module: Any) -> list[type]:
-    """The classes of schedules of learning rates that call no other's initializer."""
+    """Return the classes of schedules of learning rates that call no other's initializer."""
     names = "LRScheduler", "_LRScheduler", "ReduceLROnPlateau"
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
 def push_function_mode(torch: Any, mode: Any) -> None:
-    """Have a mode see all calls of PyTorch's functions, to the end."""
+    """Let a mode see all calls of PyTorch's functions, to the end."""
     torch.overrides._push_mode(mode)
 
 
 def old_step_hook() -> str:
-    """The method by which PyTorch before 2.0 wraps the step of each optimizer's class."""
+    """Return the method by which PyTorch before 2.0 wraps the step of each optimizer's class."""
     return "_hook_for_profile"
 
 
 def never_compile(module: Any, code: Any) -> None:
-    """Have dynamo (torch._dynamo.eval_frame) leave this code as it is."""
+    """Tell dynamo (torch._dynamo.eval_frame) to leave this code as it is."""
     module.skip_code(code)
 
 
 def schema(operator: Any) -> Any:
-    """The declaration of an operator; None of one of higher order."""
+    """Return the declaration of an operator; None of one of higher order."""
     return getattr(operator, "_schema", None)
 
 
 def operator_name(operator: Any) -> str:
-    """The name of an operator, or of a packet of its overloads, such as aten::add."""
+    """Return the name of an operator, or of a packet of its overloads, such as aten::add."""
     found = schema(operator)
     return str(found.name if found is not None else getattr(operator, "_qualified_op_name", ""))
 
 
 def operator_names(torch: Any) -> set[str]:
-    """The names of all operators, with their overloads."""
+    """Return the names of all operators, with their overloads."""
     return set(torch._C._dispatch_get_all_op_names())
 
 
 def has_kernel(torch: Any, name: str, key: str) -> bool:
-    """Whether this operator has a kernel of its own for this dispatch key."""
+    """Return whether this operator has a kernel of its own for this dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)  # type: ignore[no-any-return]
 
 
 def is_overridden(torch: Any, name: str, key: str) -> bool:
-    """Whether a library of Python's side has overridden the operator for this key."""
+    """Return whether a library of Python's side has overridden the operator for this key."""
     return f"{name.replace('::', '/')}/{key}" in getattr(torch.library, "_impls", ())
 
 
@@ -287,17 +287,17 @@ def remove_library(library: Any) -> None:
 
 
 def can_redispatch(torch: Any) -> bool:
-    """Whether an operator that is overridden can be called from within (PyTorch 2.4)."""
+    """Return whether an operator that is overridden can be called from within (PyTorch 2.4)."""
     return hasattr(torch._ops.OpOverload, "redispatch")
 
 
 def bits_of_keys(torch: Any) -> Callable[[Any], object]:
-    """A function that gives what stands for a set of dispatch keys in a dict."""
+    """Return a function that gives what stands for a set of dispatch keys in a dict."""
     return getattr(torch._C.DispatchKeySet, "raw_repr", torch._C._dispatch_keyset_to_string)  # type: ignore[no-any-return]
 
 
 def keys_below(torch: Any, keyset: Any) -> tuple[Any, bool, bool]:
-    """The keys that come after BackendSelect's; whether what they lead to computes, and whether not on a CPU."""
+    """Return the keys that come after BackendSelect's; whether what they lead to computes, and whether not on a CPU."""
     keys = torch._C.DispatchKey
     below = keyset & torch._C._dispatch_keyset_full_after(keys.BackendSelect)
     device = below.highestPriorityTypeId()
@@ -305,7 +305,7 @@ def keys_below(torch: Any, keyset: Any) -> tuple[Any, bool, bool]:
 
 
 def deterministic_mode(torch: Any) -> tuple[bool, bool, bool]:
-    """Whether it is on, whether it only warns, and whether uninitialized memory is filled."""
+    """Return whether it is on, whether it only warns, and whether uninitialized memory is filled."""
     core = torch._C
     fill = getattr(core, "_get_deterministic_fill_uninitialized_memory", lambda: False)()
     return core._get_deterministic_algorithms(), core._get_deterministic_algorithms_warn_only(), fill
@@ -320,17 +320,17 @@ def set_deterministic_mode(torch: Any, is_on: bool, warn_only: bool, fill: bool 
 
 
 def set_thread_count(torch: Any) -> Callable[[int], object]:
-    """What torch.set_num_threads calls."""
+    """Return what torch.set_num_threads calls."""
     return torch._C.set_num_threads  # type: ignore[no-any-return]
 
 
 def cudnn_setter(torch: Any, name: str) -> tuple[Any, str]:
-    """Where the setter of one of cuDNN's switches stands."""
+    """Return where the setter of one of cuDNN's switches stands."""
     return torch._C, "_set_cudnn_" + name
 
 
 def tf32_setters(torch: Any) -> dict[str, tuple[Any, str]]:
-    """Where the setters stand that allow TF32, by the names of the settings."""
+    """Return where the setters stand that allow TF32, by the names of the settings."""
     return {
         "torch.backends.cuda.matmul.allow_tf32": (torch._C, "_set_cublas_allow_tf32"),
         "torch.backends.cudnn.allow_tf32": (torch._C, "_set_cudnn_allow_tf32"),
@@ -347,22 +347,22 @@ READ_SETTINGS = {
 
 
 def disable_graph_cache(torch: Any) -> None:
-    """Have Inductor compile each graph anew."""
+    """Make Inductor compile each graph anew."""
     torch._inductor.config.fx_graph_cache = False
 
 
 def sees_operators(torch: Any) -> bool:
-    """Whether a mode can be told of each operator (PyTorch 2.0)."""
+    """Return whether a mode can be told of each operator (PyTorch 2.0)."""
     return hasattr(torch._C, "_len_torch_dispatch_stack") and hasattr(torch._C, "_get_dispatch_stack_at")
 
 
 def count_modes(torch: Any) -> Callable[[], int]:
-    """A function that tells how many dispatch modes this thread has on."""
+    """Return a function that tells how many dispatch modes this thread has on."""
     return torch._C._len_torch_dispatch_stack  # type: ignore[no-any-return]
 
 
 def mode_class(torch: Any) -> type:
-    """The class of dispatch modes."""
+    """Return the class of dispatch modes."""
     return torch.utils._python_dispatch.TorchDispatchMode  # type: ignore[no-any-return]
 
 
@@ -390,33 +390,33 @@ def own_classes(torch: Any) -> Callable[[Any], tuple[list[Any], bool]]:
 
 
 def next_node(torch: Any) -> Callable[[], int]:
-    """A function that gives the number of the graph's next node on this thread."""
+    """Return a function that gives the number of the graph's next node on this thread."""
     return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
 
 
 def node_number(node: Any) -> int:
-    """The number that a node of the graph got from that function."""
+    """Return the number that a node of the graph got from that function."""
     return node._sequence_nr()  # type: ignore[no-any-return]
 
 
 def tells_nodes(torch: Any) -> bool:
-    """Whether it is known which node of the graph is being executed (PyTorch 2.1)."""
+    """Return whether it is known which node of the graph is being executed (PyTorch 2.1)."""
     return hasattr(torch._C, "_current_autograd_node")
 
 
 def current_node(torch: Any) -> Callable[[], Any]:
-    """A function that gives the node of the graph that is being executed, or None."""
+    """Return a function that gives the node of the graph that is being executed, or None."""
     return getattr(torch._C, "_current_autograd_node", None) or (lambda: None)
 
 
 def loader_fetchers() -> list[Any]:
-    """The classes by which a loader, or its worker, gets a batch."""
+    """Return the classes by which a loader, or its worker, gets a batch."""
     module = sys.modules.get("torch.utils.data._utils.fetch")
     found = [getattr(module, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
     return [one for one in found if one is not None]
 
 
 def start_method(loader: Any) -> str | None:
-    """How a loader starts its workers, where that was chosen."""
+    """Return how a loader starts its workers, where that was chosen."""
     method = getattr(getattr(loader, "multiprocessing_context", None), "_name", None)
     return method if isinstance(method, str) else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def size_of(tensor: Any) -> int:
-    """The bytes of a tensor; PyTorch before 2.0 has no nbytes."""
+    """Return the bytes of a tensor; PyTorch before 2.0 has no nbytes."""
     return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
 
 
@@ -55,11 +55,11 @@ class TrackedTensors:
         ]
 
     def are(self, parameters: list[Any]) -> bool:
-        """Whether these are the parameters."""
+        """Return whether these are the parameters."""
         return len(parameters) == len(self.parameters) and all(map(is_, parameters, self.parameters))
 
     def lie_still(self, parameters: list[Any]) -> bool:
-        """Whether the parameters lie where the last step left them, and as large as they were."""
+        """Return whether the parameters lie where the last step left them, and as large as they were."""
         return (
             self._whole
             and self.are(parameters)
@@ -135,7 +135,7 @@ class TrackedTensors:
         return bool(self._watched)
 
     def _count(self) -> tuple[int, int]:
-        """What changes in place raise."""
+        """Return what changes in place raise."""
         return self._changes([tensor for tensor in self.held if tensor is not None]), self._changes(self._watched)
 
     def let_go(self) -> int:

@@ -50,7 +50,7 @@ class Modules:
             references[key] = weakref.ref(module, lambda _: references.pop(key, None))
 
     def owners(self, parameters: list[Any], module_class: type) -> list[Any]:
-        """The outermost modules that hold any of the parameters; wrappers stand for what they wrap."""
+        """Return the outermost modules that hold any of the parameters; wrappers stand for what they wrap."""
         wanted = {id(parameter) for parameter in parameters}
         roots = self._roots(wanted)
         held = {id(tensor) for root in roots for _, tensor in named_tensors(parts_of(root))}
@@ -86,7 +86,7 @@ def _without_graphs(roots: list[Any], held: dict[int, set[int]]) -> list[Any]:
 
 
 def unwrapped(module: Any) -> Any:
-    """What a wrapper of one module wraps."""
+    """Return what a wrapper of one module wraps."""
     while type(module).__name__ in _WRAPPERS and len(private_api.containers(module)[2]) == 1:
         (module,) = private_api.containers(module)[2].values()
     return module
@@ -104,7 +104,7 @@ def module_name(models: Iterable[Any], wanted: Any) -> str:
 
 
 def has_parameters(module: Any) -> bool:
-    """Whether the module or one below it has a parameter."""
+    """Return whether the module or one below it has a parameter."""
     parameters, _, children = private_api.containers(module)
     if any(parameter is not None for parameter in parameters.values()):
         return True
@@ -122,7 +122,7 @@ def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list
 
 
 def named_tensors(parts: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Every parameter and buffer under each of its names."""
+    """Yield every parameter and buffer under each of its names."""
     for prefix, parameters, buffers in parts:
         for container in (parameters, buffers):
             for name, tensor in container.items():
@@ -200,7 +200,7 @@ class OptimizerRecord:
                 self._names.setdefault(id(tensor), prefix + name)
 
     def parameter_names(self) -> Iterator[str]:
-        """A name for each of parameters()."""
+        """Yield a name for each of parameters()."""
         for number, group in enumerate(self._groups):
             for position, parameter in enumerate(group["params"]):
                 yield self._names.get(id(parameter)) or f"param_groups.{number}.params.{position}"
@@ -222,7 +222,7 @@ class OptimizerRecord:
 
 
 def _entries(name: str, value: Any) -> Iterator[Tensor]:
-    """The tensors in a value of any nesting; other things in it by their text, where it repeats."""
+    """Yield the tensors in a value of any nesting; other things in it by their text, where it repeats."""
     if is_tensor(value):
         yield entry(name, value)
     elif isinstance(value, dict):
@@ -258,7 +258,7 @@ class Records:
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
 
     def current(self, thread: str) -> Iterator[ModelRecord | OptimizerRecord]:
-        """Those of a thread that take part in its training, as they are now."""
+        """Yield those of a thread that take part in its training, as they are now."""
         for model in list(self._models.values()):
             if model.thread == thread:
                 model.refresh()
@@ -270,18 +270,18 @@ class Records:
                 yield optimizer
 
     def made(self, optimizer: Any) -> OptimizerRecord:
-        """An optimizer is there, be it a copy, which was not initialized."""
+        """Return an optimizer is there, be it a copy, which was not initialized."""
         record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_dies, id(optimizer), record).atexit = False
         return record
 
     def of(self, optimizer: Any) -> OptimizerRecord:
-        """The record of an optimizer."""
+        """Return the record of an optimizer."""
         return self._optimizers.get(id(optimizer)) or self.made(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
-        """An optimizer has stepped."""
+        """Return an optimizer has stepped."""
         record = self._optimizers.get(id(optimizer)) or self.made(optimizer)
         record.stepped(optimizer)
         if not record.name:

@@ -28,7 +28,7 @@ def dtype_name(tensor: Any) -> str:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is one of PyTorch's. Its class is asked: what is no tensor may have any name, or fail at it.
+    """Return whether it is one of PyTorch's. Its class is asked: what is no tensor may have any name, or fail at it.
 
     Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``.
     """
@@ -36,7 +36,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether the tensor has a shape and values of its own to read, unlike nested ones and those of tracers."""
+    """Return whether the tensor has a shape and values of its own to read, unlike nested ones and those of tracers."""
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local") or not isinstance(tensor, torch.Tensor):
@@ -48,7 +48,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def numbers(tensor: Any) -> Any:
-    """The values of any tensor in a type that can be computed with: complex numbers by their size."""
+    """Return the values of any tensor in a type that can be computed with: complex numbers by their size."""
     torch, tensor = sys.modules["torch"], tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = private_api.sparse_parts(tensor)["values"] if tensor.layout is torch.sparse_coo else tensor.values()
@@ -62,7 +62,7 @@ def numbers(tensor: Any) -> Any:
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether a tensor holds no infinity and no NaN, or nothing that could be one."""
+    """Return whether a tensor holds no infinity and no NaN, or nothing that could be one."""
     torch = sys.modules["torch"]
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return True
@@ -72,7 +72,7 @@ def is_finite(tensor: Any) -> bool:
 
 
 def is_nested(tensor: Any) -> bool:
-    """Whether it is several tensors of other sizes, which have no shape together."""
+    """Return whether it is several tensors of other sizes, which have no shape together."""
     return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none
 
 
@@ -82,7 +82,7 @@ def number(tensor: Any) -> tuple[str, Any] | None:
 
 
 def later(tensor: Any) -> Any:
-    """A copy where it lies; None while a CUDA graph is being recorded, into which nothing of ours may get."""
+    """Return a copy where it lies; None while a CUDA graph is being recorded, into which nothing of ours may get."""
     capturing = getattr(sys.modules["torch"].cuda, "is_current_stream_capturing", None)
     if tensor.device.type == "cuda" and capturing is not None and capturing():
         return None
@@ -93,7 +93,7 @@ _described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype
 
 
 def entry(name: str, tensor: Any) -> Tensor:
-    """What metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
+    """Return what metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
     torch: Any = sys.modules["torch"]
     if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.numel() and lies_in_order(tensor):
         return _simple_entry(name, tensor)
@@ -101,7 +101,7 @@ def entry(name: str, tensor: Any) -> Tensor:
 
 
 def lies_in_order(tensor: Any) -> bool:
-    """Whether the bytes of a tensor of no subclass lie here, as they are meant."""
+    """Return whether the bytes of a tensor of no subclass lie here, as they are meant."""
     torch = sys.modules["torch"]
     return (
         tensor.layout is torch.strided
@@ -141,7 +141,7 @@ def _any_entry(name: str, tensor: Any) -> Tensor:
 
 
 def components_of(tensor: Any) -> dict[str, Any]:
-    """The plain tensors that a sparse or quantised tensor is made of."""
+    """Return the plain tensors that a sparse or quantised tensor is made of."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
         return private_api.sparse_parts(tensor)
@@ -165,7 +165,7 @@ def _quantisation(tensor: Any) -> dict[str, Any]:
 
 
 def _bytes(tensor: Any) -> Any:
-    """The tensor's bytes in C order, without a copy where they lie so in memory."""
+    """Return the tensor's bytes in C order, without a copy where they lie so in memory."""
     tensor = tensor.detach()
     if str(tensor.layout) != "torch.strided":
         tensor = tensor.to_dense()

@@ -299,7 +299,7 @@ class StepTrail:
             kept.found = same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
 
     def _generators(self) -> dict[str, int]:
-        """The digests of the random states as they are now."""
+        """Return the digests of the random states as they are now."""
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
         others = self._device_generators()
@@ -308,7 +308,7 @@ class StepTrail:
         return {"torch": library.mix(torch + others) if others else torch, **words}
 
     def _device_generators(self) -> int:
-        """The digest of the states of the generators of devices, 0 where none is in use."""
+        """Return the digest of the states of the generators of devices, 0 where none is in use."""
         if not private_api.uses_cuda(self._torch):
             return 0
         return self._library.of_list(generators.of_devices(self._torch))
@@ -368,7 +368,7 @@ class StepTrail:
         self._take_in(devices.arrived())
 
     def _digesters(self) -> Devices:
-        """What digests on GPUs."""
+        """Return what digests on GPUs."""
         if self._devices is None:
             from .devices import Devices
 
@@ -421,7 +421,7 @@ class StepTrail:
     def _write_one_by_one(
         self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, more: tuple[int, ...]
     ) -> int:
-        """The same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
+        """Return the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
         if parameters is not None:
             series.whole = series.tensors.point(parameters)
             series.counted = self._changes(parameters)

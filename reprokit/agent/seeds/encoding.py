@@ -21,7 +21,7 @@ class NotExact(Exception):
 
 
 def encode(value: object) -> Any:
-    """The value as JSON; raises NotExact for anything but plain numbers, texts, bytes and lists of them."""
+    """Return the value as JSON; raises NotExact for anything but plain numbers, texts, bytes and lists of them."""
     return _encode(value, _Room())
 
 
@@ -94,7 +94,7 @@ def _encode_numpy(value: Any, room: _Room) -> Any:
 
 
 def decode(content: Any, depth: int = 0) -> Any:
-    """The value that such JSON stands for; raises an error where it stands for none."""
+    """Return the value that such JSON stands for; raises an error where it stands for none."""
     if content is None or isinstance(content, (bool, int, str)):
         return content
     if depth > MAX_DEPTH:

@@ -72,7 +72,7 @@ class Ledger:
         self._thread.inside = False
 
     def seed(self, call: str, asked: Any, caller: FrameType | None, text: Text | None = None) -> Any:
-        """The value to seed with: the one asked for, or in a replay the one that was recorded."""
+        """Return the value to seed with: the one asked for, or in a replay the one that was recorded."""
         if asked is None or self._thread.inside or caller is None:
             return asked
         try:
@@ -105,7 +105,7 @@ class Ledger:
         return asked if number >= MAX_LINES else self._note(place, number, asked, text, bool(installed_package(file)))
 
     def _name(self, file: str) -> str:
-        """The file's name without its directory; of a library the path below where libraries lie."""
+        """Return the file's name without its directory; of a library the path below where libraries lie."""
         name = file
         for part in (*INSTALLED, "/"):
             if part in file:
@@ -155,7 +155,7 @@ class Ledger:
 def seeding(
     ledger: Ledger, call: str, original: Callable[..., Any], keyword: str = "seed", depth: int = 1
 ) -> Callable[..., Any]:
-    """A function whose first argument is a seed: written down, and called with the value to be given."""
+    """Return a function whose first argument is a seed: written down, and called with the value to be given."""
 
     def seed(*arguments: Any, **keywords: Any) -> Any:
         asked = arguments[0] if arguments else keywords.get(keyword)
@@ -171,7 +171,7 @@ def seeding(
 
 
 def seeding_method(ledger: Ledger, call: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a method that takes a seed and nothing else."""
+    """Return the same for a method that takes a seed and nothing else."""
 
     def seed(owner: Any, *arguments: Any, **keywords: Any) -> Any:
         if len(arguments) == 1:
@@ -184,7 +184,7 @@ def seeding_method(ledger: Ledger, call: str, original: Callable[..., Any]) -> C
 
 
 def described(value: object) -> str:
-    """The value as text that repeats: an address in it would not."""
+    """Return the value as text that repeats: an address in it would not."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"<int of {value.bit_length()} bits>"
     if isinstance(value, (str, bytes, bytearray)):
@@ -194,7 +194,7 @@ def described(value: object) -> str:
 
 
 def _arguments(value: object, arguments: tuple[Any, ...], keywords: dict[str, Any], keyword: str) -> str:
-    """The arguments of a call as text, with this value for the seed."""
+    """Return the arguments of a call as text, with this value for the seed."""
     named = keywords if arguments else {**keywords, keyword: value}
     parts = [described(part) for part in ((value, *arguments[1:]) if arguments else ())]
     return ", ".join(parts + [f"{key}={described(named[key])}" for key in named])[:MAX_ARGUMENT]
@@ -222,7 +222,7 @@ def _origin(caller: FrameType) -> FrameType | None:
 
 
 def _is_script(frame: FrameType) -> bool:
-    """Whether it is neither a library nor an import that runs a library."""
+    """Return whether it is neither a library nor an import that runs a library."""
     file = frame.f_code.co_filename
     return not (installed_package(file) or file.startswith("<frozen") or _package(frame) in _FRAMEWORKS)
 
@@ -238,18 +238,18 @@ def _seen_through(caller: FrameType) -> FrameType:
 
 
 def _is_process_id(asked: Any) -> bool:
-    """Whether it is this process's: in a container another one of the recording may have had it."""
+    """Return whether it is this process's: in a container another one of the recording may have had it."""
     return type(asked) is int and asked == os.getpid()
 
 
 def _on_command_line(asked: Any) -> bool:
-    """Whether the user asks for this very seed: a replay may be given another command."""
+    """Return whether the user asks for this very seed: a replay may be given another command."""
     text = asked if isinstance(asked, str) else described(asked)
     return any(text == part or part.endswith("=" + text) for part in getattr(sys, "argv", ()))
 
 
 def _rebuilt(recorded: bytes, asked: Any) -> Any:
-    """The recorded value, where it is one of the same type: another might not be taken."""
+    """Return the recorded value, where it is one of the same type: another might not be taken."""
     import json
 
     value = decode(json.loads(recorded))
@@ -291,7 +291,7 @@ class JoblibTasks:
 
 
 def _taking(caller: FrameType, origin: FrameType) -> tuple[FrameType | None, bool]:
-    """Where a Parallel is taking a task, if the caller makes one, and whether the origin is within that."""
+    """Return where a Parallel is taking a task, if the caller makes one, and whether the origin is within that."""
     frame: FrameType | None = caller
     is_inside = False
     for _ in range(MAX_FRAMES):

@@ -27,7 +27,7 @@ class RecordedSeeds:
         self._absent = False
 
     def value(self, start: str) -> bytes | None:
-        """What stands behind this beginning of a line, up to its closing bracket."""
+        """Return what stands behind this beginning of a line, up to its closing bracket."""
         needle = b"\n" + start.encode()
         for number, block in self._blocks():
             found = block.find(needle)
@@ -38,12 +38,12 @@ class RecordedSeeds:
         return None
 
     def holds(self, end: str) -> bool:
-        """Whether a line ends so."""
+        """Return whether a line ends so."""
         needle = end.encode() + b"]\n"
         return any(needle in block for _, block in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """The file from the last line found on, then from its beginning; each block with the next one's start."""
+        """Yield the file from the last line found on, then from its beginning; each block with the next one's start."""
         if self._absent:
             return
         try:

@@ -55,7 +55,7 @@ class KnownTruths:
             del self._known[next(iter(self._known))]
 
     def of(self, inputs: Any) -> Any:
-        """The true values of these very inputs, None where nobody knows them."""
+        """Return the true values of these very inputs, None where nobody knows them."""
         of_inputs, of_truth = self._known.get(id(inputs), (None, None))
         return of_truth() if of_inputs is not None and of_truth is not None and of_inputs() is inputs else None
 
@@ -121,7 +121,7 @@ class Evaluations:
     # Steps that are functions: Keras 3, and Keras 2 in TensorFlow 2
 
     def make_compute_loss(self, original: Function) -> Function:
-        """A model's loss, which is given what is true and what was predicted."""
+        """Return a model's loss, which is given what is true and what was predicted."""
 
         def compute_loss(model: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._open.model is model:
@@ -131,7 +131,7 @@ class Evaluations:
         return compute_loss
 
     def make_container_call(self, original: Function) -> Function:
-        """The same of Keras 2, where a model has its losses in a container."""
+        """Return the same of Keras 2, where a model has its losses in a container."""
 
         def call(container: Any, *arguments: Any, **keywords: Any) -> Any:
             model = self._open.model
@@ -149,7 +149,7 @@ class Evaluations:
             self._open.caught.append((given.get(names[0]), given[names[1]]))
 
     def make_make_test_function(self, original: Function) -> Function:
-        """A model's test_function, which Keras calls for each step, gives what it gave and shows what it saw."""
+        """Return a model's test_function, which Keras calls for each step, gives what it gave and shows what it saw."""
 
         def make_test_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
             before = getattr(model, "test_function", None)
@@ -167,7 +167,7 @@ class Evaluations:
         return make_test_function
 
     def _replacement(self, model: Any, original: Function) -> tuple[str, Any] | None:
-        """The method of the model to be replaced while the function is made; None where scores have to do."""
+        """Return the method of the model to be replaced while the function is made; None where scores have to do."""
         backend = backend_of(original)
         if backend not in _STEPS or not _is_alone(model, backend):
             return None
@@ -179,7 +179,7 @@ class Evaluations:
         return None
 
     def _showing_step(self, model: Any) -> Function:
-        """A step that gives what it predicted beside its scores."""
+        """Return a step that gives what it predicted beside its scores."""
         step, held, reference = model.test_step, self._open, weakref.ref(model)
 
         def test_step(data: Any) -> Any:
@@ -196,7 +196,7 @@ class Evaluations:
         return test_step
 
     def _watched(self, model: Any, function: Function, replacement: tuple[str, Any]) -> Function:
-        """The function made, and what its steps show is taken from them."""
+        """Return the function made, and what its steps show is taken from them."""
         reference = weakref.ref(model)
 
         def test_function(*arguments: Any) -> Any:
@@ -220,7 +220,7 @@ class Evaluations:
                 self._add(*_paired(truth, predicted))
 
     def _predicted(self, model: Any, inputs: Any) -> Any:
-        """What the model's own predict_function says of a batch; None where it does more than to compute."""
+        """Return what the model's own predict_function says of a batch; None where it does more than to compute."""
         model.make_predict_function()
         function = model.predict_function
         if self._asked.get(model, (None, False))[0] is not function:
@@ -230,7 +230,7 @@ class Evaluations:
     # Steps that are graphs of TensorFlow 1
 
     def make_make_graph(self, original: Function) -> Function:
-        """A model's test_function in TensorFlow 1, which can be asked for more tensors of its graph."""
+        """Return a model's test_function in TensorFlow 1, which can be asked for more tensors of its graph."""
 
         def _make_test_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
             before = getattr(model, "test_function", None)
@@ -284,7 +284,7 @@ class Graph:
         self._targets = slice(inputs, inputs + targets)
 
     def truth(self, inputs: Any) -> dict[str, Any]:
-        """What is true, out of what the function was given; not known where that is tensors of the graph."""
+        """Return what is true, out of what the function was given; not known where that is tensors of the graph."""
         targets = list(inputs)[self._targets] if isinstance(inputs, (list, tuple)) else []
         if len(targets) != len(self._parts) or any(hasattr(target, "graph") for target in targets):
             return {}
@@ -309,13 +309,13 @@ class _Attribute:
 
 
 def backend_of(function: Function) -> str:
-    """The backend of Keras 3 that a method is of; of older Keras TensorFlow."""
+    """Return the backend of Keras 3 that a method is of; of older Keras TensorFlow."""
     parts = function.__module__.split(".")
     return parts[parts.index("backend") + 1] if "backend" in parts else "tensorflow"
 
 
 def task_of(model: Any) -> str | None:
-    """The task that a model was compiled for, by the name of its loss."""
+    """Return the task that a model was compiled for, by the name of its loss."""
     loss = getattr(model, "loss", None)
     name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
     for task, words in _LOSSES.items():
@@ -325,14 +325,14 @@ def task_of(model: Any) -> str | None:
 
 
 def _is_alone(model: Any, backend: str) -> bool:
-    """Whether the function made is one step of one replica."""
+    """Return whether the function made is one step of one replica."""
     if backend != "tensorflow":
         return True
     return not private_api.has_several_steps(model) and "Default" in type(model.distribute_strategy).__name__
 
 
 def _is_of_keras_alone(model: Any) -> bool:
-    """Whether no code of the script's own runs when the model is traced once more."""
+    """Return whether no code of the script's own runs when the model is traced once more."""
     kinds = [type(layer) for layer in private_api.layers(model)] + [type(model)]
     return all(kind.__module__.startswith("keras.") and kind.__name__ != "Lambda" for kind in kinds)
 
@@ -353,21 +353,21 @@ def _showing_batch(autoconvert: Function) -> Function:
 
 
 def _is_returnable(value: Any) -> bool:
-    """Whether TensorFlow can give this structure back: tensors in tuples and dictionaries."""
+    """Return whether TensorFlow can give this structure back: tensors in tuples and dictionaries."""
     if isinstance(value, (tuple, dict)):
         return all(map(_is_returnable, value.values() if isinstance(value, dict) else value))
     return _is_dense(value)
 
 
 def _unpacked(data: Any) -> tuple[Any, Any]:
-    """The inputs of a batch and what is true of them."""
+    """Return the inputs of a batch and what is true of them."""
     if not isinstance(data, tuple):
         return data, None
     return data[0], data[1] if len(data) > 1 else None
 
 
 def _only_computes(concrete: Any) -> bool:
-    """Whether a function of TensorFlow, with all that it calls, writes nothing and draws nothing."""
+    """Return whether a function of TensorFlow, with all that it calls, writes nothing and draws nothing."""
     graph = concrete.graph.as_graph_def()
     operations = {node.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for node in nodes}
     calls = {function.signature.name for function in graph.library.function}
@@ -375,7 +375,7 @@ def _only_computes(concrete: Any) -> bool:
 
 
 def _shown(caught: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:
-    """What is to leave a step, where it has one loss of one prediction that can leave it."""
+    """Return what is to leave a step, where it has one loss of one prediction that can leave it."""
     if not caught or any(pred is not caught[0][1] for _, pred in caught):
         return None
     pred, truth = _paired(*caught[0])
@@ -385,12 +385,12 @@ def _shown(caught: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:
 
 
 def _paired(truth: Any, pred: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parts of what was predicted, and of what is true those that go with them, by the names of parts."""
+    """Return the parts of what was predicted, and of what is true those that go with them, by the names of parts."""
     return dict(leaves("", pred)), dict(leaves("", truth))
 
 
 def _is_dense(value: Any) -> bool:
-    """Whether it is an array or tensor, neither sparse nor ragged."""
+    """Return whether it is an array or tensor, neither sparse nor ragged."""
     if hasattr(value, "detach"):  # of PyTorch
         return str(value.layout) == "torch.strided"
     is_composite = hasattr(value, "indices") or hasattr(value, "flat_values")
@@ -398,12 +398,12 @@ def _is_dense(value: Any) -> bool:
 
 
 def _can_leave(value: Any) -> bool:
-    """Whether it is a plain tensor of the graph that is being built, or has a value already."""
+    """Return whether it is a plain tensor of the graph that is being built, or has a value already."""
     graph = getattr(value, "graph", None)
     is_here = graph is None or graph is private_api.ops().get_default_graph()
     return is_here and _is_dense(value)
 
 
 def _held(value: Any) -> Any:
-    """A value that nobody changes any more: tensors of TensorFlow never do."""
+    """Return a value that nobody changes any more: tensors of TensorFlow never do."""
     return value.detach().clone() if hasattr(value, "detach") else value

@@ -96,7 +96,7 @@ class OptimizerHooks:
         return close
 
     def _make_apply(self, original: Function) -> Function:
-        """An optimizer's apply or apply_gradients, of which only the outermost is a step."""
+        """Return an optimizer's apply or apply_gradients, of which only the outermost is a step."""
         events, records, by_pairs = self.events, self.records, original.__name__ == "apply_gradients"
 
         def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -255,7 +255,7 @@ class KerasHooks(OptimizerHooks):
         return self._make_reported(original, self._trained if ".torch." in original.__module__ else self._with_loss)
 
     def _make_reported(self, original: Function, report: Function) -> Function:
-        """A method of which the outermost call is told, with its arguments and what it returned."""
+        """Return a method of which the outermost call is told, with its arguments and what it returned."""
 
         def call(model: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.events.evaluation_due and original.__name__ != "train_on_batch":
@@ -309,13 +309,13 @@ def _sees_batches(fit: Function) -> bool:
 
 
 def _classes_with(module: ModuleType, method: str) -> list[type]:
-    """The classes that the module itself defines and that define the method themselves."""
+    """Return the classes that the module itself defines and that define the method themselves."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     return [owner for owner in own if method in vars(owner)]
 
 
 def _metric_names(model: Any, count: int) -> list[str]:
-    """The names of evaluate's results; Keras 3 hides those of compiled metrics one level deeper."""
+    """Return the names of evaluate's results; Keras 3 hides those of compiled metrics one level deeper."""
     names: list[str] = []
     for metric in getattr(model, "metrics", ()):
         names += [part.name for part in metric.metrics] if hasattr(metric, "metrics") else [metric.name]

@@ -158,27 +158,27 @@ def module(name: str) -> Any:
 
 
 def ops() -> Any:
-    """The module of graphs, sessions and scopes; None where nobody imported TensorFlow."""
+    """Return the module of graphs, sessions and scopes; None where nobody imported TensorFlow."""
     return module("ops")
 
 
 def executing_eagerly() -> bool:
-    """Whether what is called here is executed, and no graph is being built."""
+    """Return whether what is called here is executed, and no graph is being built."""
     return module("context").executing_eagerly()  # type: ignore[no-any-return]
 
 
 def default_graph() -> Any:
-    """The graph that is being built."""
+    """Return the graph that is being built."""
     return module("ops").get_default_graph()
 
 
 def context() -> Any:
-    """What eager TensorFlow knows of itself; None before it was asked for."""
+    """Return what eager TensorFlow knows of itself; None before it was asked for."""
     return getattr(module("context"), "_context", None)
 
 
 def has_context() -> bool:
-    """Whether eager TensorFlow has begun to use devices."""
+    """Return whether eager TensorFlow has begun to use devices."""
     return getattr(context(), "_context_handle", None) is not None
 
 
@@ -199,12 +199,12 @@ def pool_size(kind: str) -> int:
 
 
 def compiles_graphs() -> Any:
-    """What the script said of XLA for its graphs."""
+    """Return what the script said of XLA for its graphs."""
     return getattr(context(), "_optimizer_jit", None) or False
 
 
 def eager_seed() -> Any:
-    """The seed that the script gave eager TensorFlow."""
+    """Return the seed that the script gave eager TensorFlow."""
     return getattr(context(), "_seed", None)
 
 
@@ -223,12 +223,12 @@ def set_eager_seed(seed: Any) -> Any:
 
 
 def is_closed(session: Any) -> bool:
-    """Whether a session has ended."""
+    """Return whether a session has ended."""
     return bool(getattr(session, "_closed", True))
 
 
 def keras_session() -> Any:
-    """The session that Keras made in TensorFlow 1."""
+    """Return the session that Keras made in TensorFlow 1."""
     for name in (MODULES["keras_backend"], "keras.backend", "keras.src.backend"):
         held = getattr(sys.modules.get(name), "_SESSION", None)
         session = getattr(held, "session", held)
@@ -238,7 +238,7 @@ def keras_session() -> Any:
 
 
 def definition(operation: str) -> Any:
-    """What TensorFlow knows of an operation of this name; None of none."""
+    """Return what TensorFlow knows of an operation of this name; None of none."""
     registry = module("operations")
     find = getattr(registry, "get", None)
     return registry.get_registered_ops().get(operation) if find is None else find(operation)
@@ -251,12 +251,12 @@ def runs_of_sessions() -> tuple[Any, str, Any]:
 
 
 def session_of(prepared: Any) -> Any:
-    """The session of a part of a graph that is prepared to run."""
+    """Return the session of a part of a graph that is prepared to run."""
     return prepared._session
 
 
 def eager_functions() -> list[Any]:
-    """The classes of functions' definitions, of which there are none since there are atomic functions."""
+    """Return the classes of functions' definitions, of which there are none since there are atomic functions."""
     owners = [getattr(module(name), "_EagerDefinedFunction", None) for name in ("monomorphic", "functions")]
     return [owner for owner in owners if owner is not None]
 
@@ -265,19 +265,19 @@ def eager_functions() -> list[Any]:
 
 
 def function_graph(function: Any) -> Any:
-    """The graph of a function of any version of TensorFlow; None where there is none."""
+    """Return the graph of a function of any version of TensorFlow; None where there is none."""
     graphs = [getattr(function, name, None) for name in ("graph", "_func_graph", "_sub_graph")]
     return next((graph for graph in graphs if hasattr(graph, "get_operations")), None)
 
 
 def function_in(graph: Any, name: str) -> Any:
-    """What a graph knows of a function of this name."""
+    """Return what a graph knows of a function of this name."""
     get = getattr(graph, "_get_function", None)
     return None if get is None else get(name)
 
 
 def of_forward(operation: Any) -> Any:
-    """The operation whose gradient this is, in a graph of TensorFlow 1; None of others."""
+    """Return the operation whose gradient this is, in a graph of TensorFlow 1; None of others."""
     return getattr(operation, "_original_op", None)
 
 
@@ -287,32 +287,32 @@ def stack_of(operation: Any) -> Any:
 
 
 def number(made: Any) -> Any:
-    """The place of an operation, or a tensor, in the order of their making; None of what has none."""
+    """Return the place of an operation, or a tensor, in the order of their making; None of what has none."""
     return getattr(made, "_id", None)
 
 
 def python_function(function: Any) -> tuple[Any, bool]:
-    """What a tf.function was made of, and whether autograph is to rewrite it."""
+    """Return what a tf.function was made of, and whether autograph is to rewrite it."""
     return function._python_function, bool(getattr(function, "_autograph", False))
 
 
 def gradient_function() -> Any:
-    """What computes the gradient of one operation in eager code."""
+    """Return what computes the gradient of one operation in eager code."""
     return module("backprop")._gradient_function
 
 
 def saving() -> tuple[Any, Any]:
-    """The module that saves models, and its class of what it sees in one; None where this release has none."""
+    """Return the module that saves models, and its class of what it sees in one; None where this release has none."""
     return module("saving"), getattr(module("saving"), "_AugmentedGraphView", None)
 
 
 def children(view: Any) -> Any:
-    """What a view of a model knows of the children of objects."""
+    """Return what a view of a model knows of the children of objects."""
     return view._children_cache
 
 
 def functions_of(dataset: Any) -> Any:
-    """The functions that a dataset calls; an adapter for the first version holds it."""
+    """Return the functions that a dataset calls; an adapter for the first version holds it."""
     return getattr(dataset, "_dataset", dataset)._functions()
 
 
@@ -320,12 +320,12 @@ def functions_of(dataset: Any) -> Any:
 
 
 def has_value(tensor: Any) -> bool:
-    """Whether a tensor has a value now: no graph is being built."""
+    """Return whether a tensor has a value now: no graph is being built."""
     return hasattr(tensor, "_numpy")
 
 
 def value(tensor: Any) -> Any:
-    """The value as an array, without a copy where it lies on this side."""
+    """Return the value as an array, without a copy where it lies on this side."""
     return tensor._numpy()
 
 
@@ -335,17 +335,17 @@ def primary(variable: Any) -> Any:
 
 
 def state(generator: Any) -> Any:
-    """The variable with the state of a tf.random.Generator; None of one that was not initialized."""
+    """Return the variable with the state of a tf.random.Generator; None of one that was not initialized."""
     return getattr(generator, "_state_var", None)
 
 
 def strategy_of(distributed: Any) -> Any:
-    """The strategy by which a dataset, or its iterator, is given to replicas."""
+    """Return the strategy by which a dataset, or its iterator, is given to replicas."""
     return distributed._strategy
 
 
 def has_workers(strategy: Any) -> bool:
-    """Whether several processes train together."""
+    """Return whether several processes train together."""
     return bool(getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)())
 
 
@@ -355,12 +355,12 @@ def signature(tensor: Any) -> tuple[Any, Any]:
 
 
 def is_of_graph(variable: Any) -> bool:
-    """Whether it is a variable of a TensorFlow 1 graph, which has no value outside a session."""
+    """Return whether it is a variable of a TensorFlow 1 graph, which has no value outside a session."""
     return bool(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable"))
 
 
 def plain(variable: Any) -> Any:
-    """The variable of TensorFlow in one of Keras 3."""
+    """Return the variable of TensorFlow in one of Keras 3."""
     return getattr(variable, "_value", variable)
 
 
@@ -368,27 +368,27 @@ def plain(variable: Any) -> Any:
 
 
 def counter(optimizer: Any, default: Any = None) -> Any:
-    """The variable that counts an optimizer's steps."""
+    """Return the variable that counts an optimizer's steps."""
     return vars(optimizer).get("_iterations", default)
 
 
 def tracks(optimizer: Any) -> bool:
-    """Whether an optimizer is of Keras 3, which makes its variables when it knows what it trains."""
+    """Return whether an optimizer is of Keras 3, which makes its variables when it knows what it trains."""
     return hasattr(optimizer, "_tracker")
 
 
 def trained(optimizer: Any) -> list[Any]:
-    """The variables that an optimizer of Keras 3 was built for."""
+    """Return the variables that an optimizer of Keras 3 was built for."""
     return list(getattr(optimizer, "_trainable_variables", None) or ())
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether XLA compiles a model's steps, or a tf.function."""
+    """Return whether XLA compiles a model's steps, or a tf.function."""
     return bool(getattr(model, "jit_compile", getattr(model, "_jit_compile", False)))
 
 
 def has_several_steps(model: Any) -> bool:
-    """Whether a function of the model takes several steps, or of several replicas."""
+    """Return whether a function of the model takes several steps, or of several replicas."""
     steps: Any = getattr(model, "_steps_per_execution", None)
     if steps is None:
         steps = getattr(model, "steps_per_execution", 1)
@@ -399,23 +399,23 @@ def has_several_steps(model: Any) -> bool:
 
 
 def layers(model: Any) -> list[Any]:
-    """All layers of a model, with those in layers."""
+    """Return all layers of a model, with those in layers."""
     flatten = getattr(model, "_flatten_layers", None)
     return list(flatten()) if flatten else []
 
 
 def fed(model: Any) -> tuple[int, int]:
-    """How many inputs and how many targets a function of a model in TensorFlow 1 is given."""
+    """Return how many inputs and how many targets a function of a model in TensorFlow 1 is given."""
     return len(model._feed_inputs), len(model._feed_targets)
 
 
 def is_of_keras(name: str) -> bool:
-    """Whether a module of this name is of one of Keras' packages."""
+    """Return whether a module of this name is of one of Keras' packages."""
     return name.startswith(("keras.", "tf_keras.", "tensorflow.python.keras."))
 
 
 def keras_classes(name: str) -> list[Any]:
-    """The classes "Layer" or "Loss" of all the Keras that were imported."""
+    """Return the classes "Layer" or "Loss" of all the Keras that were imported."""
     places = ("layers.layer", "engine.base_layer", "losses.loss", "losses")
     packages = ("keras.src", "keras", "tf_keras.src", "tensorflow.python.keras")
     found = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
@@ -423,13 +423,13 @@ def keras_classes(name: str) -> list[Any]:
 
 
 def has_variables(sources: Any) -> bool:
-    """Whether a nested value has variables, of TensorFlow or of Keras 3, in it."""
+    """Return whether a nested value has variables, of TensorFlow or of Keras 3, in it."""
     flat = sys.modules["tensorflow"].nest.flatten(sources)
     return any(hasattr(one, "assign") or hasattr(one, "path") for one in flat)
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
-    """Have an optimizer of Keras 3 make its variables, where it would itself: outside of any condition."""
+    """Let an optimizer of Keras 3 make its variables outside of any condition, as it would itself."""
     backend = module("keras3")
     if backend is None or getattr(optimizer, "built", True) or not tracks(optimizer):
         return

@@ -58,7 +58,7 @@ class VariablesRecord:
             self._counter = private_api.counter(owner, self._counter)
 
     def tensors(self) -> list[Tensor]:
-        """The digests now, or the last that could be had."""
+        """Return the digests now, or the last that could be had."""
         counters = [] if self._counter is None else [self._counter]
         try:
             values = read(self._variables + counters)
@@ -118,7 +118,7 @@ class VariableRecords:
     # Models and optimizers
 
     def of(self, model: Any) -> list[VariablesRecord]:
-        """The records of a Keras model and its optimizer, as they are now."""
+        """Return the records of a Keras model and its optimizer, as they are now."""
         records = [self._record(model, "model", lambda owner: list(owner.weights))]
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None:
@@ -134,7 +134,7 @@ class VariableRecords:
                 record.tensors()
 
     def optimizer(self, optimizer: Any) -> VariablesRecord:
-        """The record of an optimizer."""
+        """Return the record of an optimizer."""
         return self._record(optimizer, "optimizer", optimizer_variables)
 
     def trained(self, optimizer: Any, variables: list[Any]) -> None:
@@ -200,7 +200,7 @@ class VariableRecords:
 
 
 def optimizer_variables(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer, which are a property or a method by version."""
+    """Return the variables of an optimizer, which are a property or a method by version."""
     found = getattr(optimizer, "variables", None)
     if callable(found):
         found = found()

@@ -19,12 +19,12 @@ class NotReadableError(Exception):
 
 
 def is_eager(tensor: Any) -> bool:
-    """Whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
+    """Return whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
     return private_api.has_value(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor)
 
 
 def name_of(variable: Any) -> str:
-    """What a variable is called in its model."""
+    """Return what a variable is called in its model."""
     return str(getattr(variable, "path", None) or variable.name)
 
 
@@ -38,7 +38,7 @@ def later(_array: Any) -> None:
 
 
 def read(variables: list[Any]) -> list[Any]:
-    """The values as arrays of NumPy, outside whatever graph is being built at the moment."""
+    """Return the values as arrays of NumPy, outside whatever graph is being built at the moment."""
     if private_api.ops() is None:
         return [variable.numpy() for variable in variables]
     if any(map(private_api.is_of_graph, variables)):
@@ -57,7 +57,7 @@ def _read_graph(variables: list[Any]) -> list[Any]:
 
 
 def values(variables: list[Any]) -> list[Any]:
-    """The values as they are now, copied only where they come out of a session; None of what cannot be read."""
+    """Return the values as they are now, copied only where they come out of a session; None of what cannot be read."""
     if any(map(private_api.is_of_graph, variables)):
         try:
             return read(variables)
@@ -67,7 +67,7 @@ def values(variables: list[Any]) -> list[Any]:
 
 
 def value(variable: Any) -> Any:
-    """The value of a variable, without the copy that its own methods make."""
+    """Return the value of a variable, without the copy that its own methods make."""
     resource = private_api.plain(variable)
     handle = getattr(resource, "handle", None)
     if handle is None or not private_api.has_value(handle):  # of several devices, or of a graph
@@ -77,7 +77,7 @@ def value(variable: Any) -> Any:
 
 
 def view(value: Any) -> Any:
-    """A view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
+    """Return a view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
     if value is None:
         return None
     if private_api.has_value(value):

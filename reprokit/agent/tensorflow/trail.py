@@ -41,7 +41,7 @@ class OptimizerVariables:
         self.pointers, self.address = library.buffer(2 * len(variables))
 
     def named(self) -> Iterator[trail.Named]:
-        """The tensors for the trail's table."""
+        """Yield the tensors for the trail's table."""
         for variable, size in zip(self.variables, self.sizes):
             yield name_of(variable), _dtype(variable), _shape(variable), size
 
@@ -177,7 +177,7 @@ class TensorflowTrail:
         return held, all(array is not None for array in held)
 
     def _results(self, results: Any) -> tuple[bool, int]:
-        """The digest of what a step returned."""
+        """Return the digest of what a step returned."""
         if isinstance(results, dict):
             parts = [results[key] for key in sorted(results) if key not in _NOT_RESULTS]
         else:
@@ -232,7 +232,7 @@ def _take_in_graph(steps: _Steps, gradient: Any, variable: Any) -> None:
 
 
 def _generators(model: Any) -> list[Any]:
-    """The states of the seed generators of a model of Keras 3."""
+    """Return the states of the seed generators of a model of Keras 3."""
     found = getattr(model, "variables", None)
     states = [one for one in found if "seed_generator_state" in name_of(one)] if isinstance(found, list) else []
     return states[:MAX_GENERATORS]

@@ -24,13 +24,13 @@ TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b\b")
 
 
 def _begins(pattern: bytes, name: str = "") -> Matcher:
-    """Whether a file begins like this, and its name in lower case has that in it."""
+    """Return whether a file begins like this, and its name in lower case has that in it."""
     head_pattern, name_pattern = re.compile(pattern, re.DOTALL), re.compile(name)
     return lambda file, head: bool(head_pattern.match(head)) and bool(name_pattern.search(file.lower()))
 
 
 def _first_member(pattern: bytes) -> Matcher:
-    """Whether a file is a zip whose first member is called so."""
+    """Return whether a file is a zip whose first member is called so."""
 
     def matches(name: str, head: bytes) -> bool:
         length = int.from_bytes(head[26:28], "little")
@@ -44,7 +44,7 @@ def _either(*matchers: Matcher) -> Matcher:
 
 
 def _text(pattern: bytes = b"", name: str = "") -> Matcher:
-    """Whether a file is a text that begins like this, and is called so."""
+    """Return whether a file is a text that begins like this, and is called so."""
     begins = _begins(pattern, name)
     return lambda file, head: begins(file, head) and _is_text(head)
 
@@ -67,7 +67,7 @@ def _meta_graph(name: str, head: bytes) -> bool:
 
 
 def _reader(module: str, function: str = "read") -> Reader:
-    """A function of a module of this package."""
+    """Return a function of a module of this package."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
         yield from getattr(importlib.import_module(f"{__name__}.{module}"), function)(source, limits)
@@ -85,7 +85,7 @@ def _not_read(instead: str) -> Reader:
 
 
 def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
-    """The whole file, of formats that are compared two at once."""
+    """Yield the whole file, of formats that are compared two at once."""
     yield Blob("content", source)
 
 
@@ -154,10 +154,10 @@ FORMATS: tuple[Format, ...] = (
 
 
 def detect(name: str, head: bytes) -> Format | None:
-    """The format of a file of this name that begins with these bytes."""
+    """Return the format of a file of this name that begins with these bytes."""
     return next((format_ for format_ in FORMATS if format_.matches(name, head)), None)
 
 
 def refers(name: str) -> bool:
-    """Whether a file of this name may have parts of it in other files beside it."""
+    """Return whether a file of this name may have parts of it in other files beside it."""
     return name.lower().endswith(REFERRING)

@@ -46,7 +46,7 @@ class Entry:
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The header, each tensor in the order of its name, and what belongs to none."""
+    """Yield the header, each tensor in the order of its name, and what belongs to none."""
     yield from Checkpoint(source, limits).parts()
 
 
@@ -61,7 +61,7 @@ class Checkpoint:
         self._taken: dict[int, list[tuple[int, int]]] = {}
 
     def parts(self) -> Iterator[Part]:
-        """The header, then all that the index names."""
+        """Yield the header, then all that the index names."""
         table = sstable.entries(self._source, self._limits)
         key, header = next(table, (b"none", b""))
         if key:
@@ -121,7 +121,7 @@ class Checkpoint:
         return TensorPart(entry.name, name, entry.shape, data, big_endian=self._big_endian)
 
     def _strings(self, entry: Entry, data: Source) -> Iterator[Part]:
-        """The texts of a tensor: their lengths, the sum of those, then one behind the other."""
+        """Yield the texts of a tensor: their lengths, the sum of those, then one behind the other."""
         count = math.prod(entry.shape)
         if not 0 <= count <= min(self._limits.parts, entry.size):
             raise ArtifactDamaged(f"{entry.name[:200]!r} has {count} texts in {entry.size} bytes")
@@ -142,7 +142,7 @@ class Checkpoint:
         _check_strings(entry, data, lengths, start)
 
     def _rest(self) -> Iterator[Part]:
-        """The bytes of the shards that belong to no tensor; where the others stand is nobody's matter."""
+        """Yield the bytes of the shards that belong to no tensor; where the others stand is nobody's matter."""
         for number, places in sorted(self._taken.items()):
             shard = self._shards[number]
             assert shard is not None
@@ -163,7 +163,7 @@ def _escaped(text: str) -> str:
 
 
 def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:
-    """What the index says of a tensor."""
+    """Return what the index says of a tensor."""
     walker = tensorflow_messages.walker(Memory(value), limits)
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
     shape: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:
 
 
 def _slice(wire: Wire, at: int, end: int) -> str:
-    """A part of a variable, as Python writes it."""
+    """Return a part of a variable, as Python writes it."""
     texts = []
     for extent in wire.fields(at, end):
         if extent.kind != BYTES or extent.number != 1:
@@ -198,7 +198,7 @@ def _slice(wire: Wire, at: int, end: int) -> str:
 
 
 def _lengths(data: Source, count: int) -> tuple[list[int], int]:
-    """The lengths of texts, and where the first one begins."""
+    """Return the lengths of texts, and where the first one begins."""
     wire, lengths, at = Wire(data, Limits()), [], 0
     for _ in range(count):
         length, at = wire.varint(at, data.size)
@@ -220,7 +220,7 @@ def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -
 
 
 def state(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each field of the file `checkpoint`, which notes the last checkpoints; when they were written is noise."""
+    """Yield each field of the file `checkpoint`, which notes the last checkpoints; when they were written is noise."""
     counts: Counter[str] = Counter()
     for line in lines(source, limits.text):
         text = line.strip()

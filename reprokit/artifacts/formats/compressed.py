@@ -17,7 +17,7 @@ LZMA = b"\x5d\x00\x00"
 
 
 def gzip(source: Source, limits: Limits) -> Iterator[Part]:
-    """The file within; date, name and system in the head of its first member are its own."""
+    """Yield the file within; date, name and system in the head of its first member are its own."""
     head = exactly(source, 0, min(source.size, 10 + LONGEST_NAME))
     yield Noise("time stamp", head[4:8].hex())
     yield Noise("compression level and system", head[8:10].hex())
@@ -27,17 +27,17 @@ def gzip(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
-    """The file within."""
+    """Yield the file within."""
     yield Within("", Unpacked(source, BZIP2, limits))
 
 
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
-    """The file within."""
+    """Yield the file within."""
     yield Within("", Unpacked(source, XZ, limits))
 
 
 def joblib(source: Source, limits: Limits) -> Iterator[Part]:
-    """The pickle within; other files of joblib are pickles, or are packed as above."""
+    """Yield the pickle within; other files of joblib are pickles, or are packed as above."""
     head = source.read(0, 4)
     if head.startswith(LZ4):
         raise ArtifactDamaged(

@@ -41,7 +41,7 @@ ENVIRONMENT = {
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The members by their paths, their attributes behind an @."""
+    """Yield the members by their paths, their attributes behind an @."""
     if importlib.util.find_spec("h5py") is None:
         raise ArtifactDamaged("h5py is not installed: pip install h5py")
     with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
@@ -79,7 +79,7 @@ class _Ended(Exception):
 
 
 def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
-    """A file that the process can read."""
+    """Return a file that the process can read."""
     for block in blocks(source):
         write(copy, block)
     copy.flush()
@@ -112,7 +112,7 @@ class _Messages:
     limits: Limits
 
     def parts(self) -> Iterator[Part]:
-        """All parts; the bytes that are sent are kept in one file without a name."""
+        """Yield all parts; the bytes that are sent are kept in one file without a name."""
         kept = _Spool()
         while True:
             head = HEAD.unpack(self._exactly(HEAD.size))
@@ -151,7 +151,7 @@ class _Messages:
         return TensorPart(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
 
     def _spooled(self, kept: _Spool, size: int) -> Source:
-        """The bytes that follow, behind those of earlier parts."""
+        """Return the bytes that follow, behind those of earlier parts."""
         start = kept.size
         self.limits.spent.unpacked += size
         if self.limits.spent.unpacked > self.limits.unpacked:

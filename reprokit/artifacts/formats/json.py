@@ -20,12 +20,12 @@ MEMORY = 120 << 20  # bytes that its values may take, as estimated before they a
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The values of the document."""
+    """Yield the values of the document."""
     yield from values("value", loads(whole(source, LARGEST), "it"), limits.nesting)
 
 
 def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
-    """A value and all that is in it: a path and a text each."""
+    """Yield a value and all that is in it: a path and a text each."""
     if nesting < 0:
         raise ArtifactDamaged("its values are nested too deep")
     yield Value(name, _text(value))
@@ -48,7 +48,7 @@ def _numbers(name: str, texts: list[Number]) -> Iterator[Part]:
 
 
 def escaped(key: str) -> str:
-    """A key within a path, as JSON Pointer has it."""
+    """Return a key within a path, as JSON Pointer has it."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -76,7 +76,7 @@ class Pairs:
 
 
 def loads(data: bytes, what: str = "its JSON") -> Any:
-    """The value that a text stands for."""
+    """Return the value that a text stands for."""
     brackets = data.count(b"[") + data.count(b"{")
     if len(data) > LARGEST or untrusted_json.estimate(data) > MEMORY:
         raise ArtifactDamaged(f"{what} has {len(data)} bytes and {brackets} brackets, more than are read at once")

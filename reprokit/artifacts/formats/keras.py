@@ -17,7 +17,7 @@ SHARED = "/shared_object_id"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The values of the two documents, and the other members as files within."""
+    """Yield the values of the two documents, and the other members as files within."""
     found = zip_format.members(source, limits)
     yield from zip_format.noise(found)
     for member in found:
@@ -30,7 +30,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def values(name: str, text: str, limits: Limits) -> Iterator[Part]:
-    """The values of a text of JSON by Keras; one that is no JSON is one value."""
+    """Yield the values of a text of JSON by Keras; one that is no JSON is one value."""
     try:
         document = json_format.loads(text.encode("utf-8", "surrogatepass"), "its JSON")
     except ArtifactDamaged:
@@ -40,7 +40,7 @@ def values(name: str, text: str, limits: Limits) -> Iterator[Part]:
 
 
 def numbered(parts: Iterator[Part]) -> Iterator[Part]:
-    """The parts with objects that occur twice numbered by their order, not by their addresses."""
+    """Yield the parts with objects that occur twice numbered by their order, not by their addresses."""
     numbers: dict[str, str] = {}
     for part in parts:
         if isinstance(part, Value) and part.name.endswith(SHARED):

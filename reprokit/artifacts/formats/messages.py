@@ -51,7 +51,7 @@ Special: TypeAlias = Callable[["Walker", str, int, int], Iterator[Part]]
 
 
 def schema(text: str) -> Schema:
-    """The messages of a text."""
+    """Return the messages of a text."""
     lines = re.sub(r"\n\s+", " ", text.strip()).splitlines()
     return {line.split(" ")[0]: dict(map(_kind, line.split(" ")[1:])) for line in lines}
 
@@ -94,7 +94,7 @@ class Walker:
         self.deepest = min(DEEPEST, self.limits.nesting)
 
     def message(self, path: str, name: str, at: int = 0, end: int | None = None) -> Iterator[Part]:
-        """The parts of a message, by default of the whole source."""
+        """Yield the parts of a message, by default of the whole source."""
         end = self.source.size if end is None else end
         if name in self.special:
             yield from self.special[name](self, path, at, end)
@@ -136,7 +136,7 @@ class Walker:
         yield from self.value(name, kind.type, found)
 
     def value(self, name: str, type_: str, found: Field) -> Iterator[Part]:
-        """The parts of one field of this type."""
+        """Yield the parts of one field of this type."""
         if type_ in NUMBERS and found.kind == NUMBERS[type_][0]:
             text = NUMBERS[type_][1](found.value)
             yield Value(name, self.types.get(found.value, text) if type_ == "dtype" else text)
@@ -148,13 +148,13 @@ class Walker:
             yield from self.message(name, type_, found.at, found.end)
 
     def text(self, name: str, found: Field, *, is_text: bool) -> Part:
-        """A text or bytes: short ones as they are written in Python, so that no two are written alike."""
+        """Return a text or bytes: short ones as they are written in Python, so that no two are written alike."""
         if found.value > LONGEST_TEXT:
             return Blob(name, piece(self.source, found.at, found.value))
         return Value(name, written(self.wire.content(found), is_text=is_text))
 
     def unknown(self, name: str, found: Field) -> Iterator[Part]:
-        """A field as it stands."""
+        """Yield a field as it stands."""
         if found.kind == BYTES:
             yield self.text(name, found, is_text=False)
         else:
@@ -179,7 +179,7 @@ class Walker:
                 yield from self.unknown(below(name, f"field {one.number}"), one)
 
     def plain(self, type_: str, found: Field) -> str:
-        """A key as text."""
+        """Return a key as text."""
         if type_ == "string" and found.kind == BYTES and found.value <= LONGEST_KEY:
             return self.wire.content(found).decode("utf-8", "backslashreplace")
         if type_ in NUMBERS and found.kind == NUMBERS[type_][0]:
@@ -187,7 +187,7 @@ class Walker:
         return f"(key at byte {found.at})"
 
     def key(self, kind: Kind, found: Field) -> str:
-        """What names one of many messages; empty where it has no name."""
+        """Return what names one of many messages; empty where it has no name."""
         for keys in kind.keys:
             name = self._named(kind.type, keys.split("."), found.at, found.end)
             if name:
@@ -204,7 +204,7 @@ class Walker:
         return ""
 
     def numbers(self, name: str, type_: str, fields: list[Field]) -> Iterator[Part]:
-        """The numbers of a repeated field, packed or not."""
+        """Yield the numbers of a repeated field, packed or not."""
         if type_ in LISTS and len(fields) == 1 and fields[0].kind == BYTES:
             yield from self._packed(name, type_, fields[0])
             return
@@ -247,7 +247,7 @@ class _Places:
         self._orders: dict[Kind, hashlib._Hash] = {}
 
     def next(self, name: str) -> int:
-        """The next number of this field."""
+        """Return the next number of this field."""
         self._counts[name] += 1
         return self._counts[name] - 1
 
@@ -257,7 +257,7 @@ class _Places:
         self._orders.setdefault(kind, hashlib.sha256()).update(key.encode("utf-8", "surrogateescape") + b"\0")
 
     def orders(self, path: str) -> Iterator[Part]:
-        """The order in which the named ones stand."""
+        """Yield the order in which the named ones stand."""
         for kind, digest in self._orders.items():
             if (count := self._counts[kind.name]) > 1:
                 name, text = below(path, f"{kind.name}/(order)"), f"{count} as {digest.hexdigest()[:32]}"
@@ -265,12 +265,12 @@ class _Places:
 
 
 def below(path: str, name: str) -> str:
-    """The path of what is called so within what has this path."""
+    """Return the path of what is called so within what has this path."""
     return f"{path}/{name}" if path else name
 
 
 def written(data: bytes, *, is_text: bool = True) -> str:
-    """A text or bytes as Python writes them."""
+    """Return a text or bytes as Python writes them."""
     if is_text:
         try:
             return repr(data.decode("utf-8"))
@@ -314,7 +314,7 @@ class Values:
                 self.others.append(found)
 
     def rest(self, message: str, schema: Schema) -> Iterator[Part]:
-        """The parts of the other fields."""
+        """Yield the parts of the other fields."""
         for number, found in enumerate(self.others):
             kind = schema[message].get(found.number)
             if kind is None:
@@ -325,7 +325,7 @@ class Values:
                 yield from self.walker.value(below(self.path, kind.name), kind.type, found)
 
     def parts(self, dtype: str, shape: tuple[int, ...], *, repeats: bool = False) -> Iterator[Part]:
-        """The tensor; repeats: a single number may stand for all."""
+        """Yield the tensor; repeats: a single number may stand for all."""
         if any(length < 0 for length in shape):
             raise ArtifactDamaged(f"{self.path} has the shape {str(shape)[:80]}")
         if dtype == "string" or not known(dtype) or len(shape) > MAX_RANK:
@@ -341,7 +341,7 @@ class Values:
             yield from self._listed(type_, shape, repeats)
 
     def beside(self, data: Source, dtype: str, shape: tuple[int, ...]) -> Iterator[Part]:
-        """The tensor whose bytes stand elsewhere."""
+        """Yield the tensor whose bytes stand elsewhere."""
         if not known(dtype) or len(shape) > MAX_RANK or any(length < 0 for length in shape):
             raise ArtifactDamaged(f"{self.path} of {dtype} {str(list(shape))[:80]} cannot stand in a file beside")
         yield self._tensor(dtypes.named(dtype), shape, data)
@@ -369,7 +369,7 @@ class Values:
             yield TensorPart(f"{self.path}/values", dtype.name, (data.size // unit,), data)
 
     def _elements(self, dtype: Dtype, type_: str, fields: list[Field]) -> Source:
-        """The bytes of the elements that a list stands for."""
+        """Return the bytes of the elements that a list stands for."""
         if type_ in LISTS:
             return self._fixed(LISTS[type_][1], type_, fields)
         size = 1 if dtype.packed else dtype.element_size
@@ -386,7 +386,7 @@ class Values:
         return Memory(bytes(data))
 
     def _narrow(self, number: int, dtype: Dtype, mask: int) -> int:
-        """The bits of an element, which a list may hold in a wider number."""
+        """Return the bits of an element, which a list may hold in a wider number."""
         negative = dtype.kind == dtypes.SIGNED and number >= 1 << 63 and number | mask >> 1 == (1 << 64) - 1
         if number > mask and not negative:
             raise ArtifactDamaged(f"{self.path} has an element {number}, which is no {dtype.name}")
@@ -412,7 +412,7 @@ class Values:
 
 
 def known(dtype: str) -> bool:
-    """Whether elements of this type are compared as numbers."""
+    """Return whether elements of this type are compared as numbers."""
     try:
         dtypes.named(dtype)
     except ArtifactDamaged:

@@ -24,12 +24,12 @@ _TYPE = re.compile(r"([<>|=])([a-zA-Z])([0-9]{0,9})(\[[0-9]{0,9}[a-zA-Z]{1,2}\])
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The array, and what a .npy file may hold besides."""
+    """Yield the array, and what a .npy file may hold besides."""
     yield from array("array", source)
 
 
 def array(name: str, source: Source) -> Iterator[Part]:
-    """The parts of a .npy file whose array is to have this name."""
+    """Yield the parts of a .npy file whose array is to have this name."""
     header, start = _header(source)
     descr, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
     if descr == "|O":  # a pickle, which is looked at like any other
@@ -51,7 +51,7 @@ def array(name: str, source: Source) -> Iterator[Part]:
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
-    """What the header says, and where the data begin."""
+    """Return what the header says, and where the data begin."""
     head = exactly(source, 0, 12)
     major, minor = head[6], head[7]
     if not head.startswith(MAGIC) or major not in (1, 2, 3) or minor != 0:
@@ -67,7 +67,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
 
 
 def _literal(text: str) -> Any:
-    """What a header spells: Python's own reader is used only on what cannot be deep."""
+    """Return what a header spells: Python's own reader is used only on what cannot be deep."""
     depth = at = 0
     while (token := _TOKEN.match(text, at)) is not None:
         at = token.end()
@@ -93,7 +93,7 @@ def _checked(header: Any) -> dict[str, Any]:
 
 
 def _type(descr: Any) -> tuple[str, bool, str]:
-    """The type of elements, whether it is big-endian, and what the type says beyond that."""
+    """Return the type of elements, whether it is big-endian, and what the type says beyond that."""
     if not isinstance(descr, str):
         return f"raw{_record_size(descr)}", False, str(descr)
     found = _TYPE.fullmatch(descr)
@@ -129,7 +129,7 @@ def _field_size(field: Any, depth: int) -> int:
 
 
 def archive(source: Source, limits: Limits) -> Iterator[Part]:
-    """The arrays of a .npz by their names; other members as files within."""
+    """Yield the arrays of a .npz by their names; other members as files within."""
     found = zip_format.members(source, limits)
     yield from zip_format.noise(found)
     for member in found:

@@ -87,13 +87,13 @@ _VALUES = {
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Every value by its path: nodes by their names, else their first outputs."""
+    """Yield every value by its path: nodes by their names, else their first outputs."""
     walker = Walker(source, limits, SCHEMA, {"TensorProto": _tensor}, TYPES)
     yield from walker.message("", "ModelProto")
 
 
 def _tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
-    """A TensorProto: its elements as raw bytes, as a list, or in a file beside."""
+    """Yield a TensorProto: its elements as raw bytes, as a list, or in a file beside."""
     found = Values(walker, path)
     dims: list[int] = []
     dtype = location = 0
@@ -127,7 +127,7 @@ def _lengths(walker: Walker, field: Field) -> Iterator[int]:
 def _external(
     found: Values, location: int, entries: list[Field], dtype: str, shape: tuple[int, ...]
 ) -> Iterator[Part]:  # fmt: skip
-    """A tensor whose bytes stand in a file beside, which is read where it is there."""
+    """Yield a tensor whose bytes stand in a file beside, which is read where it is there."""
     facts = _facts(found.walker, entries[:MOST_ENTRIES])
     if location != EXTERNAL or len(entries) > MOST_ENTRIES or "location" not in facts:
         raise ArtifactDamaged(f"{found.path} does not say where its bytes are")
@@ -145,7 +145,7 @@ def _external(
 
 
 def _facts(walker: Walker, entries: list[Field]) -> dict[str, str]:
-    """The keys and values of external_data."""
+    """Return the keys and values of external_data."""
     facts: dict[str, str] = {}
     for entry in entries:
         texts = {one.number: walker.plain("string", one) for one in walker.wire.fields(entry.at, entry.end)}

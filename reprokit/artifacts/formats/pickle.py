@@ -23,7 +23,7 @@ ATTRIBUTES = {"subclass", "shape", "order", "dtype", "allow_mmap", "numpy_array_
 
 
 def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject | JoblibArray:
-    """The array in place of its description, as joblib's own unpickler does it."""
+    """Return the array in place of its description, as joblib's own unpickler does it."""
     is_wrapper = isinstance(item.function, GlobalName) and str(item.function).endswith(WRAPPER)
     if item.creation is not Creation.NEW or not is_wrapper:
         return item
@@ -47,7 +47,7 @@ def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject
 
 
 def recognize_joblib(walk: PickleWalk, path: str, item: PickledObject | JoblibArray) -> Seen | None:
-    """An array that joblib wrote behind the object that describes it."""
+    """Return an array that joblib wrote behind the object that describes it."""
     if not isinstance(item, JoblibArray):
         return None
     if item.array is None:
@@ -56,7 +56,7 @@ def recognize_joblib(walk: PickleWalk, path: str, item: PickledObject | JoblibAr
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The parts of each pickle in the file."""
+    """Yield the parts of each pickle in the file."""
     stream = ForwardReader(source, "the pickle")
     walk = PickleWalk(limits, source.size, (recognize_joblib, recognize_numpy))
     for number in range(1, MOST + 1):

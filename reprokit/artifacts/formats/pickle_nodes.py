@@ -96,11 +96,11 @@ class PickledObject:
         self.changes.append(("set", key, value))
 
     def called(self, *names: str) -> bool:
-        """Whether it comes of a call of one of these functions, written module.name."""
+        """Return whether it comes of a call of one of these functions, written module.name."""
         return self.creation is Creation.CALL and isinstance(self.function, GlobalName) and str(self.function) in names
 
     def state(self) -> Item:
-        """What one BUILD sets, where nothing else is done to it; else None."""
+        """Return what one BUILD sets, where nothing else is done to it; else None."""
         if len(self.changes) == 1 and self.changes[0][0] == "state":
             return self.changes[0][2]
         return None
@@ -123,7 +123,7 @@ NODES = (list, tuple, PickledSet, PickledDict, LongString, PickledObject, Joblib
 
 
 def calls_in_order(root: Item) -> list[int]:
-    """The numbers of the calls that the tree below a node holds, in the order in which a pickler makes them."""
+    """Return the numbers of the calls that the tree below a node holds, in the order in which a pickler makes them."""
     found: list[int] = []
     seen: dict[int, bool] = {}  # nodes by identity, with whether their call was counted
     waiting = [root]
@@ -152,7 +152,7 @@ def calls_in_order(root: Item) -> list[int]:
 
 
 def exact(item: Item) -> str | None:
-    """An atom, or a tuple of few atoms, as text that says it exactly; None for a node."""
+    """Return an atom, or a tuple of few atoms, as text that says it exactly; None for a node."""
     if isinstance(item, float):
         return exact_float(item)
     if isinstance(item, OldString):
@@ -167,7 +167,7 @@ def exact(item: Item) -> str | None:
 
 
 def exact_float(number: float) -> str:
-    """The shortest decimals that give this number again; a NaN with its bits."""
+    """Return the shortest decimals that give this number again; a NaN with its bits."""
     if number == number:
         return repr(number)
     bits = struct.pack(">d", number).hex()
@@ -175,7 +175,7 @@ def exact_float(number: float) -> str:
 
 
 def exact_tuple(items: list[Item] | tuple[Item, ...]) -> str | None:
-    """A tuple or list of up to eight short atoms."""
+    """Return a tuple or list of up to eight short atoms."""
     if len(items) > 8:
         return None
     texts = [None if isinstance(one, (list, tuple)) else exact(one) for one in items]

@@ -52,7 +52,7 @@ class ArrayType:
         return self.size // max(1, math.prod(self.shape))
 
     def leaves(self, name: str = "", offset: int = 0) -> Iterator[tuple[str, ArrayType, int]]:
-        """The fields that are no records themselves, with paths and offsets."""
+        """Yield the fields that are no records themselves, with paths and offsets."""
         for field, type_, start in self.fields:
             path = f"{name}/{field or repr('')}" if name else field or repr("")
             if type_.fields:
@@ -62,7 +62,7 @@ class ArrayType:
 
 
 def type_of(item: Item) -> ArrayType | None:
-    """The type that a node stands for; None where it is not understood to the last bit."""
+    """Return the type that a node stands for; None where it is not understood to the last bit."""
     known = item.array_type if isinstance(item, PickledObject) and len(item.changes) == 1 else None
     return known if isinstance(known, ArrayType) else None
 
@@ -75,7 +75,7 @@ def cost_of(item: PickledObject) -> int:
 
 
 def array_type(item: PickledObject) -> ArrayType | None:
-    """The type that a call of numpy.dtype and its state describe."""
+    """Return the type that a call of numpy.dtype and its state describe."""
     state = item.state()
     if len(item.arguments) != 3 or not isinstance(state, tuple) or not 8 <= len(state) <= 9:
         return None
@@ -101,7 +101,7 @@ def array_type(item: PickledObject) -> ArrayType | None:
 
 
 def simple(code: str, size: Item, big: bool, unit: str, rest: str) -> ArrayType | None:
-    """A type without fields, by its code: a letter and its bytes."""
+    """Return a type without fields, by its code: a letter and its bytes."""
     kind, digits = code[:1], code[1:]
     if code in NUMBER_KINDS:
         elements = NUMBER_KINDS[code]
@@ -116,7 +116,7 @@ def simple(code: str, size: Item, big: bool, unit: str, rest: str) -> ArrayType 
 
 
 def unit_of(item: Item) -> str | None:
-    """The unit of dates; None where there is other metadata."""
+    """Return the unit of dates; None where there is other metadata."""
     if item is None:
         return ""
     if not isinstance(item, tuple) or len(item) != 2:
@@ -128,7 +128,7 @@ def unit_of(item: Item) -> str | None:
 
 
 def small_arrays(subtype: Item, size: Item) -> ArrayType | None:
-    """A type whose elements are small arrays."""
+    """Return a type whose elements are small arrays."""
     if not isinstance(subtype, tuple) or len(subtype) != 2:
         return None
     base, shape = type_of(subtype[0]), shape_of(subtype[1])
@@ -140,7 +140,7 @@ def small_arrays(subtype: Item, size: Item) -> ArrayType | None:
 
 
 def record(names: Item, fields: Item, size: Item, rest: str) -> ArrayType | None:
-    """A type with named fields."""
+    """Return a type with named fields."""
     if not isinstance(names, tuple) or not isinstance(fields, PickledDict) or type(size) is not int:
         return None
     if len(names) != len(fields.items):
@@ -178,7 +178,7 @@ def text_of(item: Item) -> str | None:
 
 
 def shape_of(item: Item) -> tuple[int, ...] | None:
-    """The lengths of an array's dimensions."""
+    """Return the lengths of an array's dimensions."""
     if isinstance(item, int) and not isinstance(item, bool) and item >= 0:
         return (item,)
     if not isinstance(item, (tuple, list)) or len(item) > 64:
@@ -199,7 +199,7 @@ class ArrayElements:
 
 
 def recognize_numpy(walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
-    """An array, a scalar or a type of NumPy."""
+    """Return an array, a scalar or a type of NumPy."""
     if item.called(*RECONSTRUCT):
         return array(walk, path, item)
     if item.function == NUMPY_DTYPE:
@@ -215,7 +215,7 @@ def recognize_numpy(walk: PickleWalk, path: str, item: PickledObject) -> Seen | 
 
 
 def array(walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
-    """What ndarray.__reduce__ writes."""
+    """Return what ndarray.__reduce__ writes."""
     state = item.state()
     if len(item.arguments) != 3 or not isinstance(state, tuple) or len(state) != 5:
         return None
@@ -236,7 +236,7 @@ def array(walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
 
 
 def objects(walk: PickleWalk, path: str, data: Item, what: str) -> Seen | None:
-    """An array of Python objects, which stand in a list."""
+    """Return an array of Python objects, which stand in a list."""
     if not isinstance(data, list) or walk.first_seen(data, f"{path or ROOT} (elements)") is not None:
         return None
     said = walk.value(path, f"array of {len(data)} objects, {what}")
@@ -244,7 +244,7 @@ def objects(walk: PickleWalk, path: str, data: Item, what: str) -> Seen | None:
 
 
 def of_buffer(item: PickledObject) -> tuple[ArrayElements | None, Item]:
-    """What protocol 5 writes for contiguous arrays."""
+    """Return what protocol 5 writes for contiguous arrays."""
     if len(item.arguments) != 4 or item.changes or item.keywords is not None:
         return None, None
     data, type_item, shape_item, order = item.arguments
@@ -268,14 +268,14 @@ def scalar(item: PickledObject) -> tuple[ArrayElements | None, Item]:
 
 
 def data_of(item: Item) -> Source | None:
-    """Where the bytes stand that an array is made of."""
+    """Return where the bytes stand that an array is made of."""
     if isinstance(item, LongString) and item.kind.removeprefix("read-only ") in ("bytes", "string", "bytearray"):
         return item.source
     return Memory(bytes(item)) if isinstance(item, bytes) else None
 
 
 def shown(walk: PickleWalk, path: str, elements: ArrayElements, data: Item = None) -> Iterator[Part]:
-    """An array as tensors, and as values what the tensors do not say."""
+    """Yield an array as tensors, and as values what the tensors do not say."""
     type_, shape = elements.type, elements.shape
     size = math.prod(shape) * type_.size
     if size != elements.source.size:

@@ -68,7 +68,7 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         self.borrowed: dict[tuple[int, int], int] = {}  # those nodes by their place on the stack
 
     def load(self) -> Item:
-        """The root of what the opcodes up to STOP build."""
+        """Return the root of what the opcodes up to STOP build."""
         self.stream.room, self.stream.longest_line = self.limits.header, self.limits.text
         try:
             with warnings.catch_warnings():
@@ -103,7 +103,7 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         return self.fail(f"it has more than {OPCODES_PER_PART * self.limits.parts} opcodes")
 
     def nested(self) -> Item:
-        """The object of another pickle, which stands in the midst of this one."""
+        """Return the object of another pickle, which stands in the midst of this one."""
         if self.level >= self.limits.depth:
             self.fail(f"pickles within pickles are nested more than {self.limits.depth} levels deep")
         inner = InertUnpickler(self.stream, self.limits)
@@ -143,7 +143,7 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
     def created(
         self, creation: Creation, function: Item, given: Item, keywords: PickledDict | None = None
     ) -> PickledObject:
-        """An object in place of a call, which is never made."""
+        """Return an object in place of a call, which is never made."""
         if not isinstance(given, tuple):
             self.fail("the arguments of a call are no tuple")
         made = PickledObject(creation, function, given, keywords)

@@ -60,7 +60,7 @@ class PickleWalk:
         self.keep: list[object] = []  # of what seen knows by its id
 
     def pickle(self, loaded: InertUnpickler, root: Item, path: str = "") -> Iterator[Part]:
-        """All that a pickle means; and all of its opcodes where that is not all of what it does."""
+        """Yield all that a pickle means; and all of its opcodes where that is not all of what it does."""
         yield from self.tree(under(path, root_name(root)), root)
         if loaded.lost or loaded.revised:
             lost = f"{loaded.lost} results of calls are thrown away"
@@ -86,7 +86,7 @@ class PickleWalk:
             steps.append(iter(below))
 
     def node(self, path: str, item: Item) -> Seen:
-        """The parts of one node, and the steps to those below it."""
+        """Return the parts of one node, and the steps to those below it."""
         if not isinstance(item, NODES) or item == ():
             return self.atom(path, item), ()
         before = self.first_seen(item, path)
@@ -109,7 +109,7 @@ class PickleWalk:
         return found
 
     def first_seen(self, item: object, path: str) -> str | None:
-        """The name under which this very node came before, if it did."""
+        """Return the name under which this very node came before, if it did."""
         if id(item) in self.seen:
             return self.seen[id(item)]
         self.seen[id(item)] = unused(self.nodes, path or ROOT)
@@ -119,7 +119,7 @@ class PickleWalk:
     # Parts
 
     def named(self, path: str) -> str:
-        """A name that no part has yet."""
+        """Return a name that no part has yet."""
         name = unused(self.names, path or ROOT)
         self.hold(len(name))
         return name
@@ -139,7 +139,7 @@ class PickleWalk:
         return Value(self.named(path), text)
 
     def noise(self, path: str, text: str) -> Noise:
-        """What the object's own library chose, and no value of it says."""
+        """Return what the object's own library chose, and no value of it says."""
         self.hold(len(text))
         return Noise(self.named(path), text)
 
@@ -148,7 +148,7 @@ class PickleWalk:
         return Blob(self.named(path), source)
 
     def tensor(self, path: str, tensor: TensorPart, size: int) -> TensorPart:
-        """The tensor under a name of its own; size in bytes."""
+        """Return the tensor under a name of its own; size in bytes."""
         self.spend(path, size)
         return replace(tensor, name=self.named(path))
 
@@ -188,7 +188,7 @@ class PickleWalk:
         yield self.tensor(path, tensor, size)
 
     def set(self, path: str, item: PickledSet) -> Seen:
-        """A set, whose order is noise; where it cannot be sorted, it is compared in the order of the file."""
+        """Return a set, whose order is noise; where it cannot be sorted, it is compared in the order of the file."""
         texts = sorted_texts(item.items, self.limits.header - self.held)
         what = f"{item.kind} of {len(item.items)}"
         if texts is None:
@@ -218,7 +218,7 @@ class PickleWalk:
     # Objects
 
     def ordered_dict(self, path: str, item: PickledObject) -> Seen | None:
-        """An OrderedDict, whose items stand below it like those of a dict."""
+        """Return an OrderedDict, whose items stand below it like those of a dict."""
         if not item.called(ORDERED) or item.keywords is not None or any(how != "set" for how, _, _ in item.changes):
             return None
         pairs = given_pairs(item)
@@ -230,7 +230,7 @@ class PickleWalk:
         return self.keyed(path, f"OrderedDict of {len(keys)}", keys), below
 
     def object(self, path: str, item: PickledObject) -> Seen:
-        """What would make an object, and what would be done to it."""
+        """Return what would make an object, and what would be done to it."""
         named = item.function is None or isinstance(item.function, GlobalName)
         said = f"{item.creation.value} {'(function)' if not named else str(item.function or '')}"
         given = exact(item.arguments)
@@ -268,7 +268,7 @@ class PickleWalk:
                 yield under(path, str(number)), value
 
     def state(self, path: str, value: Item, number: int) -> Iterator[Step]:
-        """An object's attributes stand right below it, where they are a dict of its own."""
+        """Yield an object's attributes stand right below it, where they are a dict of its own."""
         attributes = under(path, "(attributes)")
         if isinstance(value, PickledDict) and number == 0 and self.first_seen(value, attributes) is None:
             yield from self.pairs(path, value.items)
@@ -277,7 +277,7 @@ class PickleWalk:
 
 
 def unused(names: dict[str, int], name: str) -> str:
-    """The name, or the name with the first number under which it is not taken; it is taken then."""
+    """Return the name, or the name with the first number under which it is not taken; it is taken then."""
     found, number = name, names.get(name, 0)
     while found in names:
         number += 1
@@ -288,7 +288,7 @@ def unused(names: dict[str, int], name: str) -> str:
 
 
 def root_name(item: Item) -> str:
-    """The class of an object; nothing for anything else, whose parts are named by their keys alone."""
+    """Return the class of an object; nothing for anything else, whose parts are named by their keys alone."""
     named = isinstance(item, PickledObject) and isinstance(item.function, GlobalName)
     if named and item.creation in (Creation.NEW, Creation.INSTANCE):  # type: ignore[union-attr]
         return segment(item.function.name)  # type: ignore[union-attr]
@@ -296,7 +296,7 @@ def root_name(item: Item) -> str:
 
 
 def under(path: str, name: str) -> str:
-    """The name of what stands below something."""
+    """Return the name of what stands below something."""
     return f"{path}/{name}" if path and name else path or name
 
 
@@ -310,7 +310,7 @@ def segment(key: Item) -> str:
 
 
 def listed(texts: Iterable[str], most: int) -> str:
-    """All of the texts, or some of them and the digest of all."""
+    """Return all of the texts, or some of them and the digest of all."""
     digest = hashlib.sha256()
     shown: list[str] = []
     length = 0
@@ -327,14 +327,14 @@ def listed(texts: Iterable[str], most: int) -> str:
 
 
 def changes_of(item: PickledObject) -> list[str]:
-    """What is done to an object, in order, with how often."""
+    """Return what is done to an object, in order, with how often."""
     words = {"state": "state", "append": "appended", "add": "added", "set": "set"}
     runs = itertools.groupby(how for how, _, _ in item.changes)
     return [f"{len(list(run))} {words[how]}" for how, run in runs]
 
 
 def given_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:
-    """What an OrderedDict is made with: nothing, or as Python 2 writes it a list of pairs."""
+    """Return what an OrderedDict is made with: nothing, or as Python 2 writes it a list of pairs."""
     if not item.arguments:
         return []
     given = item.arguments[0]
@@ -357,7 +357,7 @@ def numbers_of(items: list[Item] | tuple[Item, ...]) -> TensorPart | None:
 
 
 def sorted_texts(items: list[Item], most: int) -> list[str] | None:
-    """The elements of a set in one order; None where that is not clear, or where some of them are equal."""
+    """Return the elements of a set in one order; None where that is not clear, or where some of them are equal."""
     texts: list[str] = []
     for item in items:
         text = exact(item)

@@ -44,7 +44,7 @@ class Wire:
         self._data, self._start = b"", 0
 
     def fields(self, at: int, end: int) -> Iterator[Field]:
-        """The fields of the message in these bytes, in their order."""
+        """Yield the fields of the message in these bytes, in their order."""
         while at < end:
             self._left -= 1
             if self._left < 0:
@@ -55,7 +55,7 @@ class Wire:
             yield field
 
     def last(self, at: int, end: int, number: int) -> int:
-        """The bits of the last number of this field; 0, which is not written, where there is none."""
+        """Return the bits of the last number of this field; 0, which is not written, where there is none."""
         found = [field.value for field in self.fields(at, end) if field.number == number and field.kind != BYTES]
         return found[-1] if found else 0
 
@@ -78,7 +78,7 @@ class Wire:
         return Field(number, kind, int.from_bytes(self.take(at, size), "little"), at + size)
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """A number of variable length, and where it ends."""
+        """Return a number of variable length, and where it ends."""
         value = 0
         data = self._ahead(at, min(end, at + LONGEST_VARINT))
         place = at - self._start
@@ -93,7 +93,7 @@ class Wire:
         raise ArtifactDamaged(f"at byte {at} there should be a number")
 
     def _ahead(self, at: int, end: int) -> bytes:
-        """What was read ahead, with these bytes in it."""
+        """Return what was read ahead, with these bytes in it."""
         if at < self._start or end > self._start + len(self._data):
             length = min(max(AHEAD, end - at), max(0, self.source.size - at))
             self._data, self._start = exactly(self.source, at, length), at
@@ -109,32 +109,32 @@ class Wire:
         return data[at - self._start : at - self._start + size]
 
     def content(self, field: Field) -> bytes:
-        """The bytes of a field."""
+        """Return the bytes of a field."""
         return self.take(field.at, field.value)
 
 
 def signed(value: int) -> int:
-    """The bits of a number that may be negative."""
+    """Return the bits of a number that may be negative."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def zigzag(value: int) -> int:
-    """The bits of a number whose sign stands in its lowest bit."""
+    """Return the bits of a number whose sign stands in its lowest bit."""
     return value >> 1 ^ -(value & 1)
 
 
 def single(bits: int) -> float:
-    """The float32 of these bits."""
+    """Return the float32 of these bits."""
     return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def double(bits: int) -> float:
-    """The float64 of these bits."""
+    """Return the float64 of these bits."""
     return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
 
 
 def packed_varints(wire: Wire, field: Field) -> Iterator[int]:
-    """The numbers of a packed field."""
+    """Yield the numbers of a packed field."""
     at, end, count = field.at, field.end, 0
     while at < end:
         count += 1

@@ -17,7 +17,7 @@ LONGEST_HEADER = 100_000_000  # as the format has it
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """The metadata, then the tensors in the order of their bytes."""
+    """Yield the metadata, then the tensors in the order of their bytes."""
     header, start = _header(source, limits)
     tensors = []
     seen = set()
@@ -58,7 +58,7 @@ def _metadata(facts: Any) -> Iterator[Value]:
 
 
 def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int, TensorPart]:
-    """Where a tensor begins and ends, and the tensor."""
+    """Return where a tensor begins and ends, and the tensor."""
     entries = dict(facts.items) if isinstance(facts, Pairs) else {}
     if entries.keys() != {"dtype", "shape", "data_offsets"} or len(entries) != len(facts.items):
         raise ArtifactDamaged(f"its header does not say what {name[:80]!r} is")

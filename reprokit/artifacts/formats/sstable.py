@@ -18,24 +18,24 @@ MOST_DIMENSIONS = 254
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:
-    """The CRC-32C of bytes that follow on those whose sum is crc."""
+    """Return the CRC-32C of bytes that follow on those whose sum is crc."""
     ffi, library = native.artifacts()
     return int(library.rka_crc32c(crc, ffi.from_buffer(data), len(data)))
 
 
 def masked(crc: int) -> int:
-    """A sum as it is stored."""
+    """Return a sum as it is stored."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def unmasked(stored: int) -> int:
-    """The sum that is stored so."""
+    """Return the sum that is stored so."""
     rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17 | rotated << 15) & 0xFFFFFFFF
 
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
-    """All keys with their values, which must ascend."""
+    """Yield all keys with their values, which must ascend."""
     footer = exactly(source, max(0, source.size - FOOTER), min(FOOTER, source.size))
     if not footer.endswith(MAGIC):
         raise ArtifactDamaged("it does not end like a table")
@@ -78,7 +78,7 @@ def _block(source: Source, handle: tuple[int, int], limits: Limits) -> Iterator[
 
 
 def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
-    """The bytes of a block, whose sum is checked."""
+    """Return the bytes of a block, whose sum is checked."""
     if size > limits.header:
         raise ArtifactDamaged(f"a block is said to have {size} bytes")
     data = exactly(source, at, size + _TRAILER)
@@ -90,7 +90,7 @@ def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
 
 
 def _handle(data: bytes, limits: Limits, at: int = 0) -> tuple[tuple[int, int], int]:
-    """Where a block stands and how many bytes it has, and where that ends."""
+    """Return where a block stands and how many bytes it has, and where that ends."""
     wire = Wire(Memory(data), limits)
     start, at = wire.varint(at, len(data))
     size, at = wire.varint(at, len(data))
@@ -98,7 +98,7 @@ def _handle(data: bytes, limits: Limits, at: int = 0) -> tuple[tuple[int, int], 
 
 
 def decoded(key: bytes) -> str:
-    """A key as NAME[START:STOP, ...]; one that is none of these as it stands."""
+    """Return a key as NAME[START:STOP, ...]; one that is none of these as it stands."""
     try:
         zero, at = _increasing(key, 0)
         name, at = _text(key, at)
@@ -116,7 +116,7 @@ def decoded(key: bytes) -> str:
 
 
 def _increasing(key: bytes, at: int) -> tuple[int, int]:
-    """A number behind the count of its bytes."""
+    """Return a number behind the count of its bytes."""
     end = at + 1 + key[at]
     if end > len(key) or key[at] > 8:
         raise ArtifactDamaged("a number of a key is cut short")
@@ -124,7 +124,7 @@ def _increasing(key: bytes, at: int) -> tuple[int, int]:
 
 
 def _text(key: bytes, at: int) -> tuple[str, int]:
-    """A text up to its end, which is 0 1; 0 and 255 in it are followed by the other one."""
+    """Return a text up to its end, which is 0 1; 0 and 255 in it are followed by the other one."""
     found = bytearray()
     while True:
         byte, after = key[at], key[at + 1] if key[at] in (0, 255) else 0
@@ -141,7 +141,7 @@ def _text(key: bytes, at: int) -> tuple[str, int]:
 
 
 def _signed(key: bytes, at: int) -> tuple[int, int]:
-    """A number whose first bits say how many bytes it has; all are inverted where it is negative."""
+    """Return a number whose first bits say how many bytes it has; all are inverted where it is negative."""
     mask = 0 if key[at] & 0x80 else 0xFF
     first = int.from_bytes(bytes(byte ^ mask for byte in key[at : at + 2]), "big") << (8 if at + 1 == len(key) else 0)
     length = 1

@@ -40,7 +40,7 @@ class _Bounded(Stream):
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each member, then what the container says of them."""
+    """Yield each member, then what the container says of them."""
     digests = dict.fromkeys(_NOISE, 0)
     order = hashlib.sha256()
     for member in _members(source):

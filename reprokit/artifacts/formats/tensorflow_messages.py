@@ -187,7 +187,7 @@ def walker(source: Source, limits: Limits) -> Walker:
 
 
 def shape(walker: Walker, at: int, end: int) -> tuple[tuple[int, ...], str]:
-    """The lengths of a TensorShapeProto, and what it says besides."""
+    """Return the lengths of a TensorShapeProto, and what it says besides."""
     lengths: list[int] = []
     more = ""
     for found in walker.wire.fields(at, end):
@@ -219,7 +219,7 @@ def _shape_part(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
 
 
 def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
-    """A TensorProto: its elements as they stand in tensor_content, or in the list for their type."""
+    """Yield a TensorProto: its elements as they stand in tensor_content, or in the list for their type."""
     found = Values(walker, path)
     lengths: tuple[int, ...] = ()
     dtype, more = 0, ""
@@ -260,12 +260,12 @@ def string(name: str, source: Source, start: int, size: int) -> Part:
 
 
 def saved_model(source: Source, limits: Limits) -> Iterator[Part]:
-    """Every value by its path, nodes by their names; the variables are a checkpoint beside it."""
+    """Yield every value by its path, nodes by their names; the variables are a checkpoint beside it."""
     yield from walker(source, limits).message("", "SavedModel")
 
 
 def meta_graph(source: Source, limits: Limits) -> Iterator[Part]:
-    """The same of NAME.meta."""
+    """Yield the same of NAME.meta."""
     yield from walker(source, limits).message("", "MetaGraphDef")
 
 

@@ -24,7 +24,7 @@ DELIMITERS = ",;\t|"
 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """The tree of two texts."""
+    """Return the tree of two texts."""
     leaves: list[Difference] = []
     differing, counts = 0, [0, 0]
     pairs = zip_longest(lines(left, options.limits.text), lines(right, options.limits.text))
@@ -46,7 +46,7 @@ def compare(name: str, left: Source, right: Source, options: CompareOptions) -> 
 
 
 def lines(source: Source, longest: int) -> Iterator[str]:
-    """The lines of a text with their ends, one at a time."""
+    """Yield the lines of a text with their ends, one at a time."""
     file = io.BufferedReader(Stream(source), BLOCK)
     while line := file.readline(longest + 1):
         if len(line) > longest:
@@ -65,12 +65,12 @@ def _line(name: str, left: str | None, right: str | None) -> Difference:
 
 
 def _visible(text: str) -> str:
-    """The line with its end, where that is not the usual one."""
+    """Return the line with its end, where that is not the usual one."""
     return text[:-1] if text.endswith("\n") and not text.endswith("\r\n") else text + "(no line feed)"
 
 
 def compare_tables(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """The tree of two tables."""
+    """Return the tree of two tables."""
     delimiter = max(
         DELIMITERS, key=next(lines(left, options.limits.text), "").count
     )  # as the first line has most of it
@@ -119,7 +119,7 @@ def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance |
 
 
 def _cells(row: list[str] | None) -> list[str]:
-    """The cells of a row; an empty line has one that is empty, unlike no line."""
+    """Return the cells of a row; an empty line has one that is empty, unlike no line."""
     return [] if row is None else row or [""]
 
 

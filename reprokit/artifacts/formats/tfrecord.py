@@ -23,7 +23,7 @@ FEATURES = b"\n"  # field 1 of an Example, which has nothing else
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each event by its step, each record by its number."""
+    """Yield each event by its step, each record by its number."""
     source = _unpacked(source, limits)
     found = records(source)
     first = next(found, None)
@@ -50,7 +50,7 @@ def _unpacked(source: Source, limits: Limits) -> Source:
 
 
 def records(source: Source) -> Iterator[Slice]:
-    """All records, whose sums are checked."""
+    """Yield all records, whose sums are checked."""
     at = 0
     while at < source.size:
         head = exactly(source, at, _HEAD)
@@ -78,7 +78,7 @@ def _record(number: int, record: Source, limits: Limits) -> Iterator[Part]:
 
 
 def _kind(record: Source) -> str:
-    """Whether it is an Example or one of sequences; both begin with features."""
+    """Return whether it is an Example or one of sequences; both begin with features."""
     wire = protobuf.Wire(record, Limits())
     numbers = {found.number for found in wire.fields(0, record.size)}
     if not numbers <= {1, 2}:
@@ -87,7 +87,7 @@ def _kind(record: Source) -> str:
 
 
 def _events(records: Iterator[Slice], limits: Limits) -> Iterator[Part]:
-    """What each event says, under its step and what it is about."""
+    """Yield what each event says, under its step and what it is about."""
     names: Counter[str] = Counter()
     for record in records:
         walker = tensorflow_messages.walker(record, limits)

@@ -28,7 +28,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def zipped(source: Source, limits: Limits) -> Iterator[Part]:
-    """An archive of one pickle or two, their storages, and for TorchScript the code."""
+    """Yield an archive of one pickle or two, their storages, and for TorchScript the code."""
     found = zip_format.members(source, limits)
     top = next((m.name.removesuffix("data.pkl") for m in found if is_main(m.name)), None)
     if top is None or any(not member.name.startswith(top) for member in found):
@@ -60,7 +60,7 @@ def zipped(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def is_main(name: str) -> bool:
-    """Whether this is the pickle of an archive: data.pkl in its one directory."""
+    """Return whether this is the pickle of an archive: data.pkl in its one directory."""
     return name == "data.pkl" or (name.endswith("/data.pkl") and name.count("/") == 1)
 
 
@@ -74,7 +74,7 @@ def order_of(members: dict[str, ZipMember]) -> str:
 
 
 def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
-    """The storages of a pickle, by key."""
+    """Return the storages of a pickle, by key."""
     start = f"{name}/"
     return {
         key.removeprefix(start): Storage(member.source, key)
@@ -86,7 +86,7 @@ def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
 def unpickled(
     member: ZipMember, storages: dict[str, Storage], limits: Limits, big_endian: bool, prefix: str
 ) -> Iterator[Part]:
-    """The objects of one pickle of an archive, then the rest of its storages."""
+    """Yield the objects of one pickle of an archive, then the rest of its storages."""
     size = member.source.size + sum(storage.source.size for storage in storages.values())
     tensors = TorchTensors(storages, size, big_endian=big_endian)
     try:
@@ -98,14 +98,14 @@ def unpickled(
 
 
 def walk_of(tensors: TorchTensors, limits: Limits, size: int) -> PickleWalk:
-    """A walk that knows tensors and arrays."""
+    """Return a walk that knows tensors and arrays."""
     return PickleWalk(limits, size, (tensors.recognize, recognize_numpy))
 
 
 def all_of(
     walk: PickleWalk, tensors: TorchTensors, loaded: InertUnpickler, root: Item, prefix: str = ""
 ) -> Iterator[Part]:
-    """A pickle, the source code of classes, which old files carry along, and what no tensor shows."""
+    """Yield a pickle, the source code of classes, which old files carry along, and what no tensor shows."""
     yield from walk.pickle(loaded, root, prefix)
     for class_, pair in tensors.classes:
         yield from walk.tree(under(prefix, f"(source of {str(class_)[:SHORT]})"), pair)
@@ -154,7 +154,7 @@ def written_on(walk: PickleWalk, system: Item) -> Iterator[Part]:
 
 
 def keys_of(item: Item) -> list[str]:
-    """The keys of the storages that follow."""
+    """Return the keys of the storages that follow."""
     if not isinstance(item, list):
         raise ArtifactDamaged("its storages have no list of keys")
     keys = [text(key) for key in item]

@@ -66,7 +66,7 @@ STORAGES = {
 
 
 def storage_type(item: Item) -> StorageType | None:
-    """The type of a class of storages, such as torch.FloatStorage or torch.cuda.FloatStorage."""
+    """Return the type of a class of storages, such as torch.FloatStorage or torch.cuda.FloatStorage."""
     if not isinstance(item, GlobalName) or item.module.partition(".")[0] != "torch":
         return None
     if not item.name.endswith("Storage"):
@@ -75,7 +75,7 @@ def storage_type(item: Item) -> StorageType | None:
 
 
 def dtype(item: Item) -> StorageType | None:
-    """The type that a name such as torch.float8_e5m2 means."""
+    """Return the type that a name such as torch.float8_e5m2 means."""
     return TYPES.get(item.name) if isinstance(item, GlobalName) and item.module == "torch" else None
 
 
@@ -99,7 +99,7 @@ class StorageReference:
 
 
 def reference(item: Item) -> StorageReference | None:
-    """The storage that a persistent id means; None for anything else."""
+    """Return the storage that a persistent id means; None for anything else."""
     if not isinstance(item, tuple) or not 5 <= len(item) <= 6:
         return None
     kind, type_, key, location, count = item[:5]
@@ -123,7 +123,7 @@ def range_of(item: Item) -> tuple[int, int] | None:
 
 
 def referred(item: Item) -> StorageReference | None:
-    """The storage that a node stands for."""
+    """Return the storage that a node stands for."""
     if isinstance(item, PickledObject) and item.creation is Creation.PERSISTENT and not item.changes:
         return reference(item.arguments[0])
     return None
@@ -141,7 +141,7 @@ class Storage:
     entirely: bool = False  # it was shown as a whole
 
     def is_shown(self) -> bool:
-        """Whether every byte was shown by some tensor."""
+        """Return whether every byte was shown by some tensor."""
         end = 0
         for start, stop in sorted(self.shown):
             if start > end:
@@ -150,7 +150,7 @@ class Storage:
         return end >= self.source.size
 
     def viewed(self, found: StorageReference) -> tuple[Source, int]:
-        """The bytes that a reference means, and where in the storage they begin."""
+        """Return the bytes that a reference means, and where in the storage they begin."""
         size = found.count * found.type.size
         if size != self.source.size:
             raise ArtifactDamaged(f"{self.name} has {self.source.size} bytes, a tensor says {size}")
@@ -198,7 +198,7 @@ class TorchTensors:
         self.references: dict[str, StorageReference] = {}  # one to each storage
 
     def persistent_load(self, identity: Item) -> Item:
-        """The class of a module, which stands there with its source code; storages are noted."""
+        """Return the class of a module, which stands there with its source code; storages are noted."""
         found = reference(identity)
         if found is not None:
             self.references.setdefault(found.key, found)
@@ -210,7 +210,7 @@ class TorchTensors:
         return None
 
     def recognize(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
-        """A tensor, a parameter or a storage."""
+        """Return a tensor, a parameter or a storage."""
         if item.creation is Creation.PERSISTENT:
             return self.storage(walk, path, item)
         if item.creation is not Creation.CALL or not isinstance(item.function, GlobalName) or item.keywords is not None:
@@ -308,7 +308,7 @@ class TorchTensors:
         return [walk.value(f"{path or ROOT} (type)", str(type_)), *parts], steps
 
     def storage(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
-        """A storage by itself: all of its elements."""
+        """Return a storage by itself: all of its elements."""
         found = referred(item)
         if found is None:
             return None
@@ -318,7 +318,7 @@ class TorchTensors:
         return self.shown(walk, path, view, f"{kind} of {found.type.name}"), ()
 
     def shown(self, walk: PickleWalk, path: str, view: StorageView, said: str) -> Iterator[Part]:
-        """The elements of a tensor, and what they alone do not say."""
+        """Yield the elements of a tensor, and what they alone do not say."""
         storage = self.storages.get(view.storage.key)
         if storage is None:
             raise ArtifactDamaged(f"{path or ROOT}: the file has no storage {view.storage.key[:80]!r}")
@@ -343,7 +343,7 @@ class TorchTensors:
         yield walk.tensor(path, tensor, 0)
 
     def notes(self, walk: PickleWalk, path: str, view: StorageView, storage: Storage, start: int) -> Iterator[Part]:
-        """Which storage a tensor shares, which part of it the tensor is, and how it lies there."""
+        """Yield which storage a tensor shares, which part of it the tensor is, and how it lies there."""
         storage.type = storage.type or view.type
         if storage.first:
             yield walk.value(f"{path or ROOT} (storage)", f"the same as of {storage.first}, from byte {start}")
@@ -355,13 +355,13 @@ class TorchTensors:
             yield walk.noise(f"{path or ROOT} (strides)", f"{view.strides}")
 
     def whole(self, walk: PickleWalk, path: str, view: StorageView, storage: Storage) -> Iterator[Part]:
-        """A view whose elements overlap: how it looks, and all of its storage once."""
+        """Yield a view whose elements overlap: how it looks, and all of its storage once."""
         text = f"{view.type.name}, shape {view.shape}, strides {view.strides}, from element {view.offset}"
         yield walk.value(path, f"a view of {text}")
         yield from self.entire(walk, storage)
 
     def entire(self, walk: PickleWalk, storage: Storage) -> Iterator[Part]:
-        """All elements of a storage, once."""
+        """Yield all elements of a storage, once."""
         if storage.entirely or storage.type is None:
             return
         storage.entirely = True
@@ -383,7 +383,7 @@ class TorchTensors:
 
 
 def lying(view: StorageView) -> tuple[int, ...]:
-    """The strides that matter."""
+    """Return the strides that matter."""
     return tuple(stride for length, stride in zip(view.shape, view.strides, strict=True) if length > 1)
 
 
@@ -399,7 +399,7 @@ def view_of(given: Sequence[Item], type_: StorageType | None) -> StorageView | N
 
 
 def is_empty(item: Item) -> bool:
-    """Whether these hooks are none: an empty OrderedDict, which PyTorch always writes."""
+    """Return whether these hooks are none: an empty OrderedDict, which PyTorch always writes."""
     if item is None:
         return True
     if isinstance(item, PickledDict):
@@ -410,7 +410,7 @@ def is_empty(item: Item) -> bool:
 
 
 def layout_of(item: Item) -> str:
-    """The name of a layout, without its module."""
+    """Return the name of a layout, without its module."""
     if isinstance(item, PickledObject) and item.called("torch.serialization._get_layout") and len(item.arguments) == 1:
         item = item.arguments[0]
     text = item if isinstance(item, str) else str(item) if isinstance(item, GlobalName) else ""

@@ -49,7 +49,7 @@ def _part(name: str, key: str, text: str) -> Part:
 
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[int, Wire, Field]]:
-    """What each record holds: the number of its field, and where its message stands."""
+    """Yield what each record holds: the number of its field, and where its message stands."""
     for record in records(source, limits):
         wire = Wire(Memory(record), limits)
         for found in wire.fields(0, len(record)):
@@ -58,7 +58,7 @@ def entries(source: Source, limits: Limits) -> Iterator[tuple[int, Wire, Field]]
 
 
 def records(source: Source, limits: Limits) -> Iterator[bytes]:
-    """All records, whose sums are checked; they were put together from the pieces that blocks cut them into."""
+    """Yield all records, whose sums are checked; they were put together from the pieces that blocks cut them into."""
     if source.read(0, len(MAGIC)) != MAGIC:
         raise ArtifactDamaged("it does not begin as a file of Weights & Biases")
     at, waiting = len(MAGIC), None
@@ -95,7 +95,7 @@ def _joined(waiting: bytearray | None, kind: int, data: bytes, limits: Limits) -
 
 
 def history(wire: Wire, record: Field, number: int) -> tuple[int, dict[str, str]]:
-    """The step of a line of the history, and its values as JSON; those without a step are counted."""
+    """Return the step of a line of the history, and its values as JSON; those without a step are counted."""
     step, values = number, {}
     for one in _fields(wire, record):
         if one.number == ITEM and one.kind == BYTES:
@@ -108,7 +108,7 @@ def history(wire: Wire, record: Field, number: int) -> tuple[int, dict[str, str]
 
 
 def _item(wire: Wire, item: Field) -> tuple[str, str]:
-    """A key, of nested ones all with dots between, and its value as JSON."""
+    """Return a key, of nested ones all with dots between, and its value as JSON."""
     keys, text = [], ""
     for one in _fields(wire, item):
         if one.kind == BYTES and one.number in (KEY, NESTED):

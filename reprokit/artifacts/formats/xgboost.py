@@ -35,7 +35,7 @@ ROOT = "(root)"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Every value by its path."""
+    """Return every value by its path."""
     head = source.read(0, 64).lstrip()
     return UbjsonReader(source, limits).parts() if head[1:2] in FIRST_IN_OBJECT else _read_json(source, limits)
 
@@ -64,7 +64,7 @@ def _read_json(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def numbers_of(text: str) -> TensorPart | None:
-    """A list of numbers as a tensor; None where they are few, or doubles would not tell them apart."""
+    """Return a list of numbers as a tensor; None where they are few, or doubles would not tell them apart."""
     items = [item.strip() for item in text.split(",")]
     if len(items) < FEW or not all(map(NUMBER.fullmatch, items)):
         return None
@@ -84,7 +84,7 @@ def _tensor(dtype: str, letter: str, numbers: list[int] | list[float]) -> Tensor
 
 
 def told_apart(item: str, number: float) -> bool:
-    """Whether no other number of as few digits is the same double."""
+    """Return whether no other number of as few digits is the same double."""
     digits = item.lstrip("-").upper().partition("E")[0].replace(".", "")
     if len(digits) > DIGITS:
         return False
@@ -106,7 +106,7 @@ class UbjsonReader:
         return ArtifactDamaged(f"UBJSON before byte {self.cursor.at}: {what}")
 
     def parts(self) -> Iterator[Part]:
-        """All values, then nothing."""
+        """Yield all values, then nothing."""
         yield from self.value("", self.marker(), 0)
         if self.cursor.at < self.source.size:
             raise self.fail("there are bytes behind its end")
@@ -115,7 +115,7 @@ class UbjsonReader:
         return unused(self.names, path or ROOT)
 
     def marker(self) -> bytes:
-        """The next type; no-operations are passed over."""
+        """Return the next type; no-operations are passed over."""
         found = self.cursor.read(1)
         while found == b"N":
             found = self.cursor.read(1)
@@ -143,7 +143,7 @@ class UbjsonReader:
             raise self.fail("a text is not in UTF-8") from None
 
     def value(self, path: str, type_: bytes, depth: int) -> Iterator[Part]:
-        """A value with all that is in it."""
+        """Yield a value with all that is in it."""
         if type_ in (b"[", b"{"):
             yield from self.container(path, type_ == b"{", depth)
         elif type_ in CONSTANTS:
@@ -159,7 +159,7 @@ class UbjsonReader:
             raise self.fail(f"{type_!r} is no type")
 
     def container(self, path: str, is_object: bool, depth: int) -> Iterator[Part]:
-        """An array or object."""
+        """Yield an array or object."""
         if depth >= self.limits.nesting:
             raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")
         type_, count = self.type_and_count()
@@ -181,7 +181,7 @@ class UbjsonReader:
         yield Value(self.name(path), f"{'object' if is_object else 'list'} of {done}")
 
     def type_and_count(self) -> tuple[bytes, int | None]:
-        """The one type and the count of what is in a container, where it has them."""
+        """Return the one type and the count of what is in a container, where it has them."""
         type_, count = b"", None
         if self.source.read(self.cursor.at, 1) == b"$":
             self.cursor.read(1)

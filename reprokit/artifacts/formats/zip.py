@@ -51,7 +51,7 @@ class ZipMember:
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each member as a file within."""
+    """Yield each member as a file within."""
     found = members(source, limits)
     yield from noise(found)
     for member in found:
@@ -59,14 +59,14 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def part(member: ZipMember) -> Part:
-    """A member as a part."""
+    """Return a member as a part."""
     if member.is_directory:
         return Value(member.name, "directory")
     return Within(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
 
 
 def noise(found: Iterable[ZipMember]) -> Iterator[Noise]:
-    """What the container says of its members besides their bytes."""
+    """Yield what the container says of its members besides their bytes."""
     members_by_name = sorted(found, key=lambda member: member.name)
     yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
     yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
@@ -83,7 +83,7 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def members(source: Source, limits: Limits) -> list[ZipMember]:
-    """All members in the order of the directory; they must not overlap, nor leave the archive."""
+    """Return all members in the order of the directory; they must not overlap, nor leave the archive."""
     count, start, end = _directory(source)
     if end - start > limits.header or count > limits.parts:
         raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
@@ -108,7 +108,7 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
-    """How many entries the directory has, where it begins, and where it ends."""
+    """Return how many entries the directory has, where it begins, and where it ends."""
     tail_start = max(0, source.size - _COMMENT - _END.size)
     tail = exactly(source, tail_start, source.size - tail_start)
     at = tail.rfind(b"PK\x05\x06")
@@ -169,7 +169,7 @@ def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """The sizes and the place, which stand in an extra field where they need more than 32 bits."""
+    """Return the sizes and the place, which stand in an extra field where they need more than 32 bits."""
     long = next((data for kind, data in _extras(extra) if kind == 1), b"")
     found = [size, packed, offset]
     values = iter(struct.unpack(f"<{len(long) // 8}Q", long[: len(long) // 8 * 8]))

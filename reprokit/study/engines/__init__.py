@@ -44,7 +44,7 @@ def _check_kept(study: Study) -> None:
 
 
 def make(study: Study, directory: Path, lock: int) -> PairSchedule | Kubernetes:
-    """The engine that the study asks for."""
+    """Return the engine that the study asks for."""
     settings = study.engine
     if settings.kind == "kubernetes":
         from reprokit.study.engines.kubernetes import Kubernetes

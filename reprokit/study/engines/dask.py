@@ -64,14 +64,14 @@ class Dask:
                 raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
 
     def submit(self, place: str, name: str) -> None:
-        """Have a worker make the pair."""
+        """Let a worker make the pair."""
         resources = dict(self._settings.options) or None
         self._futures[name] = self._client.submit(
             _work, place, name, key=name, pure=False, retries=0, resources=resources
         )
 
     def ended(self, name: str) -> str | None:
-        """How a job has ended."""
+        """Return how a job has ended."""
         future = self._futures[name]
         if not future.done():
             if self._client.status not in ("running", "connecting"):

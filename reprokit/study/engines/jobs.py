@@ -27,10 +27,10 @@ class Cluster(Protocol):
     """What runs jobs somewhere."""
 
     def submit(self, place: str, name: str) -> None:
-        """Have `work.work` called with these, once."""
+        """Call `worker.work` with these, once."""
 
     def ended(self, name: str) -> str | None:
-        """How a job has ended, in words; None as long as it waits or goes on."""
+        """Return how a job has ended, in words; None as long as it waits or goes on."""
 
     def cancel(self, name: str) -> None:
         """A job is of no more use."""
@@ -116,14 +116,14 @@ class Jobs:
                 self._cluster.cancel(name)
 
     def hold(self) -> None:
-        """Have jobs that wait not begin."""
+        """Keep jobs that wait from beginning."""
         if not self._is_held:
             self._is_held = True
             for name in self._working:
                 self._desk.tell(name, UNLESS_BEGUN)
 
     def interrupt(self, number: int) -> None:
-        """Have all jobs end, at the next look at them."""
+        """End all jobs, at the next look at them."""
         self._asked = number
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Jobs:
         self._working.clear()
 
     def _left(self, name: str, *, is_dead: bool) -> tuple[Claim | None, JobEnd | None]:
-        """What a job has left; a shared directory may show it only after a while."""
+        """Return what a job has left; a shared directory may show it only after a while."""
         self._await(name, LATE if is_dead else SILENCE, is_dead=is_dead)
         return self._desk.claim(name), self._desk.ended(name)
 

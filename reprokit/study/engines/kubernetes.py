@@ -53,7 +53,7 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 def options(settings: Engine) -> KubernetesOptions:
-    """The options that Kubernetes needs; raises BadStudy."""
+    """Return the options that Kubernetes needs; raises BadStudy."""
     try:
         found = msgspec.convert(settings.options, KubernetesOptions)
     except msgspec.ValidationError as error:
@@ -107,7 +107,7 @@ class Kubernetes:
 
 
 def _in_image(task: PairTask, base: str, directory: str) -> PairTask:
-    """The pair with the directories of the image."""
+    """Return the pair with the directories of the image."""
 
     def there(path: str) -> str:
         return os.path.normpath(os.path.join(directory, os.path.relpath(os.path.realpath(path), base)))
@@ -120,7 +120,7 @@ def _in_image(task: PairTask, base: str, directory: str) -> PairTask:
 
 
 def manifest(study: str, orders: list[tuple[str, bytes]], place: str, settings: Engine) -> dict[str, Any]:
-    """A List of the orders and the Job, for `kubectl apply`."""
+    """Return a List of the orders and the Job, for `kubectl apply`."""
     lines = msgspec.json.encode([[name, msgspec.Raw(order)] for name, order in orders])
     packed = base64.b64encode(gzip.compress(lines, mtime=0)).decode()
     if len(packed) > MAX_ORDERS:

@@ -61,7 +61,7 @@ class Working:
             self.process.send_signal(number)
 
     def result(self, *, is_asked_to_end: bool) -> RunResult | None:
-        """What came of it; None where it was interrupted."""
+        """Return what came of it; None where it was interrupted."""
         status = self.process.wait()
         with suppress(OSError):  # what the run has left running would take time from the next
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -130,7 +130,7 @@ class Local:
         return continued(ended.pair, [result] if made is None else [made, result], listener)
 
     def _wait(self) -> Working:
-        """The process that has ended first."""
+        """Return the process that has ended first."""
         if len(self._working) == 1:
             self._working[0].process.wait()
             return self._working[0]
@@ -177,7 +177,7 @@ class Local:
 
 
 def last_line(log: Path) -> str:
-    """The last line that was printed."""
+    """Return the last line that was printed."""
     with suppress(OSError), open(log, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4096))

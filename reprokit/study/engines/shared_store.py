@@ -22,17 +22,17 @@ MAX_REASON: Final = 300  # characters
 
 
 def is_url(place: str) -> bool:
-    """Whether fsspec is asked to reach it."""
+    """Return whether fsspec is asked to reach it."""
     return "://" in place or "::" in place
 
 
 def opened(place: str) -> Depot:
-    """The depot at a path or a URL, which need not exist yet."""
+    """Return the depot at a path or a URL, which need not exist yet."""
     return DepotStore(place) if is_url(place) else DepotDirectory(Path(place))
 
 
 def below(place: str, name: str) -> str:
-    """A place inside of another one."""
+    """Return a place inside of another one."""
     if "::" in place:  # of chained file systems the first has the path
         first, _, rest = place.partition("::")
         return f"{first.rstrip('/')}/{name}::{rest}"
@@ -102,7 +102,7 @@ class DepotDirectory:
         return partial
 
     def get(self, name: str, limit: int) -> bytes | None:
-        """A file; None if there is none. One that is larger than the limit is cut one byte behind it."""
+        """Return a file; None if there is none. One that is larger than the limit is cut one byte behind it."""
         try:
             with open(self._path / name, "rb", opener=open_regular) as file:
                 return file.read(limit + 1)
@@ -147,7 +147,7 @@ class DepotStore:
         return True
 
     def get(self, name: str, limit: int) -> bytes | None:
-        """A file; None if there is none. One that is larger than the limit is cut one byte behind it."""
+        """Return a file; None if there is none. One that is larger than the limit is cut one byte behind it."""
         data = self._tried(lambda: self._get(f"{self._root}/{name}", limit))
         return None if data is None else bytes(data)[: limit + 1]
 
@@ -165,7 +165,7 @@ class DepotStore:
             self._system.rm_file(f"{self._root}/{name}")
 
     def _tried(self, call: Callable[[], Any]) -> Any:
-        """What the call gives. Each of fsspec's many systems has errors of its own."""
+        """Return what the call gives. Each of fsspec's many systems has errors of its own."""
         try:
             return call()
         except Exception as error:

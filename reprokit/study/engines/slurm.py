@@ -37,7 +37,7 @@ def check(settings: Engine) -> None:
 
 
 def parameters() -> set[str]:
-    """What submitit takes for sbatch."""
+    """Return what submitit takes for sbatch."""
     from submitit.slurm.slurm import SlurmExecutor
 
     return set(SlurmExecutor._valid_parameters()) - {"map_count", "folder", "command", "additional_parameters"}
@@ -58,7 +58,7 @@ class Slurm:
             raise EngineUnusable(f"the job cannot be submitted: {reason(error)[:MAX_LINE]}") from None
 
     def ended(self, name: str) -> str | None:
-        """How a job has ended."""
+        """Return how a job has ended."""
         job = self._jobs[name]
         if not job.done():
             return None

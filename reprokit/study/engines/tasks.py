@@ -82,7 +82,7 @@ class Desk:
         self.depot = depots.opened(self.place)
 
     def order(self, task: PairTask) -> tuple[str, bytes]:
-        """A name and the order for a pair; nobody has it yet."""
+        """Return a name and the order for a pair; nobody has it yet."""
         name = f"{task.name}-{uuid4().hex[:12]}"
         data = worker.encoded(Order(pair=task, apart=self.is_apart, beat=self._beat))
         self._own.put(f"{name}.{ORDER}", data)
@@ -118,7 +118,7 @@ class Desk:
             raise EngineUnusable(f"{count} pairs of {words}")
 
     def task(self, name: str) -> PairTask:
-        """The pair of a job that was handed out."""
+        """Return the pair of a job that was handed out."""
         data = self._own.get(f"{name}.{ORDER}", worker.MAX_ORDER) or b""
         try:
             return msgspec.json.decode(data, type=Order, strict=False).pair
@@ -131,19 +131,19 @@ class Desk:
             self.depot.put(f"{name}.{STOP}", what)
 
     def claim(self, name: str) -> Claim | None:
-        """Who has begun a job."""
+        """Return who has begun a job."""
         return _read(self.depot.get(f"{name}.{CLAIM}", MAX_SMALL), Claim)
 
     def ended(self, name: str) -> JobEnd | None:
-        """What a job said at its end."""
+        """Return what a job said at its end."""
         return _read(self.depot.get(f"{name}.{ENDED}", MAX_SMALL), JobEnd)
 
     def beat(self, name: str) -> bytes | None:
-        """The last sign of life."""
+        """Return the last sign of life."""
         return self.depot.get(f"{name}.{BEAT}", 100)
 
     def report(self, name: str, task: PairTask) -> PairReport:
-        """What came of a job so far, as far as it is an answer to its order."""
+        """Return what came of a job so far, as far as it is an answer to its order."""
         data = self.depot.get(f"{name}.{REPORT}", worker.MAX_REPORT) or b""
         if len(data) > worker.MAX_REPORT:
             warn(f"{name}: its report is larger than {worker.MAX_REPORT} bytes, and was not read")
@@ -227,7 +227,7 @@ class Desk:
 
 
 def handed_out(desk: Desk, pairs: Iterable[PairTask]) -> Iterator[StudyTask]:
-    """The tasks that nobody has begun: those of before, and these."""
+    """Yield the tasks that nobody has begun: those of before, and these."""
     for name in desk.names():
         if desk.claim(name) is None:
             yield _line(desk, name, desk.task(name))
@@ -261,7 +261,7 @@ def collect(desk: Desk, listener: PairListener, *, is_over: bool) -> Outstanding
 
 
 def lost_words(claim: Claim, ended: JobEnd | None, words: str) -> str:
-    """What is said of a run that has not come to its end."""
+    """Return what is said of a run that has not come to its end."""
     if ended is not None:
         return _text(ended.words) or "it has ended without a word"
     who = f"worker {_text(claim.worker)} on {_text(claim.host)} died"
@@ -273,7 +273,7 @@ def _text(words: str) -> str:
 
 
 def _key(directory: Path) -> str:
-    """What the place of this study inside of a store is called."""
+    """Return what the place of this study inside of a store is called."""
     digest = hashlib.sha256((directory / STUDY).read_bytes()).hexdigest()
     return f"{read_study(directory).study.name}-{digest[:16]}"
 
@@ -292,7 +292,7 @@ def _names(pair: PairResult | None) -> tuple[str, int] | None:
 
 
 def _is_of(run: RunResult, task: Task) -> bool:
-    """Whether a result is one of the run that was asked for, with figures that can be."""
+    """Return whether a result is one of the run that was asked for, with figures that can be."""
     same = (run.setup, run.pair, run.part, run.mode, run.seed) == (
         task.setup,
         task.pair,
@@ -305,7 +305,7 @@ def _is_of(run: RunResult, task: Task) -> bool:
 
 
 def _checked(run: RunResult, task: Task) -> RunResult:
-    """The result, with nothing that only this side can know."""
+    """Return the result, with nothing that only this side can know."""
     own = f"{PREDICTIONS}/{name_of(task.setup, task.pair, task.part)}.json"
     replace = msgspec.structs.replace
     evaluations = [one if one.predictions == own else replace(one, predictions="") for one in run.evaluations]

@@ -63,7 +63,7 @@ class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(order: Order) -> bytes:
-    """An order as JSON."""
+    """Return an order as JSON."""
     fields = {"pair": msgspec.Raw(attempts.encoded(order.pair)), "apart": order.apart, "beat": order.beat}
     return msgspec.json.encode(fields)
 
@@ -112,7 +112,7 @@ def _directory(order: Order) -> Iterator[Path]:
 
 
 def _placed(order: Order, directory: Path, worker: str) -> PairTask:
-    """The pair with the directories of this machine."""
+    """Return the pair with the directories of this machine."""
 
     def run(one: Task, part: str) -> str:
         return str(directory / RUNS / name_of(one.setup, one.pair, part))
@@ -213,7 +213,7 @@ def _environment() -> dict[str, str]:
 
 
 def _environment_of(process: int) -> set[str]:
-    """The names of the variables that a process was started with; none if they are kept from us."""
+    """Return the names of the variables that a process was started with; none if they are kept from us."""
     with suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
         return {os.fsdecode(entry.partition(b"=")[0]) for entry in file.read().split(b"\0")}
     return set()
@@ -249,7 +249,7 @@ def _counted(file: str) -> tuple[str, bytes]:
 
 
 def own_name() -> str:
-    """What a worker is called that its scheduler gives no name: its job, its container, or this process."""
+    """Return what a worker is called that its scheduler gives no name: its job, its container, or this process."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
     return f"job {job}" if job else os.environ.get("HOSTNAME", "") or f"process {os.getpid()}"
 

@@ -17,7 +17,7 @@ _PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")
 
 
 def compare(runs: RunPair) -> Difference:
-    """The command's words and the working directory."""
+    """Return the command's words and the working directory."""
     return group("command", (_words(*runs.files, runs.normalisations), _directory(*runs.files)))
 
 
@@ -44,7 +44,7 @@ def _word(word: str | None) -> str:
 
 
 def _plain(run: RunFile) -> list[str]:
-    """The command without where its interpreter and its working directory lie."""
+    """Return the command without where its interpreter and its working directory lie."""
     directory = run.working_directory.rstrip("/") + "/"
     words = [word.replace(directory, "", 1) if word.startswith(directory) else word for word in run.command]
     if words and _is_python(words[0]):

@@ -119,7 +119,7 @@ def _note(
 
 
 def _near(tolerance: Tolerance, dtype: str, label: Labels, left: list[Any], right: list[Any]) -> bool:
-    """Whether all numbers of a prediction are near enough and mean the same label; texts are the same or not."""
+    """Return whether all numbers of a prediction are near enough and mean the same label; texts are the same or not."""
     if label is not None and not tolerance.accepts_any_number and label(left) != label(right):
         return False
     for one, other in zip(left, right, strict=True):
@@ -144,7 +144,7 @@ def _measure(found: Inconsistencies, left: list[Any], right: list[Any], each: in
 
 
 def _distance(left: float, right: float) -> float:
-    """Where infinities or NaN are about: none between equals, an infinite one between NaN and a number."""
+    """Return where infinities or NaN are about: none between equals, an infinite one between NaN and a number."""
     if left == right or (left != left and right != right):
         return 0.0
     distance = abs(left - right)
@@ -152,7 +152,7 @@ def _distance(left: float, right: float) -> float:
 
 
 def _told_apart(left: list[Any], right: list[Any]) -> tuple[str, str]:
-    """The first two values that differ."""
+    """Return the first two values that differ."""
     pairs = [(repr(one), repr(other)) for one, other in zip(left, right, strict=True)]
     return next(((one, other) for one, other in pairs if one != other), ("NaN", "NaN of other bits"))
 
@@ -170,7 +170,7 @@ def predictions_of_row(column: Column, form: str) -> int:
 
 
 def labels(form: str, names: list[str] | None) -> Labels:
-    """How the values of one prediction become its label, as the agent's scores.py does it."""
+    """Return how the values of one prediction become its label, as the agent's scores.py does it."""
     if form == "scores":
         return lambda values: _name(_largest(values), names)
     if form == "probability":

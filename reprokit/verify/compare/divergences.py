@@ -92,12 +92,12 @@ class SeriesDivergence:
         return step, ORDER.index(name)
 
     def step(self, name: str) -> int:
-        """The step that is said of a quantity that differs."""
+        """Return the step that is said of a quantity that differs."""
         first, (step, _) = self.quantities[name].first, self.point(name)
         return step if step != NEVER or first is None else first
 
     def knows_before(self, step: int) -> bool:
-        """Whether both runs say what the parameters were before a step."""
+        """Return whether both runs say what the parameters were before a step."""
         for series in (self.left, self.right):
             *earlier, now = series.steps(max(0, step - 1), step + 1)
             if before_of(now, earlier[0].parameters if earlier else None) is None:
@@ -105,20 +105,20 @@ class SeriesDivergence:
         return True
 
     def knows_start(self, name: str) -> bool:
-        """Whether both runs say what a generator's state was before the first step."""
+        """Return whether both runs say what a generator's state was before the first step."""
         return name in self.left.generators and name in self.right.generators
 
     def is_idle(self, name: str) -> bool:
-        """Whether it is a generator that differs from the start on, and that no step draws from."""
+        """Return whether it is a generator that differs from the start on, and that no step draws from."""
         quantity = self.quantities[name]
         return name in GENERATORS and quantity.first == 0 and quantity.is_seen_moving and quantity.drawn is None
 
     def has_no_effect(self, name: str) -> bool:
-        """Whether these are model inputs that differ, and in no such step a result does."""
+        """Return whether these are model inputs that differ, and in no such step a result does."""
         return name == INPUTS and self.quantities[name].first is not None and self.quantities[name].acting is None
 
     def made_before(self) -> list[str]:
-        """The generators that differ before the first step and may have been drawn from until then."""
+        """Return the generators that differ before the first step and may have been drawn from until then."""
         names = [name for name in GENERATORS if self.knows_start(name)]
         differing = [name for name in names if self.left.generators[name] != self.right.generators[name]]
         return [name for name in differing if name not in self.left.untouched or name not in self.right.untouched]
@@ -168,14 +168,14 @@ def _compare_step(found: SeriesDivergence, left: TrailStep, right: TrailStep, si
 
 
 def before_of(step: TrailStep, last: int | None) -> int | None:
-    """The parameters that a step found: where they did not change, those that the step before left."""
+    """Return the parameters that a step found: where they did not change, those that the step before left."""
     return last if step.before is None and step.unchanged else step.before
 
 
 def _is_excused(
     name: str, values: tuple[int | None, int | None], steps: tuple[TrailStep, TrailStep], sides: tuple[Side, Side]
 ) -> bool:
-    """Whether a side that does not know it has a reason that is no difference."""
+    """Return whether a side that does not know it has a reason that is no difference."""
     is_older = name == BUFFERS and any(side.series.format < trails.WITH_BUFFERS for side in sides)
     if name in (BEFORE, INPUTS) or is_older:
         return None in values  # not every step looks at them, nor did earlier trails
@@ -229,7 +229,7 @@ def _is_steady(found: SeriesDivergence, step: int, name: str) -> bool:
 
 
 def _kept_tensors(found: SeriesDivergence, step: int) -> dict[str, list[str]] | None:
-    """The names of the tensors that differ in a step; None where one run has no digests of them."""
+    """Return the names of the tensors that differ in a step; None where one run has no digests of them."""
     left, right = found.left.digests(step), found.right.digests(step)
     if left is None or right is None or left.tensors != right.tensors:
         return None
@@ -281,7 +281,7 @@ def _named(quantity: Quantity) -> str:
 
 
 def sentence(found: SeriesDivergence, name: str) -> str:
-    """Where the runs part, by what, what is the same there, and what follows from that."""
+    """Return where the runs part, by what, what is the same there, and what follows from that."""
     quantity = found.quantities[name]
     if name == LENGTH:
         return _length(found)
@@ -329,7 +329,7 @@ def _between(found: SeriesDivergence, step: int) -> str:
 
 
 def _made_of_it(found: SeriesDivergence, step: int) -> str:
-    """Where model inputs come from."""
+    """Return where model inputs come from."""
     is_made = _are_known(found, ["batch"])
     source = "what the script makes of the batch" if is_made else "the data or what is made of them"
     several = any(at.inputs_several for at in _both(found, step))
@@ -338,7 +338,7 @@ def _made_of_it(found: SeriesDivergence, step: int) -> str:
 
 
 def _both(found: SeriesDivergence, step: int) -> list[TrailStep]:
-    """This step of either run."""
+    """Return this step of either run."""
     return [*found.left.steps(step, step + 1), *found.right.steps(step, step + 1)]
 
 
@@ -367,7 +367,7 @@ def _are_known(found: SeriesDivergence, names: Sequence[str]) -> bool:
 
 
 def _draws_equal(found: SeriesDivergence, step: int) -> bool:
-    """Whether the generators that matter are the same until this step."""
+    """Return whether the generators that matter are the same until this step."""
     mattering = [name for name in GENERATORS if found.quantities[name].known]
     points = [found.point(name)[0] for name in mattering if found.quantities[name].first is not None]
     return bool(mattering) and all(point >= step for point in points)
@@ -382,7 +382,7 @@ def _is_equal(found: SeriesDivergence, name: str, step: int) -> bool:
 
 
 def _equal_there(found: SeriesDivergence, name: str) -> str:
-    """What of the step is known and the same, before this quantity."""
+    """Return what of the step is known and the same, before this quantity."""
     step = found.step(name)
     words = ("batch", INPUTS, "loss", "gradients", "parameters")
     before = [word for word in words if ORDER.index(word) < ORDER.index(name)]
@@ -413,7 +413,7 @@ def _where(found: SeriesDivergence, name: str, step: int) -> str:
 
 
 def _not_seen(found: SeriesDivergence, name: str, step: int) -> str:
-    """What goes into the computation of a quantity that no digest tells."""
+    """Return what goes into the computation of a quantity that no digest tells."""
     unseen: list[str] = []
     if not found.knows_before(step):
         unseen.append("the parameters before the step" if step else "the initial parameters")
@@ -447,7 +447,7 @@ def _one_side_knows(quantity: Quantity) -> list[str]:
 
 
 def _after(found: SeriesDivergence, name: str, step: int) -> list[str]:
-    """How much of what follows differs."""
+    """Return how much of what follows differs."""
     following = min(found.left.count, found.right.count) - step
     if name == TENSORS or found.steps == 0:
         return []

@@ -16,7 +16,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def origin(left: RunFile, right: RunFile) -> Difference:
-    """Whether both runs were given the same bytes."""
+    """Return whether both runs were given the same bytes."""
     if (left.replay_of is None) != (right.replay_of is None):
         return _replay_of_recording(left, right)
     profiles = _profile(left), _profile(right)
@@ -36,7 +36,7 @@ def origin(left: RunFile, right: RunFile) -> Difference:
 
 
 def advice(left: RunDirectory, right: RunDirectory) -> str:
-    """What to compare instead of two runs that were given entropy of their own; empty where they were not."""
+    """Return what to compare instead of two runs that were given entropy of their own; empty where they were not."""
     origins = [run.run.replay_of for run in (left, right)]
     if origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
         left.run.keyed and left.run.key == right.run.key
@@ -61,7 +61,7 @@ def _quoted(path: object) -> str:
 
 
 def _keyed(run: RunFile) -> str:
-    """What a keyed run asked for: never the key itself."""
+    """Return what a keyed run asked for: never the key itself."""
     if run.profile is None:
         return "keyed, not counted"
     profile = run.profile
@@ -80,14 +80,14 @@ def _replay_of_recording(left: RunFile, right: RunFile) -> Difference:
 
 
 def _profile(run: RunFile) -> str:
-    """The digest of the random profile that a run recorded or replayed."""
+    """Return the digest of the random profile that a run recorded or replayed."""
     if run.replay_of is not None:
         return run.replay_of.profile_digest
     return run.profile.digest if run.profile is not None else ""
 
 
 def _fidelities(left: RunFile, right: RunFile) -> list[Difference]:
-    """How a replay's requests were answered; a recording has no fidelity."""
+    """Return how a replay's requests were answered; a recording has no fidelity."""
     leaves = []
     for run, is_left in ((left, True), (right, False)):
         if run.replay_of is not None:
@@ -118,7 +118,7 @@ def _sided(text: str, is_left: bool) -> tuple[str, str]:
 
 
 def in_words(fidelity: Fidelity) -> str:
-    """The counts of a replay and how many percent of its requests were answered exactly."""
+    """Return the counts of a replay and how many percent of its requests were answered exactly."""
     kinds = ("exact", "moved", "derived", "live", "unused")
     parts = [f"{getattr(fidelity, kind)} {kind}" for kind in kinds if getattr(fidelity, kind) or kind == "exact"]
     if not fidelity.requests:
@@ -127,7 +127,7 @@ def in_words(fidelity: Fidelity) -> str:
 
 
 def percent_exact(fidelity: Fidelity) -> str:
-    """The share of exact answers, never rounded up to 100 %."""
+    """Return the share of exact answers, never rounded up to 100 %."""
     if not fidelity.requests or fidelity.exact == fidelity.requests:
         return "100 %"
     return f"{min(99.9, int(1000 * fidelity.exact / fidelity.requests) / 10):.1f} %"

@@ -174,7 +174,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def _is_told(leaf: Difference, differing: set[str]) -> bool:
-    """Whether another leaf that differs says the same."""
+    """Return whether another leaf that differs says the same."""
     if leaf.name.startswith("code."):
         return f"files.{leaf.name.removeprefix('code.')}" in differing
     if leaf.name.startswith(f"{script_variables.NAME} "):
@@ -194,12 +194,12 @@ def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
 
 
 def rule_for(name: str) -> Rule:
-    """What it means when this fact differs."""
+    """Return what it means when this fact differs."""
     return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _OTHERWISE)
 
 
 def fact(name: str, left: str, right: str) -> Difference:
-    """A leaf for one fact of the environment."""
+    """Return a leaf for one fact of the environment."""
     if left == right:
         return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
     rule = rule_for(name)
@@ -211,7 +211,7 @@ def _state(part: Switch | Loading | None) -> str:
 
 
 def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
-    """What run.json says of the surroundings."""
+    """Yield what run.json says of the surroundings."""
     names = sorted({*left.variables, *right.variables})
     for name in names:
         yield fact(f"variables.{name}", left.variables.get(name, ""), right.variables.get(name, ""))
@@ -226,7 +226,7 @@ def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
 
 
 def _patches(run: RunFile) -> dict[str, str]:
-    """What became of each patch; of one that was given several values, of each of them."""
+    """Return what became of each patch; of one that was given several values, of each of them."""
     found: dict[str, list[str]] = {}
     for patch in run.patches[:MAX_FACTS]:
         found.setdefault(patch.id, []).append(f"{patch.value} {patch.state}".strip())
@@ -238,7 +238,7 @@ def _number(value: int) -> str:
 
 
 def _host(runs: RunPair) -> Iterator[Difference]:
-    """What environment.json says, fact by fact."""
+    """Yield what environment.json says, fact by fact."""
     left, right = (run.environment() for run in runs.directories)
     # One side has none only where its launcher died at once, or somebody took the file away.
     if left is None and right is None:
@@ -255,7 +255,7 @@ def _host(runs: RunPair) -> Iterator[Difference]:
 
 
 def flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The facts of a nested object by the path of their keys; described files by their path."""
+    """Yield the facts of a nested object by the path of their keys; described files by their path."""
     for key, inner in value.items():
         if isinstance(inner, dict):
             yield from flat(inner, f"{prefix}{key}.")
@@ -270,7 +270,7 @@ def flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _frameworks(runs: RunPair) -> Iterator[Difference]:
-    """The versions that the training imported, and the Python that it ran under."""
+    """Yield the versions that the training imported, and the Python that it ran under."""
     left, right = runs.left, runs.right
     pythons = _pythons(runs, 0), _pythons(runs, 1)
     yield fact("python of the training", ", ".join(pythons[0]), ", ".join(pythons[1]))
@@ -290,7 +290,7 @@ def _pids(scan: Scan) -> list[int]:
 
 
 def _compute_facts(runs: RunPair) -> Iterator[Values]:
-    """Every library that both runs have the same facts of, and every fact that differs."""
+    """Yield every library that both runs have the same facts of, and every fact that differs."""
     pairs = [pair for pair in runs.of("compute") if not_told_side(runs, pair) is None]
     yield from dict.fromkeys(_same(pair) for pair in pairs if pair.same)
     found = Counter(values for pair in pairs if not pair.same for values in _different(pair))
@@ -344,7 +344,7 @@ def _leaf(pair: SeriesPair) -> Difference:
 
 
 def _short(line: Raw | None) -> str:
-    """A listing in a few words, so that two of them can be told apart."""
+    """Return a listing in a few words, so that two of them can be told apart."""
     return "not listed again" if line is None else f"{line['count']} names, order {line['order'][:12]}"
 
 
@@ -370,13 +370,13 @@ def _object(value: Any) -> Facts:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """The texts by name of what should be an object of texts."""
+    """Return the texts by name of what should be an object of texts."""
     pairs = list(_object(value).items())[:MAX_FACTS]
     return {name: text for name, text in pairs if isinstance(text, str)}
 
 
 def _entries(facts: Facts) -> dict[str, Facts]:
-    """What was read, by path."""
+    """Return what was read, by path."""
     listed = facts.get("data")
     entries = listed[:MAX_FACTS] if isinstance(listed, list) else []
     return {entry["path"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("path"), str)}
@@ -387,7 +387,7 @@ def _union(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 
 
 def _told(name: str, left: str, right: str, meaning: str, *, can_change: bool = True) -> Difference:
-    """A leaf for a fact that differs."""
+    """Return a leaf for a fact that differs."""
     words = f"{'can' if can_change else 'cannot'} change results: {meaning}"
     texts, absent = (left or NONE, right or NONE), lacking(left, right)
     return Difference(name, Verdict.INFORMATION, *texts, words, can_change, lacking=absent)
@@ -409,7 +409,7 @@ def _files(kind: str, left: dict[str, str], right: dict[str, str], what: str) ->
 
 
 def _packages(left: Facts, right: Facts) -> Iterator[Difference]:
-    """Those that the training imported one by one; the others in a line, as they cannot have changed anything."""
+    """Yield those that the training imported one by one; the others in a line, as they cannot have changed anything."""
     versions = _texts(left.get("packages")), _texts(right.get("packages"))
     known = _texts(left.get("frameworks")), _texts(right.get("frameworks"))
     used = _imported(left), _imported(right)
@@ -437,7 +437,7 @@ _PERHAPS = "another version of a package may compute otherwise; a run was killed
 
 
 def _imported(facts: Facts) -> set[str] | None:
-    """The packages that were imported; None where nobody could tell."""
+    """Return the packages that were imported; None where nobody could tell."""
     listed = facts.get("imported")
     return {name for name in listed[:MAX_FACTS] if isinstance(name, str)} if isinstance(listed, list) else None
 

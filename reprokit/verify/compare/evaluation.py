@@ -69,7 +69,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def _equal(pair: SeriesPair) -> Difference:
-    """A series that is the same on both sides, or that only one has."""
+    """Return a series that is the same on both sides, or that only one has."""
     result = leaf(pair, EVALUATION["evaluation"])
     if result.verdict is not Verdict.IDENTICAL:
         return result
@@ -89,7 +89,7 @@ def _headline(children: list[Difference]) -> str:
 
 
 def _group(runs: RunPair, pair: SeriesPair) -> Difference:
-    """What of a series differs, in causal order."""
+    """Return what of a series differs, in causal order."""
     name = title(pair.key, "predictions of")
     found = EvaluationMatch(runs, near=runs.accepted("predictions"), scores=runs.accepted("scores"))
     both = [msgspec.convert(lines[pair.key], list[EvaluationLine]) for lines in runs.lines]
@@ -152,12 +152,12 @@ def _compare_columns(found: EvaluationMatch, side: str, left: EvaluationLine, ri
 
 
 def _kind(column: metric_lines.ColumnFacts) -> tuple[str, list[int]]:
-    """The type of a column, of texts whatever their width."""
+    """Return the type of a column, of texts whatever their width."""
     return ("U" if column.dtype.startswith("U") else column.dtype), column.shape[1:]
 
 
 def _type(line: EvaluationLine) -> str:
-    """What a line's predictions are, in words."""
+    """Return what a line's predictions are, in words."""
     of_truth = f", true values {line.truth.dtype} {line.truth.shape[1:]}" if line.truth is not None else ""
     names = f" of {', '.join(line.labels[:SHOWN])}" if line.labels else ""
     return f"{line.task} by {line.form}{names}, {line.predictions.dtype} {line.predictions.shape[1:]}{of_truth}"
@@ -217,7 +217,7 @@ def _verdict(found: EvaluationMatch) -> Verdict:
 
 
 def _beyond(found: EvaluationMatch) -> str:
-    """What a tolerance makes of predictions whose bits differ, in words."""
+    """Return what a tolerance makes of predictions whose bits differ, in words."""
     if found.near is None:
         return ""
     place = found.predictions.first_beyond
@@ -227,7 +227,7 @@ def _beyond(found: EvaluationMatch) -> str:
 
 
 def _score(leaf: Difference, found: EvaluationMatch, *pairs: tuple[float, float], dtype: str = "float64") -> Difference:
-    """The leaf of scores that differ, tolerated where all of them are near enough."""
+    """Return the leaf of scores that differ, tolerated where all of them are near enough."""
     near = found.scores
     if near is None or leaf.verdict is not Verdict.DIFFERENT:
         return leaf

@@ -86,24 +86,24 @@ class RunPair:
         return [collect(run, wanted) for run in self.directories]
 
     def accepted(self, quantity: str) -> Tolerance | None:
-        """The tolerance that was asked for."""
+        """Return the tolerance that was asked for."""
         return self.tolerances.of.get(quantity)
 
     def of(self, *kinds: str) -> Iterator[SeriesPair]:
-        """The pairs of these kinds, process by process, in the order of the kinds."""
+        """Yield the pairs of these kinds, process by process, in the order of the kinds."""
         for kind in kinds:
             yield from (pair for pair in self.pairs if pair.key.kind == kind)
 
     def unknown(self) -> Iterator[SeriesPair]:
-        """The pairs of kinds that this version does not know: compared all the same."""
+        """Return the pairs of kinds that this version does not know: compared all the same."""
         return (pair for pair in self.pairs if pair.key.kind not in {*metric_lines.KINDS, metric_lines.END_WEIGHTS})
 
     def has(self, kinds: frozenset[str]) -> bool:
-        """Whether either run has a line of one of these kinds."""
+        """Return whether either run has a line of one of these kinds."""
         return self.left.has(kinds) or self.right.has(kinds)
 
     def process(self, name: str) -> tuple[ScannedProcess | None, ScannedProcess | None]:
-        """The process of this name in both runs."""
+        """Return the process of this name in both runs."""
         return self.left.processes.get(name), self.right.processes.get(name)
 
 
@@ -125,7 +125,7 @@ def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> Ru
 
 
 def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:
-    """Where the lines lie among which the first difference is, None where there is none."""
+    """Return where the lines lie among which the first difference is, None where there is none."""
     if left is None or right is None:
         return None
     for one, other in zip_longest(left.chunks, right.chunks):
@@ -139,7 +139,7 @@ def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | No
 
 
 def _end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
-    """The end of the chunk that begins at start, in the series where it is longer."""
+    """Return the end of the chunk that begins at start, in the series where it is longer."""
     ends = []
     for series in (left, right):
         following = [position for position, _ in series.chunks if position > start]
@@ -150,7 +150,7 @@ def _end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
 def _located(
     pair: SeriesPair, start: int, left: list[Raw], right: list[Raw], normalisations: Normalisations
 ) -> SeriesPair:
-    """The pair with the first difference among the lines collected from start on."""
+    """Return the pair with the first difference among the lines collected from start on."""
     assert pair.left is not None
     assert pair.right is not None
     if not (pair.left.ordered and pair.right.ordered):

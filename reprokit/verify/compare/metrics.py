@@ -23,7 +23,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def text(value: Any) -> str:
-    """A value as it stands in a line, for people."""
+    """Return a value as it stands in a line, for people."""
     return shown(msgspec.convert(value, MetricValue))
 
 
@@ -48,7 +48,7 @@ def _value_point(left: Raw, right: Raw, position: int) -> LinePoint:
 
 
 def _named_values(left: Raw, right: Raw) -> Iterator[tuple[str, Any, Any]]:
-    """The values by name that are not the same on both sides."""
+    """Yield the values by name that are not the same on both sides."""
     one, other = left["values"], right["values"]
     for name in [*one, *(name for name in other if name not in one)]:
         if exact(one.get(name)) != exact(other.get(name)):
@@ -72,7 +72,7 @@ def _scores_point(left: Raw, right: Raw, position: int) -> LinePoint:
 
 
 def _history_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    """The earliest epoch in which any metric differs, and the metric."""
+    """Return the earliest epoch in which any metric differs, and the metric."""
     found: list[tuple[int, str, Any, Any]] = []
     for name, one, other in _named_values(left, right):
         for epoch, (a, b) in enumerate(zip_longest(one or [], other or [])):
@@ -91,7 +91,7 @@ def _prediction(line: Raw) -> str:
 
 
 def in_words(line: Raw) -> str:
-    """What a line of kind evaluation says of its predictions, in short."""
+    """Return what a line of kind evaluation says of its predictions, in short."""
     parts = [f"{line['predictions']['shape'][0]} predictions"]
     if line.get("accuracy") is not None:
         parts.append(f"accuracy {share(*line['accuracy'])}")
@@ -101,7 +101,7 @@ def in_words(line: Raw) -> str:
 
 
 def share(right: int, total: int) -> str:
-    """An accuracy with the counts that it is made of."""
+    """Return an accuracy with the counts that it is made of."""
     return f"{right / total:.6g} ({right} of {total})"
 
 

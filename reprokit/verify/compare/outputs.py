@@ -71,7 +71,7 @@ def _links(left: OutputsFile, right: OutputsFile, normalisations: Normalisations
 
 
 def beside(runs: RunPair) -> Iterator[str]:
-    """What is known of files that cannot be compared."""
+    """Yield what is known of files that cannot be compared."""
     texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
     for side, mine, others in (("left", *texts), ("right", *reversed(texts))):
@@ -79,14 +79,14 @@ def beside(runs: RunPair) -> Iterator[str]:
 
 
 def comparable(outputs: OutputsFile | None) -> bool:
-    """Whether there is any file that is compared, and whose digest is known."""
+    """Return whether there is any file that is compared, and whose digest is known."""
     files = outputs.files if outputs is not None else ()
     known = (file.path for file in files if file.digest or file.content)
     return any(excluded(path, Normalisations().path(path)) is None for path in known)
 
 
 def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
-    """The files by normalised path; those that share one stand in the order of their contents."""
+    """Return the files by normalised path; those that share one stand in the order of their contents."""
     found: dict[str, list[OutputFile]] = defaultdict(list)
     normalisations = Normalisations()
     for file in outputs.files:
@@ -113,7 +113,7 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalis
 
 
 def _looked_into(leaf: Difference, tree: Difference | None, runs: RunPair) -> Difference:
-    """The leaf of two files with what differs in them."""
+    """Return the leaf of two files with what differs in them."""
     if tree is None and runs.accepted("outputs") is not None:
         return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
     if tree is None:
@@ -138,7 +138,7 @@ def _listed(outputs: OutputsFile | None) -> str:
 
 
 def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
-    """The tree of two files; None where the bytes of one are gone."""
+    """Return the tree of two files; None where the bytes of one are gone."""
     with ExitStack() as files, suppress(OSError, ReprokitError):  # what their digests say stands
         one = _opened(runs.directories[0], left, files)
         other = _opened(runs.directories[1], right, files) if one is not None else None
@@ -152,7 +152,7 @@ def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> 
 
 
 def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
-    """The outputs of a run that stand in the same directory as one of them."""
+    """Return the outputs of a run that stand in the same directory as one of them."""
     outputs = run.outputs()
     directory, name = os.path.split(path)
 
@@ -165,7 +165,7 @@ def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
 
 
 def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
-    """The file with the recorded digest, until those files are closed."""
+    """Return the file with the recorded digest, until those files are closed."""
     opened = found(run, file)
     if opened is not None:
         files.callback(opened.close)
@@ -173,7 +173,7 @@ def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource
 
 
 def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
-    """The run's own copy, else the file that the run wrote; of a private key neither."""
+    """Return the run's own copy, else the file that the run wrote; of a private key neither."""
     if file.kept is not None:
         with suppress(OSError, ReprokitError):
             kept = _with_digest(run.open_kept(file), file)

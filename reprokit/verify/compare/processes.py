@@ -11,7 +11,7 @@ from reprokit.verify.read.scan import ScannedProcess, natural
 
 
 def compare(runs: RunPair) -> Difference:
-    """Every process that recorded anything, by its identity."""
+    """Return every process that recorded anything, by its identity."""
     names = sorted({*runs.left.processes, *runs.right.processes}, key=natural)
     children = tuple(leaf for name in names for leaf in _process(name, *runs.process(name)))
     return group("processes", children)
@@ -36,7 +36,7 @@ def _process(name: str, left: ScannedProcess | None, right: ScannedProcess | Non
 
 
 def ended_in_one(name: str, left: ScannedProcess | None, right: ScannedProcess | None) -> Side | None:
-    """The run in which a process ended early that came to its end in the other, and is no mere helper."""
+    """Return the run in which a process ended early that came to its end in the other, and is no mere helper."""
     if left is None or right is None or left.ended == right.ended:
         return None
     if is_cut_short(name, right if left.ended else left, left if left.ended else right):
@@ -59,7 +59,7 @@ def _lost(process: ScannedProcess) -> str:
 
 
 def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:
-    """Whether a helper lacks the lines of its end, as something else of its run stopped it before.
+    """Return whether a helper lacks the lines of its end, as something else of its run stopped it before.
 
     A helper is somebody's child: neither the command itself nor a rank.
     One that recorded no metric may have been stopped by anybody.
@@ -70,7 +70,7 @@ def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProces
 
 
 def not_told_side(runs: RunPair, pair: SeriesPair) -> str | None:
-    """The side that lacks what processes write at their end, where its process was stopped before."""
+    """Return the side that lacks what processes write at their end, where its process was stopped before."""
     left, right = runs.process(pair.key.process)
     if pair.right is None and is_cut_short(pair.key.process, right, left):
         return "right"
@@ -80,7 +80,7 @@ def not_told_side(runs: RunPair, pair: SeriesPair) -> str | None:
 
 
 def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
-    """The leaf of such a thing: not compared where one side was stopped before."""
+    """Return the leaf of such a thing: not compared where one side was stopped before."""
     side = not_told_side(runs, pair)
     if side is None:
         return result
@@ -89,7 +89,7 @@ def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
 
 
 def stopped(runs: RunPair) -> Iterator[str]:
-    """What must be said beside the verdict of processes whose ends are not compared."""
+    """Yield what must be said beside the verdict of processes whose ends are not compared."""
     for side, scan, others in (("left", runs.left, runs.right), ("right", runs.right, runs.left)):
         for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
             other = others.processes.get(name)

@@ -125,7 +125,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
 
 
 def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, Difference]:
-    """The trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
+    """Return the trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
     steps, values = trail.compare(), metrics.compare(runs)
     return (values, steps) if trails.is_after(steps, runs) else (steps, values)
 
@@ -149,7 +149,7 @@ def _untrained(runs: RunPair, trail: trails.Pair) -> Iterator[str]:
 
 
 def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
-    """What qualifies the verdict."""
+    """Yield what qualifies the verdict."""
     left, right = runs.files
     common = shared(left, right)
     if common is not None:
@@ -168,14 +168,14 @@ def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 
 def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
-    """What of reprokit was not at work in a run, as data and in words."""
+    """Yield what of reprokit was not at work in a run, as data and in words."""
     for name, loaded in (("shim", run.shim), ("agent", run.agent)):
         if loaded is not None and not loaded.is_loaded:
             yield loaded, f"the {side} run's {name} was {loaded.words}"
 
 
 def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
-    """What the comparison could not see."""
+    """Yield what the comparison could not see."""
     for run, scan, side in zip(runs.files, (runs.left, runs.right), SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
         for words in (run.out_of_reach_in_words, run.unsupervised):
@@ -198,7 +198,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 
 def told_apart(runs: RunPair, tree: Difference) -> Difference:
-    """The tree of two runs with the role of each leaf, where one of them or both ended early."""
+    """Return the tree of two runs with the role of each leaf, where one of them or both ended early."""
     cut = _cut(runs)
     if not cut:
         return tree
@@ -212,7 +212,7 @@ def told_apart(runs: RunPair, tree: Difference) -> Difference:
 
 
 def _cut(runs: RunPair) -> frozenset[Side]:
-    """The runs that failed, were killed, or lost a process that the other has to its end."""
+    """Return the runs that failed, were killed, or lost a process that the other has to its end."""
     found: set[Side] = set()
     for run, name in zip(runs.directories, SIDES, strict=True):
         if status.failed(run.run) or run.unfinished:
@@ -222,7 +222,7 @@ def _cut(runs: RunPair) -> frozenset[Side]:
 
 
 def _marked(node: Difference, category: str, cut: frozenset[Side]) -> Difference:
-    """What a run that ended early lacks is a consequence, and so may be what it wrote until then."""
+    """Return what a run that ended early lacks is a consequence, and so may be what it wrote until then."""
     if node.judged is None:
         return replace(node, children=tuple(_marked(child, category, cut) for child in node.children))
     if category == _ENVIRONMENT:
@@ -237,7 +237,7 @@ def _marked(node: Difference, category: str, cut: frozenset[Side]) -> Difference
 
 
 def _as_consequence(category: Difference) -> Difference:
-    """Where the exit status says how a run ended, the ends of its processes follow from that."""
+    """Return where the exit status says how a run ended, the ends of its processes follow from that."""
     if category.name != _PROCESSES:
         return category
     children = (leaf if leaf.role is Role.OWN else replace(leaf, role=Role.CONSEQUENCE) for leaf in category.children)
@@ -245,7 +245,7 @@ def _as_consequence(category: Difference) -> Difference:
 
 
 def _with(node: Difference, old: Difference, new: Difference) -> Difference:
-    """The tree with one leaf in the place of another."""
+    """Return the tree with one leaf in the place of another."""
     if node is old:
         return new
     return replace(node, children=tuple(_with(child, old, new) for child in node.children))

@@ -21,7 +21,7 @@ class VariableRead(NamedTuple):
 
 
 def listed(reads: dict[str, VariableStates]) -> list[VariableRead]:
-    """What a run's code asked for, by name."""
+    """Return what a run's code asked for, by name."""
     return [VariableRead(name, found.where, _presence(found)) for name, found in sorted(reads.items())]
 
 
@@ -53,7 +53,7 @@ def _are_comparable(left: VariableStates, right: VariableStates) -> bool:
 
 
 def _same(left: VariableStates, right: VariableStates) -> bool:
-    """Whether nothing that can be compared differs."""
+    """Return whether nothing that can be compared differs."""
     return left.presence == right.presence and (not _are_comparable(left, right) or left.digests == right.digests)
 
 

@@ -41,13 +41,13 @@ def _replaced(runs: RunPair) -> Iterator[Difference]:
 
 
 def in_words(replaced: Replaced) -> str:
-    """The first seed of a process that was given the recorded value."""
+    """Return the first seed of a process that was given the recorded value."""
     first = replaced.first
     return f"{first.where}: {first.call}: recorded {first.argument}, asked for {first.asked}"
 
 
 def summary(scan: Scan) -> Iterator[str]:
-    """A line for each process of a replay in which seeds were given the recorded value."""
+    """Yield a line for each process of a replay in which seeds were given the recorded value."""
     for process in sorted(scan.replaced, key=natural):
         found = scan.replaced[process]
         count = counted(found.count, "seed")

@@ -43,20 +43,20 @@ class Wording:
     point: Callable[[Raw, Raw, int], LinePoint] | None = None
 
     def difference(self, left: Raw, right: Raw, position: int) -> LinePoint:
-        """Where two lines at this position differ first, and in what."""
+        """Return where two lines at this position differ first, and in what."""
         if self.point is not None:
             return self.point(left, right, position)
         return LinePoint(self.place(left, position), self.text(left), self.text(right))
 
 
 def title(key: SeriesKey, noun: str) -> str:
-    """The name of a series for people."""
+    """Return the name of a series for people."""
     name = noun if noun and noun == key.name else f"{noun} {key.name}".strip()
     return f"{name} of process {key.process}"
 
 
 def leaf(pair: SeriesPair, wording: Wording) -> Difference:
-    """What came out of comparing one series."""
+    """Return what came out of comparing one series."""
     name = title(pair.key, wording.noun)
     left, right = _summary(pair.left, wording), _summary(pair.right, wording)
     if pair.left is None or pair.right is None:
@@ -88,7 +88,7 @@ def _counted(series: ScannedSeries | None, wording: Wording) -> str:
 
 
 def counted(number: int, unit: str) -> str:
-    """A number of things; of "call of fit" the first word takes the plural."""
+    """Return a number of things; of "call of fit" the first word takes the plural."""
     first, _, rest = unit.partition(" ")
     return f"{number} {first}{'' if number == 1 else 's'} {rest}".rstrip()
 
@@ -98,7 +98,7 @@ def _summary(series: ScannedSeries | None, wording: Wording) -> str:
 
 
 def summary(series: ScannedSeries, wording: Wording) -> str:
-    """How many lines, and the last of them."""
+    """Return how many lines, and the last of them."""
     last = wording.text(series.last) if series.last is not None else ""
     if last and series.count == 1:
         return last
@@ -137,7 +137,7 @@ class ValueComparison:
 
 
 def judged_leaf(runs: RunPair, pair: SeriesPair, wording: Wording) -> Difference:
-    """The leaf of a series: bit for bit, and where that differs, within the tolerance or beyond it."""
+    """Return the leaf of a series: bit for bit, and where that differs, within the tolerance or beyond it."""
     bitwise, tolerance = leaf(pair, wording), runs.accepted(QUANTITY.get(pair.key.kind, ""))
     if tolerance is None or not bitwise.verdict.differs or pair.left is None or pair.right is None:
         return bitwise
@@ -163,7 +163,7 @@ def _leaf(name: str, found: ValueComparison, tolerance: Tolerance) -> Difference
 
 
 def _compared(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> ValueComparison | None:
-    """Every value of two series; None where they differ in more than values."""
+    """Return every value of two series; None where they differ in more than values."""
     found = ValueComparison()
     for number, (one, other) in enumerate(zip(left, right, strict=True)):
         if _frame(one) != _frame(other):
@@ -181,7 +181,7 @@ def _frame(line: Raw) -> Raw:
 
 
 def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
-    """Every value of a line, by what tells it from the others."""
+    """Yield every value of a line, by what tells it from the others."""
     if "value" in line:
         yield "", msgspec.convert(line["value"], MetricValue)
     for name, value in line.get("values", {}).items():
@@ -191,7 +191,7 @@ def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
 
 
 def place(line: Raw, position: int, unit: str = "value") -> str:
-    """Where a value stands, by its line's own account, or else by its position."""
+    """Return where a value stands, by its line's own account, or else by its position."""
     parts = [f"{name} {line[name]}" for name in ("epoch", "step") if line.get(name) is not None]
     return ", ".join(parts) or f"{unit} {position + 1}"
 
@@ -214,7 +214,7 @@ def _add(found: ValueComparison, where: str, left: MetricValue, right: MetricVal
 
 
 def number(value: MetricValue) -> float | None:
-    """The number that a value is; None for texts and truth values."""
+    """Return the number that a value is; None for texts and truth values."""
     if value.dtype in FLOATS and value.bits is not None and len(value.bits) == FLOATS[value.dtype]:
         return dtypes.decoded(dtypes.named(value.dtype), int(value.bits, 16))
     if isinstance(value.decimal, bool) or value.text is not None:

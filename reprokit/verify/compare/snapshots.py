@@ -30,7 +30,7 @@ def _compared(left: RunDirectory, right: RunDirectory) -> Difference:
 
 
 def comparable(run: RunDirectory) -> bool:
-    """Whether a run left any."""
+    """Return whether a run left any."""
     return any(facts.digest for facts in files.of_run(run))
 
 
@@ -57,14 +57,14 @@ def _leaf(
 
 
 def _text(facts: SnapshotFacts | None) -> str:
-    """A snapshot in a few words, so that two of them can be told apart."""
+    """Return a snapshot in a few words, so that two of them can be told apart."""
     if facts is None or facts.problem:
         return ""
     return f"{facts.trigger}, digest {facts.digest.partition(':')[2][:12]}"
 
 
 def _meaning(*sides: tuple[RunDirectory, SnapshotFacts]) -> str:
-    """What of two snapshots differs, as far as their headers tell; no path that a run names is followed."""
+    """Return what of two snapshots differs, as far as their headers tell; no path that a run names is followed."""
     for run, facts in sides:
         if facts.directory or facts.name not in files.names(run.path / SNAPSHOTS):
             return "the captured states differ; a snapshot does not lie in its run, and is not looked at"

@@ -11,7 +11,7 @@ from reprokit.verify.read.normalization import TIMES
 
 
 def compare(runs: RunPair) -> Difference:
-    """The exit code or signal."""
+    """Return the exit code or signal."""
     left, right = runs.files
     ends = ended(left), ended(right)
     if not any(ends):
@@ -26,7 +26,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def _meaning(left: RunFile, right: RunFile) -> str:
-    """What two ends that differ say."""
+    """Return what two ends that differ say."""
     if failed(left) == failed(right):
         return "the two runs ended differently"
     run, side = (left, "left") if failed(left) else (right, "right")
@@ -34,7 +34,7 @@ def _meaning(left: RunFile, right: RunFile) -> str:
 
 
 def ended(run: RunFile) -> str:
-    """How a run ended, in words; empty where nobody knows."""
+    """Return how a run ended, in words; empty where nobody knows."""
     if run.status == FAILED:
         return "failed to start"
     if run.status != FINISHED:
@@ -45,7 +45,7 @@ def ended(run: RunFile) -> str:
 
 
 def failed(run: RunFile) -> bool:
-    """Whether the run ended in a failure that was seen."""
+    """Return whether the run ended in a failure that was seen."""
     return run.status == FAILED or (run.status == FINISHED and (run.signal is not None or run.exit_code != 0))
 
 
@@ -59,7 +59,7 @@ def times(runs: RunPair) -> Difference:
 
 
 def seconds(duration: float | None) -> str:
-    """A duration for people."""
+    """Return a duration for people."""
     if duration is None:
         return ""
     if duration < 120:

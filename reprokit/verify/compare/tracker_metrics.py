@@ -55,7 +55,7 @@ class TrackerMetrics:
 
 
 def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
-    """The series in the outputs of a run whose bytes are still there."""
+    """Return the series in the outputs of a run whose bytes are still there."""
     normalisations = Normalisations()
     found, several = TrackerMetrics(), defaultdict(list)
     room = MOST_POINTS
@@ -95,7 +95,7 @@ def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> No
 
 
 def _place(path: str, kind: str) -> str:
-    """What a file of metrics belongs to: its directory, of MLflow's the run's."""
+    """Return what a file of metrics belongs to: its directory, of MLflow's the run's."""
     if kind == tracker_files.MLFLOW:
         return path.rpartition("/metrics/")[0]
     place = os.path.dirname(path) or "."
@@ -114,7 +114,7 @@ def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
 
 
 def compare(runs: RunPair) -> tuple[Difference, ...]:
-    """The category, a leaf a series; none where neither run has such files."""
+    """Return the category, a leaf a series; none where neither run has such files."""
     left, right = map(read, runs.directories, runs.outputs)
     tolerance = runs.accepted("metrics")
     if not (left.trackers or right.trackers):
@@ -129,12 +129,12 @@ def compare(runs: RunPair) -> tuple[Difference, ...]:
 
 
 def compared(category: Difference) -> bool:
-    """Whether this is the category, with anything in it that was compared."""
+    """Return whether this is the category, with anything in it that was compared."""
     return category.name == CATEGORY and category.verdict is not Verdict.NOT_RECORDED
 
 
 def _unread(left: TrackerMetrics, right: TrackerMetrics) -> Iterator[Difference]:
-    """The places of which one side was not read, and those of the same bytes that cannot be read to their end."""
+    """Yield the places of which one side was not read, and those of the same bytes that cannot be read to their end."""
     places = {*left.unread, *right.unread, *left.problems, *right.problems}
     for place in sorted(places, key=natural):
         digests = sorted(left.digests.get(place, ())), sorted(right.digests.get(place, ()))
@@ -145,7 +145,7 @@ def _unread(left: TrackerMetrics, right: TrackerMetrics) -> Iterator[Difference]
 
 
 def _cut(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iterator[Difference]:
-    """What stands behind the damage in a file, or beyond the bounds, is not known."""
+    """Yield what stands behind the damage in a file, or beyond the bounds, is not known."""
     for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
         problem = left.problems.get(place) or right.problems[place]
         yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
@@ -187,7 +187,7 @@ def _different(
 
 
 def tolerance_of(tolerance: Tolerance) -> Any:
-    """Whether two points are accepted for the same."""
+    """Return whether two points are accepted for the same."""
 
     def accepts(one: LogPoint, other: LogPoint) -> bool:
         if one == other:
@@ -201,7 +201,7 @@ def tolerance_of(tolerance: Tolerance) -> Any:
 
 
 def summary(points: list[LogPoint] | None) -> str:
-    """How many values, and the last of them."""
+    """Return how many values, and the last of them."""
     if not points:
         return ""
     count = f"{len(points)} value{'' if len(points) == 1 else 's'}"
@@ -209,7 +209,7 @@ def summary(points: list[LogPoint] | None) -> str:
 
 
 def document(found: TrackerMetrics) -> list[dict[str, Any]]:
-    """The series as a JSON document has them: first and last value of each."""
+    """Return the series as a JSON document has them: first and last value of each."""
     return [
         {
             "place": name.place,

@@ -132,7 +132,7 @@ def _without_effect(key: Key, found: SeriesDivergence) -> Iterator[Difference]:
 
 
 def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Difference]) -> str:
-    """What the whole category says where series differ."""
+    """Return what the whole category says where series differ."""
     if not parted:
         return ""
     more = len(parted) - 1 + sum(1 for other in others if other.verdict.differs)
@@ -144,7 +144,7 @@ def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Differ
 
 
 def _parted(key: Key, found: SeriesDivergence) -> Difference:
-    """A group of the quantities, in the order in which they part."""
+    """Return a group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
     equal = [name for name in PER_STEP if found.quantities[name].first is None]

@@ -61,7 +61,7 @@ def _trail_point(left: Raw, right: Raw, position: int) -> LinePoint:
 
 
 def _end_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    """The first tensor that differs, or else the digest."""
+    """Return the first tensor that differs, or else the digest."""
     for child in _tensors(left, right, "") if left.get("tensors") and right.get("tensors") else ():
         if child.verdict is not Verdict.IDENTICAL:
             return LinePoint(f"tensor {child.name}", child.left or "absent", child.right or "absent")

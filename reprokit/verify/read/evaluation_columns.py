@@ -68,7 +68,7 @@ class Column:
             yield file, width
 
     def _header(self, head: bytes, file: BufferedReader) -> tuple[int, int, int]:
-        """Where the rows begin, the bytes of each, and how many the file has."""
+        """Return where the rows begin, the bytes of each, and how many the file has."""
         length = int.from_bytes(head[8:10], "little")
         found = _HEADER.fullmatch(file.read(length)) if head[:8] == b"\x93NUMPY\x01\x00" else None
         shape = re.findall(rb"\d{1,19}", found[4]) if found is not None else []
@@ -85,7 +85,7 @@ class Column:
         return 10 + length, width, int(shape[0])
 
     def damaged(self, how: str) -> RunDamaged:
-        """The error for a file that is not as it was written."""
+        """Return the error for a file that is not as it was written."""
         return RunDamaged(f"{self.run.path / self.path} {how}; the run cannot be used")
 
     def check(self) -> int:

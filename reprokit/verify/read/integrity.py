@@ -44,7 +44,7 @@ def evaluation(run: RunDirectory) -> Iterator[Problem]:
 
 
 def kept_outputs(run: RunDirectory) -> Iterator[Problem]:
-    """Each copy of an output that is not the file of which outputs.json has the digest."""
+    """Yield each copy of an output that is not the file of which outputs.json has the digest."""
     found = run.outputs()
     for file in found.files if found is not None else ():
         name = f"{KEPT}/{file.kept}"
@@ -66,7 +66,7 @@ def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
 
 
 def snapshots(run: RunDirectory) -> Iterator[Problem]:
-    """Each snapshot that is not the one of which run.json has the digest."""
+    """Yield each snapshot that is not the one of which run.json has the digest."""
     there = set(files.names(run.path / SNAPSHOTS))
     for facts in run.run.snapshots:
         name = f"{SNAPSHOTS}/{facts.name[:200]}"

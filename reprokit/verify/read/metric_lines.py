@@ -43,7 +43,7 @@ class MetricValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _fits(code: str, bits: str, decimal: float | None) -> bool:
-    """Whether the decimal rounds to the bits; NaN and infinity have none."""
+    """Return whether the decimal rounds to the bits; NaN and infinity have none."""
     if decimal is None:
         return not math.isfinite(struct.unpack(code, bytes.fromhex(bits))[0])
     try:
@@ -291,7 +291,7 @@ _VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
 
 
 def checked(raw: dict[str, Any]) -> MetricLine | None:
-    """The line as a struct; None for a kind that this version does not know.
+    """Return the line as a struct; None for a kind that this version does not know.
 
     Raises RunDamaged for a line that does not hold what its kind must.
     """
@@ -311,7 +311,7 @@ def checked(raw: dict[str, Any]) -> MetricLine | None:
 
 
 def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
-    """What of a line is compared, as bytes that are equal exactly if it is.
+    """Return what of a line is compared, as bytes that are equal exactly if it is.
 
     Values count by type and bits, so that NaN equals NaN and the decimal's spelling does not matter.
     Keys that this version does not know are compared too.
@@ -341,7 +341,7 @@ def _column(column: Any) -> Any:
 
 
 def exact(value: Any) -> Any:
-    """A value by its type and bits, so that NaN equals NaN; one without bits as it is."""
+    """Return a value by its type and bits, so that NaN equals NaN; one without bits as it is."""
     if isinstance(value, list):
         return [exact(one) for one in value]
     if isinstance(value, dict) and value.get("bits") is not None:
@@ -350,7 +350,7 @@ def exact(value: Any) -> Any:
 
 
 def shown(value: MetricValue) -> str:
-    """A value for people: its shortest decimal and, where it has any, its bits."""
+    """Return a value for people: its shortest decimal and, where it has any, its bits."""
     code = _FLOATS.get(value.dtype)
     if value.bits is None:
         return value.text if value.text is not None else str(value.decimal)
@@ -360,7 +360,7 @@ def shown(value: MetricValue) -> str:
 
 
 def _shortest(code: str, bits: str) -> str:
-    """The shortest decimal that rounds to these bits."""
+    """Return the shortest decimal that rounds to these bits."""
     number = struct.unpack(code, bytes.fromhex(bits))[0]
     for digits in range(1, 18):
         text = f"{number:.{digits}g}"

@@ -67,7 +67,7 @@ class Normalisations:
             self.add(name)
 
     def path(self, path: str) -> str:
-        """The path of an output without what is another in every run."""
+        """Return the path of an output without what is another in every run."""
         path = self._rewrite(_TEMPORARY, r"\1????????", path, TEMPORARY_NAMES)
         path = self._rewrite(_WANDB, _wandb_run, path, TRACKER_RUNS)
         path = self._rewrite(
@@ -76,7 +76,7 @@ class Normalisations:
         return self._rewrite(_EVENTS, r"events.out.tfevents.TIME.HOST.PID.\1", path, EVENT_FILES)
 
     def argument(self, text: str) -> str:
-        """The argument of a seeding call without addresses of objects."""
+        """Return the argument of a seeding call without addresses of objects."""
         return self._rewrite(_ADDRESS, "0x...", text, ADDRESSES)
 
     def _rewrite(self, pattern: re.Pattern[str], replacement: Replacement, text: str, name: str) -> str:

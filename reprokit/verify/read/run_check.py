@@ -128,7 +128,7 @@ def _lists(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[
 
 
 def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
-    """A reader for each part that is there or must be."""
+    """Yield a reader for each part that is there or must be."""
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
     if run.has(rundir.SYSTEM_CALLS):
@@ -210,7 +210,7 @@ def _open_to_others(mode: int) -> str:
 
 
 def _rule(name: str) -> bool | None:
-    """Whether files of this name are checked; None where a run has none such."""
+    """Return whether files of this name are checked; None where a run has none such."""
     parent, _, base = name.rpartition("/")
     if parent.startswith(f"{rundir.SNAPSHOTS}/"):
         return not os.path.basename(parent).startswith(".") if _OF_SNAPSHOT.fullmatch(base) else None
@@ -218,7 +218,7 @@ def _rule(name: str) -> bool | None:
 
 
 def _without_path(path: Path, error: Exception) -> str:
-    """What a reader said, without the run directory that is named above it."""
+    """Return what a reader said, without the run directory that is named above it."""
     return str(error).replace(f"{path}/", "").removesuffix("; the run cannot be used")
 
 
@@ -226,7 +226,7 @@ def _without_path(path: Path, error: Exception) -> str:
 
 
 def document(result: RunCheck) -> dict[str, Any]:
-    """The answer as a JSON document."""
+    """Return the answer as a JSON document."""
     run = result.run.run if result.run is not None else None
     return {
         "format": FORMAT,

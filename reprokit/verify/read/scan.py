@@ -46,12 +46,12 @@ class SeriesKey(NamedTuple):
 
 
 def of_process(name: str, process: str) -> str:
-    """A name for people: what belongs to the command's own process needs no process beside it."""
+    """Return a name for people: what belongs to the command's own process needs no process beside it."""
     return name if process in ("", "0") else f"{name} of process {process}"
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """A sort key in which 2 comes before 10."""
+    """Return a sort key in which 2 comes before 10."""
     parts = re.split(r"(\d{1,18})", text)
     return tuple((0, int(part), "") if part.isdecimal() and part.isascii() else (1, 0, part) for part in parts if part)
 
@@ -162,7 +162,7 @@ class Scan:
     variables: dict[str, VariableStates] = field(default_factory=dict)  # that the user's code asked for
 
     def has(self, kinds: frozenset[str]) -> bool:
-        """Whether there is a line of one of these kinds."""
+        """Return whether there is a line of one of these kinds."""
         return any(key.kind in kinds for key in self.series)
 
 
@@ -206,7 +206,7 @@ class NamedLine(NamedTuple):
 
 
 def read(run: RunDirectory) -> Iterator[NamedLine]:
-    """The lines of a run, checked, with their keys."""
+    """Yield the lines of a run, checked, with their keys."""
     incarnations = _Incarnations()
     for number, raw in enumerate(run.metrics(), 1):
         try:
@@ -315,13 +315,13 @@ def _keep(result: Scan, series: ScannedSeries, raw: dict[str, Any], size: int) -
 
 
 def order_of(raw: dict[str, Any]) -> tuple[int, int]:
-    """Where a line stands in its series by its own account."""
+    """Return where a line stands in its series by its own account."""
     epoch, step = raw.get("epoch"), raw.get("step")
     return (epoch if type(epoch) is int else -1, step if type(step) is int else -1)
 
 
 def collect(run: RunDirectory, wanted: dict[SeriesKey, range]) -> dict[SeriesKey, list[dict[str, Any]]]:
-    """The lines at these positions of these series, as many as fit into memory; a second pass.
+    """Return the lines at these positions of these series, as many as fit into memory; a second pass.
 
     The first pass has checked every line, so this one need not.
     """

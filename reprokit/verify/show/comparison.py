@@ -53,7 +53,7 @@ class Row:
 
 
 def verdict_line(comparison: Comparison) -> str:
-    """What came out, in one line."""
+    """Return what came out, in one line."""
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
@@ -81,7 +81,7 @@ def causes(comparison: Comparison) -> Iterator[str]:
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
-    """The categories in causal order, each with what matters most in it, or with every leaf."""
+    """Yield the categories in causal order, each with what matters most in it, or with every leaf."""
     for category in comparison.tree.children:
         if every_leaf:
             yield from _tree(category, 0)
@@ -104,7 +104,7 @@ def _leaf_text(leaf: Difference) -> str:
 
 
 def sentence(leaf: Difference) -> str:
-    """What a leaf says, as a sentence."""
+    """Return what a leaf says, as a sentence."""
     if leaf.is_sentence:
         return leaf.detail
     values = f"{leaf.left or 'absent'} against {leaf.right or 'absent'}" if leaf.left or leaf.right else ""
@@ -112,7 +112,7 @@ def sentence(leaf: Difference) -> str:
 
 
 def headline(category: Difference) -> str:
-    """The first difference in a category, or what it holds where there is none."""
+    """Return the first difference in a category, or what it holds where there is none."""
     first = category.first()
     if first is not None and category.detail:
         return category.detail
@@ -148,7 +148,7 @@ def _facts(leaves: list[Difference]) -> str:
 
 
 def _one_sided(leaf: Difference, *, brief: bool = False) -> str:
-    """A fact with its value or values, and unless brief, what it means."""
+    """Return a fact with its value or values, and unless brief, what it means."""
     values = leaf.left or leaf.right
     if leaf.left and leaf.right:
         values = f"{_cut(leaf.left)} against {_cut(leaf.right)}"
@@ -162,7 +162,7 @@ def _cut(text: str) -> str:
 
 
 def _held(category: Difference) -> str:
-    """What was compared in a category without a difference."""
+    """Return what was compared in a category without a difference."""
     things = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
     if not things:
         return next((sentence(leaf) for leaf in category.leaves() if leaf.detail), "neither run recorded any")
@@ -171,7 +171,7 @@ def _held(category: Difference) -> str:
 
 
 def _value(thing: Difference) -> str:
-    """A thing that is the same on both sides, with its last leaf's value: of weights the digest of all."""
+    """Return a thing that is the same on both sides, with its last leaf's value: of weights the digest of all."""
     *_, leaf = thing.leaves()
     return f"{thing.name}: {leaf.left or leaf.right}"
 
@@ -202,7 +202,7 @@ def _side(name: str, run: RunDirectory) -> str:
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """The whole comparison; every text as it stands in the run directories."""
+    """Return the whole comparison; every text as it stands in the run directories."""
     first = comparison.tree.first() or comparison.tree.first_tolerated()
     return {
         "format": FORMAT,
@@ -233,7 +233,7 @@ def _run(run: RunDirectory) -> dict[str, Any]:
 
 
 def node(difference: Difference) -> dict[str, Any]:
-    """A node of the tree with all below it."""
+    """Return a node of the tree with all below it."""
     found = {
         "name": difference.name,
         "verdict": difference.verdict.value,
@@ -249,7 +249,7 @@ def node(difference: Difference) -> dict[str, Any]:
 
 
 def document_of_files(tree: Difference, left: Path, right: Path) -> dict[str, Any]:
-    """The whole comparison; every text as it stands in the files."""
+    """Return the whole comparison; every text as it stands in the files."""
     first = tree.first() or tree.first_tolerated()
     return {
         "format": FORMAT,
@@ -284,7 +284,7 @@ def _files_verdict(tree: Difference) -> str:
 
 
 def _file_rows(tree: Difference, depth: int, *, every_leaf: bool) -> Iterator[Cells]:
-    """What differs and what is worth a word; with every leaf also what is the same, and the figures."""
+    """Yield what differs and what is worth a word; with every leaf also what is the same, and the figures."""
     telling = tree.verdict.not_bitwise or tree.detail or every_leaf or depth == 0
     if not telling:
         return

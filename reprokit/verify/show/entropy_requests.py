@@ -42,7 +42,7 @@ def report(path: Path) -> EntropyRequests:
 
 
 def _damage(directory: RunDirectory) -> Iterator[str]:
-    """What is wrong with the random profile, by its seal."""
+    """Yield what is wrong with the random profile, by its seal."""
     profile = directory.run.profile
     if profile is not None and profile.sealed and directory.run.has_profile:
         try:
@@ -52,7 +52,7 @@ def _damage(directory: RunDirectory) -> Iterator[str]:
 
 
 def _symbols(asking: Asking) -> dict[Asker, str]:
-    """The function in which each call stands, where the library is still there and exports it."""
+    """Return the function in which each call stands, where the library is still there and exports it."""
     libraries: dict[str, Symbols] = {}
     names = {}
     for asker in asking.rows:
@@ -106,7 +106,7 @@ def _asker(asker: Asker, asked: RequestTotals, symbols: dict[Asker, str]) -> dic
 
 
 def ordered(rows: dict[Asker, RequestTotals]) -> list[tuple[Asker, RequestTotals]]:
-    """The largest first; equal ones by name, so that two readings are the same."""
+    """Return the largest first; equal ones by name, so that two readings are the same."""
 
     def order(row: tuple[Asker, RequestTotals]) -> tuple[Any, ...]:
         return (-row[1].bytes, -row[1].requests, *msgspec.structs.astuple(row[0]))
@@ -171,7 +171,7 @@ def _site(group: _Group) -> str:
 
 
 def _where(group: _Group) -> str:
-    """The process, and its thread where there is one only."""
+    """Return the process, and its thread where there is one only."""
     program = os.path.basename(group.asker.program)
     identity, incarnation = group.asker.process, group.asker.incarnation
     if len(group.processes) > 1:
@@ -189,7 +189,7 @@ def _matched(asking: Asking) -> str:
 
 
 def _first(lines: Iterable[str], what: str) -> Iterator[str]:
-    """The first lines on a terminal, and how many more there are."""
+    """Yield the first lines on a terminal, and how many more there are."""
     shown, more = _limited(list(lines))
     yield from shown
     if more:

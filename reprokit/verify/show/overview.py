@@ -32,12 +32,12 @@ def print_summary(summary: RunSummary) -> None:
 
 
 def headline(summary: RunSummary) -> str:
-    """What run it is, and how it ended."""
+    """Return what run it is, and how it ended."""
     return f"{series_leaves.KINDS[summary.run.kind]} {summary.directory.path}: {summary.state}"
 
 
 def rows(summary: RunSummary) -> list[tuple[str, str]]:
-    """The lines behind the headline, each with its label, which stands once where several follow each other."""
+    """Return the lines behind the headline, each with its label, which stands once where several follow each other."""
     sections = [*_what(summary), *_environment(summary)]
     sections += [
         *_limited("patches", _patches(summary.run)),
@@ -91,7 +91,7 @@ def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _patches(run: RunFile) -> Iterator[str]:
-    """What was asked for, and what became of it."""
+    """Yield what was asked for, and what became of it."""
     for patch in run.patches:
         where = f" in {series_leaves.counted(patch.processes, 'process')}" if patch.processes else ""
         why = f": {patch.why}" if patch.why else ""
@@ -132,7 +132,7 @@ def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def proof_in_words(proof: Proof) -> str:
-    """What strace saw beside the run, in one line."""
+    """Return what strace saw beside the run, in one line."""
     missed = proof.requests - proof.accounted
     found = f"{proof.requests} requests to the kernel, all accounted for"
     if missed:
@@ -163,7 +163,7 @@ def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _in_files(summary: RunSummary) -> Iterator[str]:
-    """The metrics that experiment trackers wrote, and what of them cannot be read."""
+    """Yield the metrics that experiment trackers wrote, and what of them cannot be read."""
     found = summary.logged
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
         yield f"{name} ({found.trackers[name.place]}): {tracker_metrics.summary(points)}"
@@ -176,7 +176,7 @@ def _tracker(line: Tracker) -> str:
 
 
 def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """The first few, and how many more there are."""
+    """Yield the first few, and how many more there are."""
     everything = list(lines)
     yield from ((label, line) for line in everything[:SHOWN])
     if len(everything) > SHOWN:

@@ -39,7 +39,7 @@ class ListedRun:
 
 
 def runs(directory: Path) -> list[ListedRun]:
-    """The runs right below a directory, the newest first; those that cannot be read come last."""
+    """Return the runs right below a directory, the newest first; those that cannot be read come last."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -60,7 +60,7 @@ def _read(directory: Path, names: list[str]) -> Iterator[ListedRun]:
 
 
 def document(found: list[ListedRun]) -> dict[str, Any]:
-    """The list as a JSON document."""
+    """Return the list as a JSON document."""
     return {"format": FORMAT, "runs": [_entry(one) for one in found]}
 
 
@@ -80,7 +80,7 @@ def print_runs(directory: Path, found: list[ListedRun]) -> None:
 
 
 def headline(directory: Path, found: list[ListedRun]) -> str:
-    """How many there are."""
+    """Return how many there are."""
     return f"{directory}: {len(found)} run{'' if len(found) == 1 else 's'}"
 
 

@@ -85,7 +85,7 @@ class RunSummary:
         return ended(self.run) or f"{NO_END}; what it had recorded is shown"
 
     def series(self, *kinds: str) -> Iterator[tuple[SeriesKey, ScannedSeries]]:
-        """The series of these kinds, in the order of the kinds, then of processes and names."""
+        """Yield the series of these kinds, in the order of the kinds, then of processes and names."""
         for kind in kinds:
             found = [key for key in self.scan.series if key.kind == kind]
             yield from ((key, self.scan.series[key]) for key in sorted(found, key=lambda key: key.order))
@@ -115,7 +115,7 @@ def summarise(path: Path) -> RunSummary:
 
 
 def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
-    """What reprokit profile found; a file that is damaged hides nothing else of the run."""
+    """Return what reprokit profile found; a file that is damaged hides nothing else of the run."""
     try:
         return findings.read(directory)
     except RunError as error:
@@ -124,7 +124,7 @@ def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | No
 
 
 def _is_still_written(directory: RunDirectory) -> bool:
-    """Whether the training goes on without its launcher; a damaged profile does not tell."""
+    """Return whether the training goes on without its launcher; a damaged profile does not tell."""
     with suppress(RunError):
         return directory.orphaned and entropy.being_written(directory.path / ENTROPY)
     return False
@@ -142,7 +142,7 @@ def _entropy(path: Path) -> tuple[int, int]:
 
 
 def not_covered(summary: RunSummary) -> Iterator[str]:
-    """What the run's record does not hold, and why."""
+    """Yield what the run's record does not hold, and why."""
     run = summary.run
     yield from _uncovered(summary)
     if not run.has_profile:
@@ -179,7 +179,7 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
 
 
 def _fresh(directory: Path) -> int:
-    """A byte each in a file of its own; of a run that has ended the warnings have the number."""
+    """Return a byte each in a file of its own; of a run that has ended the warnings have the number."""
     try:
         return (directory / "fresh").lstat().st_size
     except OSError:
@@ -187,13 +187,13 @@ def _fresh(directory: Path) -> int:
 
 
 def warnings(summary: RunSummary) -> list[str]:
-    """The launcher's warnings and the agent's, each once."""
+    """Return the launcher's warnings and the agent's, each once."""
     said = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage(summary)]))
     return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
 
 
 def _damage(summary: RunSummary) -> Iterator[str]:
-    """What is wrong with the random profile and with what the run kept, if it has ended."""
+    """Yield what is wrong with the random profile and with what the run kept, if it has ended."""
     if summary.in_progress:
         return
     run = summary.directory
@@ -207,7 +207,7 @@ def _damage(summary: RunSummary) -> Iterator[str]:
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
-    """The summary as a JSON document; the profile's key, which is secret, is left out."""
+    """Return the summary as a JSON document; the profile's key, which is secret, is left out."""
     run = msgspec.to_builtins(summary.run)
     del run["key"]
     scanned = summary.scan.series
@@ -273,7 +273,7 @@ class Holding:
 
 
 def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[Holding], list[str]]:
-    """What each optimizer's trail holds, and a warning where that cannot be read."""
+    """Return what each optimizer's trail holds, and a warning where that cannot be read."""
     for attempt in range(ATTEMPTS):
         try:
             return [one for trail in trails.read(run) for one in _of(trail)], []
