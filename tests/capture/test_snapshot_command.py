@@ -105,9 +105,9 @@ def test_a_run_has_the_terminal(reprokit: Reprokit) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "--on-nan capture, or --patch"),
-        (["--max-snapshots", "2"], "needs --on-nan too"),
-        (["--rollback-every", "5"], "needs --on-nan too"),
+        ([], "add --on-nan capture or --patch"),
+        (["--max-snapshots", "2"], "need --on-nan too"),
+        (["--rollback-every", "5"], "need --on-nan too"),
         (["--on-nan", "skip", "--rollback-every", "5"], "--rollback-every is for --on-nan rollback"),
         (["--on-nan", "capture", "--capture-when", "loss"], "'loss' is no condition"),
         (["--on-nan", "capture", "--capture-when", "loss>many"], "write a finite number after loss>"),

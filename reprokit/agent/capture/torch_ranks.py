@@ -8,6 +8,7 @@ whose rank it is. Nothing is sent that the training does not send, and a step in
 from __future__ import annotations
 
 import time
+import weakref
 
 from ..pytorch import private_api
 from . import checks
@@ -111,7 +112,7 @@ class Ranks:
         self._torch = torch
         self.marks = RankMarks(torch)
         self._given_up: set[str] = set()  # names of gradients that were told by
-        self._seen: set[int] = set()  # parameters whose own gradients are summed up
+        self._watched: dict[int, weakref.ref[Any]] = {}  # by id: parameters whose own gradients are summed up
         self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
         self._ends = 0
 
@@ -130,9 +131,12 @@ class Ranks:
 
     def watch(self, parameters: Iterable[Any]) -> None:
         """From now on sum each gradient up as this process alone has computed it."""
+        watched = self._watched
         for parameter in parameters:
-            if id(parameter) not in self._seen and parameter.requires_grad:
-                self._seen.add(id(parameter))
+            key = id(parameter)
+            if key not in watched and parameter.requires_grad:
+                # Until it is gone: a later parameter may get its id.
+                watched[key] = weakref.ref(parameter, lambda _, key=key: watched.pop(key, None))  # type: ignore[misc]
                 parameter.register_hook(self._add)
 
     def _add(self, gradient: Any) -> None:
