@@ -82,7 +82,7 @@ def replay_plan(
 
 
 def _here(run: RunFile) -> RunFile:
-    """Return a run that came in a bundle without its paths runs in the current directory, where its code must be."""
+    """Return the run with the current directory, where its code must be, if it came in a bundle without its paths."""
     if run.bundled is None or run.working_directory != rundir.BUNDLED_DIRECTORY:
         return run
     here, placeholder = os.getcwd(), re.compile(re.escape(rundir.BUNDLED_DIRECTORY) + r"(?![A-Za-z0-9._-])")

@@ -105,7 +105,7 @@ def _table(table: TableRows, marked: int | None = None) -> dict[str, Any]:
 
 
 def _unbroken(text: str, limit: int) -> str:
-    """Return a number and its unit stay together."""
+    """Return the text with each number and its unit kept together."""
     return BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", printable(text, limit))
 
 

@@ -5,7 +5,9 @@ What is computed of values is the same in PyTorch and NumPy (TensorFlow's arrays
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
 
 TYPE_CHECKING = False
@@ -27,6 +29,11 @@ _SUSPECT = ": another rank's gradients, or code beside the framework's operators
 _LOGARITHMS = frozenset(["log", "log2", "log10", "log1p", "lgamma", "digamma"])
 
 
+def product(shape: Sequence[int]) -> int:
+    """Return the number of elements; math.prod needs Python 3.8."""
+    return functools.reduce(operator.mul, shape, 1)
+
+
 class Statistics:
     """What is told of a tensor as it is now, from its values in a type that its library can compute with."""
 
@@ -44,14 +51,14 @@ class Statistics:
         tiny = 0.0 if limits is None else float(limits.tiny)
         self.subnormal = int(((values != 0) & (abs(values) < tiny)).sum()) if tiny else 0
         kept = values[finite] if self.nonfinite else values
-        if math.prod(kept.shape):
+        if product(kept.shape):
             self.least, self.most = float(kept.min()), float(kept.max())
             self.mean = float(kept.mean(dtype=library.float64))
 
     @property
     def size(self) -> int:
         """How many elements it has."""
-        return math.prod(self.shape)
+        return product(self.shape)
 
     @property
     def is_float(self) -> bool:

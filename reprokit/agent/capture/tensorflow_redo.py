@@ -268,7 +268,7 @@ class EagerLoop:
             driver.write({"again": True})
 
     def fetched(self, value: Any) -> Any:
-        """Return what a data set gives is replaced, where it is of the same build."""
+        """Return the captured batch in place of what a data set gives, where it is of the same build."""
         if self._from != LOADER:
             return value
         part = self._part

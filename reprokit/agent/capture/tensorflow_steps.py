@@ -268,6 +268,13 @@ def _accumulates(step: TensorFlowStep | None) -> bool:
 # ---- optimizers ------------------------------------------------------------------------------------------------------
 
 
+class FiniteTable:
+    """What tensors are tested by, as long as they have these sizes in bytes."""
+
+    sizes: Any = None
+    test: Any = None
+
+
 class WatchedOptimizer:
     """What is known of an optimizer."""
 
@@ -277,7 +284,7 @@ class WatchedOptimizer:
         self.skipped = 0
         self.variables: list[Any] = []  # what it trains
         self.losses: list[Any] = []  # the last, of eager code
-        self.finite: tuple[Any, Any] = (None, None)
+        self.gradients_test, self.updated_test = FiniteTable(), FiniteTable()
         self.shares = False  # its eager steps with another optimizer, which updates behind it
         self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
         self.norms = NormMean()
@@ -343,7 +350,8 @@ class EagerTest:
         scale = loss_scale(known.optimizer())
         if scale is not None and float(as_array(scale)) > 1.0:
             return True  # its gradients may overflow
-        return self.are_finite(known, [gradient for gradient, _ in pairs]) and not self._jumps(known, pairs)
+        gradients = [gradient for gradient, _ in pairs]
+        return self.are_finite(known.gradients_test, gradients) and not self._jumps(known, pairs)
 
     def _is_fine(self, loss: Any) -> bool:
         array, above = as_array(loss), self._conditions.loss_above
@@ -352,16 +360,15 @@ class EagerTest:
             return False
         return above is None or not array.size or not float(array.max()) > above
 
-    def are_finite(self, known: WatchedOptimizer, gradients: list[Any]) -> bool:
+    def are_finite(self, table: FiniteTable, gradients: list[Any]) -> bool:
         """Return whether all gradients of an optimizer, or values of its variables, are finite."""
         arrays = [view(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
         if self._library is None or any(array is None for array in arrays):
             return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
         sizes = [array.nbytes for array in arrays]
-        if known.finite[0] != sizes:
-            known.finite = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])
-        addresses = [array.__array_interface__["data"][0] for array in arrays]
-        return known.finite[1].first(addresses) is None
+        if table.sizes != sizes:
+            table.sizes, table.test = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])
+        return table.test.first([array.__array_interface__["data"][0] for array in arrays]) is None
 
     def _jumps(self, known: WatchedOptimizer, pairs: Pairs) -> bool:
         factor = self._conditions.gradient_jump

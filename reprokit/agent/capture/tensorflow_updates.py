@@ -401,7 +401,7 @@ class UpdateGuard:
         finally:
             step.passes = False
         after = [read(variable) for _, variable in pairs] if is_tested else []
-        if self.test is not None and self._capture.attempt(self.test.are_finite, known, after) is False:
+        if is_tested and self._capture.attempt(self._are_finite_after, known, after) is False:
             step.finite = False
             self._found_eagerly(step, known, pairs, after)
             return None
@@ -412,6 +412,9 @@ class UpdateGuard:
         for told in self.applied:
             told(known.optimizer())
         return result
+
+    def _are_finite_after(self, known: WatchedOptimizer, after: list[Any]) -> bool:
+        return self.test is None or self.test.are_finite(known.updated_test, after)
 
     def _found_eagerly(
         self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, after: Sequence[Any] = ()

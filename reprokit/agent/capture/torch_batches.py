@@ -309,7 +309,7 @@ def turns(batches: Sequence[Batch]) -> list[Turn]:
 
 
 def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
-    """Return where nothing is fetched: what the model is called with until a loss is computed is one turn."""
+    """Return the turns where nothing is fetched: what the model is called with until a loss is computed is one turn."""
     found: list[Turn] = []
     for batch in batches:
         if not found or (batch.source == "forward" and found[-1].targets):

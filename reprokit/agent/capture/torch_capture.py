@@ -120,6 +120,11 @@ class TorchWatch:
         """In a forked child: drop what the parent held."""
         self._training.forget()
 
+    def release(self) -> None:
+        """Hold nothing any more: neither optimizers nor their states nor a step."""
+        self._watched.records.clear()
+        self._training.forget()
+
     def _forward_began(self, event: events.ForwardBegan) -> None:
         (self._updates.compiled_began if event.is_compiled else self._starts.forward_began)(event)
 
@@ -139,8 +144,9 @@ class Guard:
         self._watch = watch
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Watch no longer, and let go of all that is held."""
         self._told.remove(self._watch)
+        self._watch.release()
 
     def __enter__(self) -> Guard:
         return self
@@ -220,7 +226,7 @@ class Watched:
         self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, optimizer: Any) -> OptimizerSteps:
-        """Return a new optimizer."""
+        """Note a new optimizer; return its record."""
         records, key = self.records, id(optimizer)
         record = records[key] = OptimizerSteps(optimizer)
 
@@ -237,7 +243,7 @@ class Watched:
             kind[made] = True
 
     def next_epoch(self, loader: Any) -> Epoch:
-        """Return a DataLoader begins."""
+        """Return the pass of a DataLoader that begins."""
         self._epochs[loader] = self._epochs.get(loader, -1) + 1
         return Epoch(loader, self._epochs[loader])
 
@@ -309,7 +315,7 @@ class Training:
     def _new_step(self) -> TrainingStep:
         """Return the first step of a thread; its optimizers may have been made by another."""
         step = TrainingStep(self.torch, self._make_random)
-        step.armed = bool(self.watched.records)
+        step.armed = bool(self.watched.alive())
         return step
 
     def forget(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from _thread import _local
 
 from ..pytorch import private_api
 from ..pytorch.series import size_of
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from .torch_steps import StepFindings, TrainingStep
 
 
+MAX_TABLES = 64
+
+
+class FiniteTables(_local):
+    """What this thread tests by, for each list of sizes and dtypes; making one takes longer than a test."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, Finite] = {}
+
+
 class FiniteTests:
     """Tells whether tensors are finite, wherever they lie."""
 
@@ -40,6 +51,7 @@ class FiniteTests:
             formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
             self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
         self._ones: dict[Any, Any] = {}
+        self._tables = FiniteTables()
 
     def are_applicable(self, records: list[OptimizerSteps], signals: list[Any]) -> bool:
         """Return whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
@@ -68,7 +80,12 @@ class FiniteTests:
         plain = self._torch.Tensor
         if self._library is None or not all(type(t) is plain and t.is_cpu and self._is_dense(t) for t in tensors):
             return False
-        test = Finite(self._library, list(map(size_of, tensors)), list(map(dtype_name, tensors)))
+        form, known = (tuple(map(size_of, tensors)), tuple(map(dtype_name, tensors))), self._tables.known
+        test = known.get(form)
+        if test is None:
+            if len(known) >= MAX_TABLES:
+                known.clear()
+            test = known[form] = Finite(self._library, *form)
         return test.first([tensor.data_ptr() for tensor in tensors]) is None
 
     def _is_dense(self, tensor: Any) -> bool:
@@ -169,7 +186,7 @@ class StepChecks:
         return found
 
     def _jump(self, record: OptimizerSteps) -> list[Trigger]:
-        """Return whether the norm of an optimizer's gradients is far above its mean so far."""
+        """Return a trigger where the norm of an optimizer's gradients is far above its mean so far."""
         factor, norms, gradients = self._conditions.gradient_jump or 0.0, record.norms, record.gradients()
         norm = self._tests.norm(gradients) if gradients else math.nan
         if norm - norm != 0:

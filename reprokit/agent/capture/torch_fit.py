@@ -78,7 +78,7 @@ class Built:
         self._snapshot = snapshot
         self._header = snapshot.facts
         # What the script has made, in order, while it lives.
-        self.made_optimizers, self.made_scalers, self.made_schedules = _made(), _made(), _made()
+        self.made_optimizers, self.made_scalers, self.made_schedules = MadeObjects(), MadeObjects(), MadeObjects()
         self._modules = modules
         self._models: list[Model] = []  # once they were found
         self.reader = SnapshotReader(torch, snapshot.tensors)
@@ -212,5 +212,18 @@ class Built:
         return layers, [(f"parameter {name}", tensor) for name, tensor in self._named()]
 
 
-def _made() -> weakref.WeakKeyDictionary[Any, None]:
-    return weakref.WeakKeyDictionary()
+class MadeObjects:
+    """What a script has made, in order, while it lives; by identity, as classes may define equality."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, made: Any) -> None:
+        """Take one in, once."""
+        references, key = self._references, id(made)
+        if key not in references:
+            references[key] = weakref.ref(made, lambda _: references.pop(key, None))
+
+    def __iter__(self) -> Iterator[Any]:
+        found = [reference() for reference in list(self._references.values())]
+        return iter([made for made in found if made is not None])

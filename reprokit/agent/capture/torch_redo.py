@@ -113,9 +113,9 @@ class RedoWatch:
         built = self._built
         outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: self._output_computed}
         return {
-            OptimizerMade: lambda event: built.made_optimizers.setdefault(event.target),
-            ScalerMade: lambda event: built.made_scalers.setdefault(event.scaler),
-            ScheduleMade: lambda event: built.made_schedules.setdefault(event.schedule),
+            OptimizerMade: lambda event: built.made_optimizers.add(event.target),
+            ScalerMade: lambda event: built.made_scalers.add(event.scaler),
+            ScheduleMade: lambda event: built.made_schedules.add(event.schedule),
             BatchDue: self._batch_due,
             ForwardBegan: self._forward_began,
             ForwardEnded: self._forward_ended,
@@ -188,7 +188,7 @@ class RedoWatch:
     def _update_due(self, event: UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
-        self._built.made_optimizers.setdefault(optimizer)  # a copy of another has not been initialized
+        self._built.made_optimizers.add(optimizer)  # a copy of another has not been initialized
         if not trials.is_active:
             return None
         if event.is_nested:
@@ -238,7 +238,7 @@ class RedoWatch:
             self._thread.in_step = False
 
     def _part_due(self, event: PartDue) -> str | None:
-        """Return the first part of a step, with gradients that are good, moves parameters."""
+        """Answer SKIP to all parts of a step but its first, which moves parameters by gradients that are good."""
         self._driver.require_end()
         trial = self.trials.trial if self.trials.is_active else None
         if trial is None:

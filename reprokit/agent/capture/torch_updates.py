@@ -53,7 +53,8 @@ class Losses:
         loss = tensors if hasattr(tensors, "data_ptr") else next(iter(tensors), None)
         if loss is None or loss.numel() == 0:
             return
-        held.losses.of_step = loss.detach()
+        value = loss.detach()  # the script may change its own before the update
+        held.losses.of_step = value.clone() if value.is_cpu and value.numel() == 1 else value
         if not held.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
             self._checks.of_loss(held, loss)
         if self._ranks.are_several:
@@ -260,7 +261,7 @@ class Updates:
     # Closures
 
     def _due_with_closure(self, held: TrainingStep, state: UpdateState, event: events.UpdateDue) -> str | None:
-        """Return the closure's gradients are tested each time that it was called; what it moved before is put back."""
+        """Test the closure's gradients each time that it was called; what it moved before is put back."""
         policy, record, optimizer, closure = self._policy, state.record, event.target, event.closure
         is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
         is_due = id(record) in held.findings.skipped or held.round != record.round

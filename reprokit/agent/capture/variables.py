@@ -97,7 +97,7 @@ def parts(value: Any) -> list[Any]:
             if left < 0:
                 return []
             waiting += reversed(items)
-        elif (kind.__module__.partition(".")[0], kind.__name__) in _KINDS:
+        elif (str(kind.__module__).partition(".")[0], kind.__name__) in _KINDS:
             found.append(part)
     return found
 

@@ -29,7 +29,7 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
 
 
 def swap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Return the same whoever wrapped it before, for a patch; returns what takes it back."""
+    """Do the same whoever wrapped it before, for a patch; return what takes it back."""
     original = getattr(owner, name)  # not vars(owner)[name]: modules of TensorFlow 1 are wrappers that hold nothing
     function = functools.wraps(original)(make(original))
     setattr(owner, name, function)

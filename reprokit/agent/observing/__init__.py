@@ -200,7 +200,7 @@ class Observer:
         return last
 
     def _make_excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the launcher ends a bounded run by an interrupt, of which nobody needs the traceback.
+        """Wrap an excepthook: the launcher ends a bounded run by an interrupt, of which nobody needs the traceback.
 
         A worker's threads pass an exception here when the interrupted process does not fetch what it asked for.
         """

@@ -107,7 +107,7 @@ class TensorflowConfirmer:
         return RepeatableCall(self._execute, definition.name, inputs, variables, flat, outputs)
 
     def function(self, name: str, inputs: Sequence[Any], found: Iterable[GraphOperator]) -> Any:
-        """Return a function is about to be executed for the first time; inputs to give it instead, or None."""
+        """Return other inputs for a function that is about to be executed for the first time, or None."""
         lines = {(one.function, one.operation): one.line for one in found}
 
         def visit(owner: str, node: Any, definition: Any, given: list[Any], problem: str) -> None:

@@ -138,7 +138,7 @@ class Tensorflow:
         return call
 
     def _executed(self, function: Any, inputs: Any) -> Any:
-        """Return a function is about to be executed; what it is to be given in place of these inputs, None: these."""
+        """Return other inputs for a function that is about to be executed, or None."""
         if getattr(self.busy, "now", False):
             return None
         return self._count(self._functions, function.name, lambda known: self._read_function(function, known, inputs))

@@ -195,7 +195,7 @@ class CallArguments:
             self._put(digest)
 
     def _digest(self, tensor: Any) -> int | None:
-        """Return what autograd knows the origin of is no input; what lies on a device would have to be waited for."""
+        """Digest a tensor; None of what autograd has computed, which is no input, and of what lies on a device."""
         is_plural = is_nested(tensor)
         if not ((is_plural or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
             return None

@@ -104,7 +104,7 @@ class DecisionHooks:
         return compile_
 
     def _told_of(self, compiled: Function, owner: Any) -> Function:
-        """Return a compiled function: an optimizer's step may be in it, which no hook sees."""
+        """Return a compiled function whose calls are told: an optimizer's step may be in it, which no hook sees."""
         inside, is_compiling = self._thread, self._hooks.is_compiling
 
         @functools.wraps(compiled)

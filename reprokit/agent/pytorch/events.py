@@ -247,7 +247,7 @@ class EventHooks:
         return step_hook
 
     def update_due(self, due: UpdateDue) -> str | None:
-        """Return an optimizer is about to update: whether it must not."""
+        """Tell that an optimizer is about to update; return SKIP where it must not."""
         events = self.events
         if events.tensors_change:
             tell(events.tensors_change, TensorsChange())

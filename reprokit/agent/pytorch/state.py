@@ -270,7 +270,7 @@ class Records:
                 yield optimizer
 
     def made(self, optimizer: Any) -> OptimizerRecord:
-        """Return an optimizer is there, be it a copy, which was not initialized."""
+        """Note a new optimizer, be it a copy, which was not initialized; return its record."""
         record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
         weakref.finalize(optimizer, self._agent.attempt, self._optimizer_dies, id(optimizer), record).atexit = False
@@ -281,7 +281,7 @@ class Records:
         return self._optimizers.get(id(optimizer)) or self.made(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
-        """Return an optimizer has stepped."""
+        """Note that an optimizer has stepped; return its record."""
         record = self._optimizers.get(id(optimizer)) or self.made(optimizer)
         record.stepped(optimizer)
         if not record.name:

@@ -95,7 +95,7 @@ _described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype
 def entry(name: str, tensor: Any) -> Tensor:
     """Return what metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
     torch: Any = sys.modules["torch"]
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.numel() and lies_in_order(tensor):
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and lies_in_order(tensor) and tensor.numel():
         return _simple_entry(name, tensor)
     return _any_entry(name, tensor)
 

@@ -421,7 +421,7 @@ class StepTrail:
     def _write_one_by_one(
         self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, more: tuple[int, ...]
     ) -> int:
-        """Return the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
+        """Write the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
         if parameters is not None:
             series.whole = series.tensors.point(parameters)
             series.counted = self._changes(parameters)

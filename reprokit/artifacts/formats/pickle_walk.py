@@ -268,7 +268,7 @@ class PickleWalk:
                 yield under(path, str(number)), value
 
     def state(self, path: str, value: Item, number: int) -> Iterator[Step]:
-        """Yield an object's attributes stand right below it, where they are a dict of its own."""
+        """Yield an object's attributes right below it, where they are a dict of its own."""
         attributes = under(path, "(attributes)")
         if isinstance(value, PickledDict) and number == 0 and self.first_seen(value, attributes) is None:
             yield from self.pairs(path, value.items)

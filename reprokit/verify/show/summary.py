@@ -179,7 +179,7 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
 
 
 def _fresh(directory: Path) -> int:
-    """Return a byte each in a file of its own; of a run that has ended the warnings have the number."""
+    """Return how many requests were served fresh: a byte each in a file; a run that has ended has a warning instead."""
     try:
         return (directory / "fresh").lstat().st_size
     except OSError:
