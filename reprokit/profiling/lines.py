@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -176,7 +177,8 @@ class ObservedLines:
         if len(names) > MAX_FILES:
             self.notes.append(f"{len(names) - MAX_FILES} processes beyond the first {MAX_FILES} are left out")
         if "more" in entries:  # a byte for each process for which its agent kept no file
-            self.notes.append(f"{os.lstat(directory / 'more').st_size} further processes were not observed")
+            with suppress(OSError):  # somebody deletes the run
+                self.notes.append(f"{os.lstat(directory / 'more').st_size} further processes were not observed")
         return names[:MAX_FILES]
 
     def _lines(self, name: str) -> Iterator[bytes]:

@@ -281,7 +281,7 @@ def in_fit(frame: Any) -> tuple[int | None, int | None]:
 
 
 def local_batch(frame: Any) -> list[tuple[str, Any]]:
-    """Return the batch where nobody handed it over: what the variables of the user's innermost function hold of numbers.
+    """Return the batch that nobody handed over: what variables of the user's innermost function hold of numbers.
 
     Tensors and arrays, and dictionaries of them; lists are often those of gradients.
     """

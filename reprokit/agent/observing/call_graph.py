@@ -23,7 +23,7 @@ MAX_WRAPPED = 5  # decorators on a function
 UNKNOWN = 0  # a line that no name tells, as a wrapper was called: that of a function further on may tell it
 MAX_LEVELS = 12  # calls between the user's function and the one that is named
 _NOT_FOLLOWED = ("<frozen importlib", "<frozen zipimport")
-_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/pytorch/", "/tensorflow/", "/seeds.py", "/library_calls.py")
+_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/pytorch/", "/tensorflow/", "/seeds/", "/library_calls.py")
 _STAND_INS = ("outermost",)  # what the agent's own functions call for the script; else what they call is not followed
 _OF_NO_INTEREST = ("_thread.", "_weakrefset.", "gc.", "threading._", "threading.Thread._")  # done at exits and by us
 _UNNAMED = ("<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
@@ -40,6 +40,13 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def copied(self) -> Calls:
+        """Return a copy; another thread may add meanwhile."""
+        copy = Calls()
+        copy.counts, copy.codes = dict(self.counts), dict(self.codes)
+        copy.callees = {caller: dict(callees) for caller, callees in list(self.callees.items())}
+        return copy
 
     def add(self, entries: list[Any], running: Sequence[CodeType] = ()) -> None:
         """Take in the entries of one profile; what nobody is known to have called, one of the running functions has."""
@@ -145,7 +152,7 @@ class Ways:
                     places[user, known] = places.get((user, known), 0) + count
 
     def _is_left_out(self, caller: Key, callee: Key) -> bool:
-        """Return the user's own functions, and what the agent does for itself."""
+        """Return whether a call is the user's own function's, or what the agent does for itself."""
         code = self._calls.codes.get(callee)
         if code is None:
             return False

@@ -98,7 +98,7 @@ class KeptCalls:
         self._framework = framework  # torch or tensorflow; the module NAME_confirm here knows how to load its calls
         self._directory = f"{observer.directory}/captured"
         self._calls: dict[object, tuple[str, Digests, list[Line]]] = {}  # file, results, and lines to complete
-        self._bytes = 0
+        self._bytes = self._files = 0
 
     def keep(self, key: object, size: int, save: Callable[[Any], object], found: Digests, line: Line) -> None:
         """Keep a call as far as there is room; once for calls of this key, which may differ in their places."""
@@ -110,9 +110,14 @@ class KeptCalls:
         if size > MAX_BYTES_OF_ONE or size + self._bytes > MAX_BYTES or len(self._calls) >= MAX_CALLS:
             return
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        path = f"{self._directory}/{os.getpid()}-{len(self._calls)}"
+        path = f"{self._directory}/{os.getpid()}-{self._files}"
+        self._files += 1
         with os.fdopen(os.open(path, _NEW, 0o600), "wb") as file:
-            save(file)
+            try:
+                save(file)
+            except BaseException:
+                os.unlink(path)
+                raise
         self._calls[key] = path, found, [line]
         self._bytes += size
 

@@ -7,7 +7,6 @@ A training that profiles itself goes first: then nothing more is counted, and a 
 
 from __future__ import annotations
 
-import copy
 import gc
 import sys
 from _thread import get_ident
@@ -171,7 +170,7 @@ class Functions:
         """Hand over the counts so far."""
         if self._reported:
             return
-        calls, frames = copy.deepcopy(self._ended), sys._current_frames()
+        calls, frames = self._ended.copied(), sys._current_frames()
         for thread, profiler in list(self._own):
             running = running_code(frames.get(thread)) + ([] if self._root is None else [self._root])
             calls.add(_statistics(profiler), running)

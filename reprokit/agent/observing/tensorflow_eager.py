@@ -61,7 +61,7 @@ class EagerCalls:
             replace(module, "TFE_Py_TapeGradient", self._make_gradient)
 
     def _make_gradient(self, original: Function) -> Function:
-        """Return what is called on the way is backward."""
+        """Wrap what computes gradients: what is called on the way is backward."""
 
         def gradient(*arguments: Any, **keywords: Any) -> Any:
             before = getattr(self._thread, "backward", False)
@@ -90,7 +90,7 @@ class EagerCalls:
         return door
 
     def _by_fast_path(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """Return the door of most operators: the context, the operator, a name, inputs, attributes."""
+        """Note a call of most operators: the context, the operator, a name, inputs, attributes; return its line."""
         name = arguments[1]
         definition = self._definition(name) if type(name) is str else None  # else TensorFlow before 2.4
         if definition is None:
@@ -99,7 +99,7 @@ class EagerCalls:
         return self._note(definition, arguments[3:end], arguments[end:], is_flat=False)
 
     def _by_execute(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """Return the door of the others, and of functions."""
+        """Note a call of the others, and of functions; return its line."""
         name = arguments[2]
         definition = self._definition(name.decode() if isinstance(name, bytes) else name)
         return None if definition is None else self._note(definition, arguments[3], arguments[4] or (), is_flat=True)

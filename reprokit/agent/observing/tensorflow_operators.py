@@ -154,12 +154,14 @@ class Tensorflow:
                 result = read(known)
             finally:
                 self._graphs.append(known)  # only now: what is read is written meanwhile
-        known.calls += 1
-        self._step(known)
+                self._executes(known)
+        else:
+            self._executes(known)
         return result
 
-    def _step(self, known: _GraphCounts) -> None:
-        """A graph is executed. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
+    def _executes(self, known: _GraphCounts) -> None:
+        """Count a graph. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
+        known.calls += 1
         if known.updates:
             if self._uncounted == self._observer.steps:
                 self._observer.step()

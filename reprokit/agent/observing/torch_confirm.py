@@ -164,7 +164,7 @@ class TorchConfirmer:
     def finish(self) -> None:
         """Try other capabilities of the CPU, in processes of their own."""
         torch = self._torch
-        present = getattr(torch.backends.cpu, "get_cpu_capability", str)()
+        present = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)()
         capped = [
             (variables, [(f"capabilities {label}", 0)])
             for label, variables in _CAPPED.items()

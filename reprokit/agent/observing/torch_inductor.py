@@ -136,7 +136,8 @@ def _made_of(graph: Any) -> list[str]:
     """Return the operators that are in it, as Inductor wrote them down."""
     text = getattr(graph, "inductor_post_grad_graph_str", None)
     if text:
-        names = [f"{namespace}::{name}" for namespace, name in _CALL.findall(text[:MAX_SOURCE])]
+        code = "\n".join(line for line in text[:MAX_SOURCE].splitlines() if line.strip()[:1] != "#")
+        names = [f"{namespace}::{name}" for namespace, name in _CALL.findall(code)]
     else:
         source = (getattr(graph, "source_code", None) or "")[:MAX_SOURCE]
         found = {name.strip() for names in _ORIGINAL.findall(source) for name in names.split(",")}

@@ -1,7 +1,7 @@
 """Patches in the training's process: which function is called when which module has been imported.
 
 A function `NAME(module, value, tell)` stands in the file of its framework. It returns when it has done its work, raises
-NotApplied where it cannot, and tells what is worth knowing: `tell("words")`. Where it can be taken back in the
+PatchUnfit where it cannot, and tells what is worth knowing: `tell("words")`. Where it can be taken back in the
 process, it says how: `tell.undo_by(function)`; `tell.swap` puts a function in the place of another.
 """
 
@@ -127,7 +127,7 @@ class Patches:
         tell = Tell()
         state, why = self._attempt(patch, name, module, tell)
         if state != APPLIED:
-            tell.take_back()
+            self._agent.attempt(tell.take_back)
         elif tell.undos:
             self._applied.setdefault(patch.id, []).append(tell)
         words = "; ".join([*tell.words, *([why] if why else [])])
@@ -136,7 +136,7 @@ class Patches:
     def _attempt(self, patch: PatchWish, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
         """Return the state that it comes to, and why."""
         package = sys.modules.get(patch.framework, module) if patch.framework else None
-        version = str(getattr(package, "__version__", ""))
+        version = str(getattr(package, "__version__", "") or "")
         if patch.versions and version and not fits(version, patch.versions):
             return NOT_APPLIED, f"it is for {patch.framework} {patch.versions}, this is {version}"
         file, _, function = patch.places[name].partition(".")

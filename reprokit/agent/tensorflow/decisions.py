@@ -96,6 +96,7 @@ class TensorFlowDecisions:
                     _put(owner, "__call__", self._make_layer)
 
     def _watch_tensorflow(self) -> None:
+        self._watch_optimizers(private_api.module("optimizers"))
         tape, variables = private_api.module("backprop").GradientTape, private_api.module("variables")
         self._tell_before(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
         self._tell_before(
@@ -106,7 +107,7 @@ class TensorFlowDecisions:
             for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
                 self._tell_before(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
         _put(private_api.module("generators").Generator, "__init__", self._make_generator)
-        for name in RANDOM_OPERATIONS:
+        for name in RANDOM_OPERATIONS if private_api.module("random_calls") is not None else ():
             replace(private_api.module("random_calls"), name, self._make_draw, MARK)
         _put(private_api.module("polymorphic").Function, "__call__", self._make_call)
         if private_api.module("concrete") is not None:  # TensorFlow 2.13
@@ -114,7 +115,6 @@ class TensorFlowDecisions:
         _put(private_api.module("distribute").StrategyBase, "run", self._make_run)
         for name in ("__next__", "get_next"):
             _put(private_api.module("iterators").OwnedIterator, name, self._make_next)
-        self._watch_optimizers(private_api.module("optimizers"))
         saving, view = private_api.saving()
         if view is not None and hasattr(saving, "save_and_return_nodes"):
             _put(saving, "save_and_return_nodes", self._saving.make_save)

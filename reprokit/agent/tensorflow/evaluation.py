@@ -121,7 +121,7 @@ class Evaluations:
     # Steps that are functions: Keras 3, and Keras 2 in TensorFlow 2
 
     def make_compute_loss(self, original: Function) -> Function:
-        """Return a model's loss, which is given what is true and what was predicted."""
+        """Wrap a model's loss, which is given what is true and what was predicted."""
 
         def compute_loss(model: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._open.model is model:
@@ -131,7 +131,7 @@ class Evaluations:
         return compute_loss
 
     def make_container_call(self, original: Function) -> Function:
-        """Return the same of Keras 2, where a model has its losses in a container."""
+        """Wrap the same of Keras 2, where a model has its losses in a container."""
 
         def call(container: Any, *arguments: Any, **keywords: Any) -> Any:
             model = self._open.model

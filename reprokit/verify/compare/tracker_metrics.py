@@ -145,7 +145,7 @@ def _unread(left: TrackerMetrics, right: TrackerMetrics) -> Iterator[Difference]
 
 
 def _cut(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iterator[Difference]:
-    """Yield what stands behind the damage in a file, or beyond the bounds, is not known."""
+    """Yield that what stands behind the damage in a file, or beyond the bounds, is not known."""
     for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
         problem = left.problems.get(place) or right.problems[place]
         yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
