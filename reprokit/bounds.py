@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from reprokit.errors import ReprokitError, RunDamaged, RunNotReadable, reason
@@ -53,14 +54,26 @@ def open_file(path: Path) -> int:
     return descriptor
 
 
-def read_whole(path: Path, limit: int, error: type[ReprokitError], advice: str = "") -> bytes:
-    """Read a regular file that somebody named; raises `error` with one line where there is none within the limit."""
+def read_whole(
+    path: Path,
+    limit: int,
+    error: type[ReprokitError],
+    advice: str = "",
+    check: Callable[[os.stat_result], None] | None = None,
+) -> bytes:
+    """Read a regular file that somebody named; raises `error` with one line where there is none within the limit.
+
+    `check` is given the status of the very file that is read, before it is.
+    """
     what_to_do = f"; {advice}" if advice else ""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise error(f"{path} is not a regular file{what_to_do}")
+            if check is not None:
+                check(status)
             data = file.read(limit + 1)
     except (OSError, ValueError) as refused:
         raise error(f"{path}: {reason(refused)}{what_to_do}") from None

@@ -165,9 +165,12 @@ def write(file: IO[bytes], block: bytes) -> None:
 def _of_text(packed: Source) -> Iterator[bytes]:
     """Yield the bytes that a text of characters below U+0100 stands for."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for block in blocks(packed):
-        yield decoder.decode(block).encode("latin-1")
-    yield decoder.decode(b"", True).encode("latin-1")
+    try:
+        for block in blocks(packed):
+            yield decoder.decode(block).encode("latin-1")
+        yield decoder.decode(b"", True).encode("latin-1")
+    except UnicodeError:
+        raise ArtifactDamaged("bytes written as text are cut, or have characters beyond U+00FF") from None
 
 
 def _decompressed(packed: Source, method: str) -> Iterator[bytes]:

@@ -239,7 +239,7 @@ def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
 
 def _packed(directory: Path) -> Iterator[tuple[str, Packed]]:
     """Yield every file with its size and digest, in the order of their names."""
-    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+    for path in sorted(filter(Path.is_file, directory.rglob("*")), key=Path.as_posix):
         sealed = rundir.seal_file(path)
         assert sealed is not None
         yield path.relative_to(directory).as_posix(), Packed(size=sealed.size, digest=sealed.digest)

@@ -62,6 +62,9 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
     name = "size"
 
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the number of bytes."""
         if isinstance(value, int):
@@ -69,6 +72,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         digits, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and unit in UNITS):
             self.fail(f"{value!r} is not a number of bytes, such as 65536, 64M or 1G.", param, ctx)
+        if int(digits) < self._least:
+            self.fail(f"{value!r} is less than {self._least}.", param, ctx)
         return int(digits) * UNITS[unit]
 
 
@@ -233,7 +238,7 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
     "max_bytes": click.option(
         "--snapshot-size",
         "max_bytes",
-        type=Size(),
+        type=Size(least=1),
         metavar="SIZE",
         help="Skip snapshots larger than SIZE  [default: what the disk has room for]",
     ),

@@ -58,9 +58,12 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    data = read_whole(path, MAX_KEY, BadKey, ADVICE)
-    if (mode := os.stat(path).st_mode) & 0o077:
-        raise BadKey(f"{path} may be read by others (mode {stat.S_IMODE(mode):04o}); make a new key, or chmod 600 it")
+    def require_private(status: os.stat_result) -> None:
+        if status.st_mode & 0o077:
+            mode = f"mode {stat.S_IMODE(status.st_mode):04o}"
+            raise BadKey(f"{path} may be read by others ({mode}); make a new key, or chmod 600 it")
+
+    data = read_whole(path, MAX_KEY, BadKey, ADVICE, require_private)
     try:
         key = load_pem_private_key(data, password=None)
     except Exception as error:  # of many classes

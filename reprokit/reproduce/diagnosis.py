@@ -176,7 +176,7 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
-    """Yield what differed in how batches were made: it is given the first run's value."""
+    """Yield a setting for what differed in how batches were made, with the first run's value."""
     for outcome in outcomes:
         if outcome.workers is not None and not outcome.identical:
             why = f"a DataLoader had {outcome.workers} workers in one run and another number in the other"

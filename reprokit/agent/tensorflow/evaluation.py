@@ -196,7 +196,7 @@ class Evaluations:
         return test_step
 
     def _watched(self, model: Any, function: Function, replacement: tuple[str, Any]) -> Function:
-        """Return the function made, and what its steps show is taken from them."""
+        """Wrap the function made: what its steps show is taken from them."""
         reference = weakref.ref(model)
 
         def test_function(*arguments: Any) -> Any:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,6 +36,7 @@ class Working:
 
     def __init__(self, pair: PairTask, task: Task, place: Path, locks: list[int], variables: Mapping[str, str]) -> None:
         self.pair, self.task = pair, task
+        self.is_told = False  # by a signal
         name = name_of(task.setup, task.pair, task.part)
         self._report = place / f"{name}.report.json"
         self._report.unlink(missing_ok=True)
@@ -57,6 +59,7 @@ class Working:
 
     def send(self, number: int) -> None:
         """Hand a signal to the run."""
+        self.is_told = True
         with suppress(OSError):
             self.process.send_signal(number)
 
@@ -74,7 +77,8 @@ class Working:
     def tidy(self) -> None:
         """Remove the files by which it was told what to do, and told what came of it."""
         for file in (self._report, self._order):
-            file.unlink(missing_ok=True)
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
 
     def _words(self, status: int) -> str:
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -97,6 +101,7 @@ class Local:
         self._locks = [] if lock is None else [lock]  # of the study, which its runs hold too
         self._variables = inherited() if variables is None else variables
         self._working: list[Working] = []
+        self._telling = threading.RLock()  # signal handlers and other threads interrupt
         self._asked = 0
 
     @property
@@ -112,9 +117,10 @@ class Local:
         """Begin a pair's first run, or its second."""
         task = pair.first if pair.made is None else pair.second
         new = Working(pair, task, self._directory, self._locks, self._variables)
-        self._working.append(new)
-        if self._asked:  # meanwhile
-            new.send(self._asked)
+        with self._telling:
+            self._working.append(new)
+            if self._asked and not new.is_told:  # meanwhile
+                new.send(self._asked)
 
     def settle(self, listener: PairListener) -> PairTask | None:
         """Wait until a run has ended, and hand on what came of it."""
@@ -145,9 +151,10 @@ class Local:
 
     def interrupt(self, number: int) -> None:
         """Hand the signal to the runs."""
-        self._asked = number
-        for one in self._working:
-            one.send(number)
+        with self._telling:
+            self._asked = number
+            for one in self._working:
+                one.send(number)
 
     def _tidy_log(self, log: Path, result: RunResult) -> None:
         """What a run printed stays if it failed, or if all is to be kept."""

@@ -122,6 +122,7 @@ class DepotStore:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._lock = threading.Lock()  # a file system of fsspec's is for one thread at a time
         try:
             from fsspec.core import url_to_fs
         except ImportError:
@@ -161,13 +162,14 @@ class DepotStore:
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""
-        with suppress(Exception):
+        with suppress(Exception), self._lock:
             self._system.rm_file(f"{self._root}/{name}")
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         """Return what the call gives. Each of fsspec's many systems has errors of its own."""
         try:
-            return call()
+            with self._lock:
+                return call()
         except Exception as error:
             raise StoreUnreachable(f"the store {self._url} cannot be reached: {_reason(error)}") from None
 

@@ -135,6 +135,8 @@ class _Job:
         self._depot, self._name, self._order, self._directory = depot, name, order, directory
         self._local = Local(directory, keep_logs=order.pair.keep == "all", variables=_environment())
         self._report = PairReport()
+        self._has_told = True  # the report as it is now
+        self._telling = threading.Lock()
         self._is_over = threading.Event()
         self._is_stopped = False
 
@@ -151,22 +153,32 @@ class _Job:
         except Interrupted:
             return "it was interrupted" if self._is_stopped else "the process that made it was ended from outside"
         finally:
-            self._local.close()
-            self._is_over.set()
-            thread.join()
+            try:
+                self._local.close()
+            finally:
+                self._is_over.set()
+                thread.join()
+                self._end(pair)
+        return ""
+
+    def _end(self, pair: PairTask) -> None:
+        self._has_told = False  # nothing may have ended
+        try:
             self._tell()
+        finally:
             if self._order.apart:
                 self._hand_over(pair)
-        return ""
 
     def run_ended(self, run: RunResult) -> None:
         """Tell of a run."""
         self._report.runs.append(run)
+        self._has_told = False
         self._try_to_tell()
 
     def pair_ended(self, _task: PairTask, pair: PairResult) -> None:
         """Tell of both."""
         self._report.pair = pair
+        self._has_told = False
         self._try_to_tell()
 
     def _try_to_tell(self) -> None:
@@ -174,7 +186,10 @@ class _Job:
             self._tell()
 
     def _tell(self) -> None:
-        self._depot.put(f"{self._name}.{REPORT}", attempts.encoded_report(self._report))
+        with self._telling:
+            if not self._has_told:
+                self._depot.put(f"{self._name}.{REPORT}", attempts.encoded_report(self._report))
+                self._has_told = True
 
     def _look(self) -> None:
         """Tell that this goes on, and ask whether to end."""
@@ -183,6 +198,7 @@ class _Job:
             with suppress(ReprokitError):
                 beats += 1
                 self._depot.put(f"{self._name}.{BEAT}", str(beats).encode())
+                self._tell()  # what the depot could not be told when a run ended
                 if not self._is_stopped and self._depot.get(f"{self._name}.{STOP}", 100) == NOW:
                     self._is_stopped = True
                     self._local.interrupt(signal.SIGTERM)

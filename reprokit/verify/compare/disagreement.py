@@ -144,7 +144,7 @@ def _measure(found: Inconsistencies, left: list[Any], right: list[Any], each: in
 
 
 def _distance(left: float, right: float) -> float:
-    """Return where infinities or NaN are about: none between equals, an infinite one between NaN and a number."""
+    """Return a distance where infinities or NaN are: 0 between equals, infinite between NaN and a number."""
     if left == right or (left != left and right != right):
         return 0.0
     distance = abs(left - right)

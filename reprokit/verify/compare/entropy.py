@@ -22,8 +22,11 @@ def origin(left: RunFile, right: RunFile) -> Difference:
     profiles = _profile(left), _profile(right)
     if profiles[0] and profiles[0] == profiles[1]:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
-    if left.replay_of is not None:
-        return information("random profile", *profiles, "replays of two different recordings")
+    if left.replay_of is not None and right.replay_of is not None:
+        if any(profiles) or left.replay_of.run_id != right.replay_of.run_id:
+            return information("random profile", *profiles, "replays of two different recordings")
+        meaning = "replays of one recording, which has no digest as it did not come to its end"
+        return Difference("random profile", Verdict.NOT_RECORDED, detail=meaning)
     if left.keyed and right.keyed and left.key == right.key:
         counts = _keyed(left), _keyed(right)
         if counts[0] == counts[1]:

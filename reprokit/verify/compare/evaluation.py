@@ -92,7 +92,10 @@ def _group(runs: RunPair, pair: SeriesPair) -> Difference:
     """Return what of a series differs, in causal order."""
     name = title(pair.key, "predictions of")
     found = EvaluationMatch(runs, near=runs.accepted("predictions"), scores=runs.accepted("scores"))
-    both = [msgspec.convert(lines[pair.key], list[EvaluationLine]) for lines in runs.lines]
+    both = [msgspec.convert(lines[pair.key], list[EvaluationLine]) for lines in runs.evaluations]
+    if [len(lines) for lines in both] != [side.count if side is not None else 0 for side in (pair.left, pair.right)]:
+        bitwise = leaf(pair, EVALUATION["evaluation"])
+        return replace(bitwise, detail=f"{bitwise.detail}; there are too many evaluations to compare them one by one")
     for call, (one, other) in enumerate(zip_longest(*both)):
         if one is not None:
             found.left.add(one)

@@ -80,8 +80,15 @@ class RunPair:
 
     @cached_property
     def lines(self) -> list[dict[SeriesKey, list[Raw]]]:
-        """The lines, by run, of the series that differ and are looked at one by one: in one pass over each run."""
-        kinds = {kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of} | {"evaluation"}
+        """The lines, by run, of the series that differ and have a tolerance: in one pass over each run."""
+        return self._collected(*{kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of})
+
+    @cached_property
+    def evaluations(self) -> list[dict[SeriesKey, list[Raw]]]:
+        """The lines, by run, of the evaluations that differ; what is collected at once is bounded."""
+        return self._collected("evaluation")
+
+    def _collected(self, *kinds: str) -> list[dict[SeriesKey, list[Raw]]]:
         wanted = {pair.key: pair.positions for pair in self.of(*kinds) if pair.differs}
         return [collect(run, wanted) for run in self.directories]
 

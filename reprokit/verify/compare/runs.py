@@ -222,7 +222,7 @@ def _cut(runs: RunPair) -> frozenset[Side]:
 
 
 def _marked(node: Difference, category: str, cut: frozenset[Side]) -> Difference:
-    """Return what a run that ended early lacks is a consequence, and so may be what it wrote until then."""
+    """Return the tree, in which what a run that ended early lacks is a consequence, and what it wrote late may be."""
     if node.judged is None:
         return replace(node, children=tuple(_marked(child, category, cut) for child in node.children))
     if category == _ENVIRONMENT:
@@ -237,7 +237,7 @@ def _marked(node: Difference, category: str, cut: frozenset[Side]) -> Difference
 
 
 def _as_consequence(category: Difference) -> Difference:
-    """Return where the exit status says how a run ended, the ends of its processes follow from that."""
+    """Return a category; the ends of processes follow from the exit status, where that says how a run ended."""
     if category.name != _PROCESSES:
         return category
     children = (leaf if leaf.role is Role.OWN else replace(leaf, role=Role.CONSEQUENCE) for leaf in category.children)

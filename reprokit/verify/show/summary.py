@@ -202,8 +202,11 @@ def _damage(summary: RunSummary) -> Iterator[str]:
             entropy.check(run.path / ENTROPY, run.run.profile)
     except RunError as error:
         yield str(error)
-    with suppress(RunError):  # of files that may not be read
-        yield from (f"{run.path / problem.name} {problem.what}" for problem in integrity.problems(run))
+    for part in (integrity.evaluation, integrity.kept_outputs, integrity.snapshots):
+        try:
+            yield from (f"{run.path / problem.name} {problem.what}" for problem in part(run))
+        except RunError as error:
+            yield str(error)
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
