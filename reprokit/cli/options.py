@@ -127,7 +127,7 @@ def number(name: str, text: str, least: int = 1, most: int | None = None, **more
 
 
 def json_option(text: str = "Print one JSON document.") -> Decorator:
-    """Declare --json, of which a command is told as `as_json`."""
+    """Declare --json, which a command gets as `as_json`."""
     return flag("--json", text, "as_json")
 
 

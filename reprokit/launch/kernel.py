@@ -1,4 +1,4 @@
-"""Kernel settings of this process that Python has no call for: address randomisation, namespaces and more.
+"""Kernel settings of this process that Python has no call for: address randomization, namespaces and more.
 
 Namespaces of a run: its own host name, and a directory that stands in another place too. They need CAP_SYS_ADMIN, or a
 kernel that lets everybody have a user namespace. What is entered holds for the process that enters, a launcher of one
