@@ -298,7 +298,7 @@ def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, name: str) -> 
     if name == "sorted":  # nobody knows
         assert "as if the script's collate_fn kept the order" in result["problems"][0]
     else:
-        assert (result["indices"], result["problems"]) == ([50], [])
+        assert (set(result["indices"]), result["problems"]) == ({50}, [])  # a sampler may draw it twice
 
 
 @pytest.mark.slow

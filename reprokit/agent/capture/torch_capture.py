@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from _thread import get_ident
 
 from .. import events
 from .. import trail_library as trail
@@ -24,7 +23,7 @@ from .torch_policy import CapturePolicy
 from .torch_ranks import Ranks
 from .torch_snapshot import Names, Snapshooter
 from .torch_state import parameters_of
-from .torch_steps import StepStarts, Threads, TrainingStep
+from .torch_steps import THIS_THREAD, StepStarts, Threads, TrainingStep
 from .torch_updates import Losses, Updates
 
 TYPE_CHECKING = False
@@ -173,7 +172,7 @@ class OptimizerSteps:
 
     def __init__(self, optimizer: Any) -> None:
         self.reference = weakref.ref(optimizer)
-        self.thread = get_ident()  # that made it, and then that it stepped in
+        self.thread = THIS_THREAD.key  # that made it, and then that it stepped in
         self.steps = 0
         self.round = -1  # the backward pass after which it stepped last
         self.gap = 0  # backward passes between its last two steps; 0: unknown
@@ -249,8 +248,8 @@ class Watched:
 
     def alive(self) -> list[OptimizerSteps]:
         """Return this thread's optimizers in the order in which they were made; else those that nobody has used yet."""
-        thread, alive = get_ident(), [one for one in list(self.records.values()) if one.reference() is not None]
-        own = [record for record in alive if record.thread == thread]
+        alive = [one for one in list(self.records.values()) if one.reference() is not None]
+        own = [record for record in alive if record.thread is THIS_THREAD.key]
         return own or [record for record in alive if not record.steps]
 
     def names(self, records: list[OptimizerSteps]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from _thread import _local, get_ident
+from _thread import _local
 from collections import deque
 
 from ..pytorch.private_api import changes
@@ -34,6 +34,16 @@ class StepState(enum.Enum):
 
 
 BETWEEN, LOOKED, BEGUN = StepState
+
+
+class ThreadKey(_local):
+    """Tells threads apart. Not by their number, which a new thread may have from one that ended."""
+
+    def __init__(self) -> None:
+        self.key = object()
+
+
+THIS_THREAD = ThreadKey()
 
 
 class StepStart:
@@ -141,7 +151,7 @@ class TrainingStep:
     """The step of a thread: how far it has come, what it was begun with, and what was found."""
 
     def __init__(self, torch: Any, make_random: Callable[[], RandomStates]) -> None:
-        self.thread = get_ident()
+        self.thread = THIS_THREAD.key
         self.state = BETWEEN
         self.armed = False  # the next module's call is looked at
         self.round = 0  # calls of backward()

@@ -225,7 +225,7 @@ class Updates:
             return None
         if record is None or record.reference() is not optimizer:
             record = self.watch(optimizer)  # a copy, or one that was unpickled
-        if record.thread != held.thread:
+        if record.thread is not held.thread:
             record.thread = held.thread
             held.buffers.forget()
         state = event.state = UpdateState(record)
