@@ -17,6 +17,7 @@
 
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
+char rk_rank[64];
 uint32_t rk_generation;
 __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 
@@ -40,25 +41,89 @@ void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
     rk_shorten(text);
 }
 
-/* The name of a rank that this process is and its parent was not. torchrun, Open MPI, MPICH and
- * Slurm say it in these variables. A rank that the launcher itself has names nobody: the recording may
- * have been made inside a job, and its replay outside. */
+/* In which variables launchers say a rank, those of a training's own before those of what starts processes:
+ * torchrun, JAX, horovodrun, Open MPI, MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. */
+static const char *const rank_variables[] = {
+    "RANK",      "JAX_PROCESS_ID", "TF_CONFIG",   "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
+    "PMIX_RANK", "PMI_RANK",       "PALS_RANKID", "SLURM_PROCID",
+};
+
+#define RANK_DIGITS 20
+
+/* What comes after `"key":` in JSON of one level, as TF_CONFIG is; NULL where there is none. */
+static const char *json_value(const char *text, const char *key) {
+    size_t length = strlen(key);
+    for (const char *found = text; (found = strstr(found, key)); found += length) {
+        const char *after = found + length + strspn(found + length, " \t\n");
+        if (*after == ':') return after + 1 + strspn(after + 1, " \t\n");
+    }
+    return NULL;
+}
+
+/* The number of TensorFlow's workers: a chief is the first. Its other tasks train nothing. */
+static bool tensorflow_rank(const char *config, char *text, size_t size) {
+    const char *task = json_value(config, "\"task\"");
+    const char *type = task ? json_value(task, "\"type\"") : NULL;
+    const char *index = task ? json_value(task, "\"index\"") : NULL;
+    if (!type || !index) return false;
+    index += *index == '"';
+    bool is_chief = strncmp(type, "\"chief\"", 7) == 0, has_chief = json_value(config, "\"chief\"") != NULL;
+    if (!is_chief && strncmp(type, "\"worker\"", 8) != 0) return false;
+    size_t digits = strspn(index, "0123456789");
+    if (digits == 0 || digits > 9) return false;
+    rk_append_number(text, size, 0, strtoul(index, NULL, 10) + (has_chief && !is_chief));
+    return true;
+}
+
+/* The rank that a variable names, as digits. */
+static bool rank_of(const char *variable, char *text, size_t size) {
+    const char *value = getenv(variable);
+    if (!value || !*value) return false;
+    if (strcmp(variable, "TF_CONFIG") == 0) return tensorflow_rank(value, text, size);
+    if (strlen(value) > RANK_DIGITS || strspn(value, "0123456789") != strlen(value)) return false;
+    rk_append(text, size, 0, value);
+    return true;
+}
+
+/* A rank that the launcher itself has names nobody: the recording may have been made inside a job, and its replay
+ * outside. */
+static bool is_launchers(const char *said) {
+    char text[sizeof(rk_rank) + 2];
+    size_t length = rk_append(text, sizeof(text), 0, " ");
+    length = rk_append(text, sizeof(text), length, said);
+    rk_append(text, sizeof(text), length, " ");
+    return strstr(rk_plan.ranks, text) != NULL;
+}
+
+/* How much of this process' name is that of a rank. */
+static size_t rank_prefix(void) {
+    size_t length = 0;
+    for (const char *next = rk_identity; strncmp(next, "rank", 4) == 0; next = rk_identity + length + 1) {
+        length = (size_t)(next - rk_identity) + 4 + strspn(next + 4, "0123456789");
+        if (rk_identity[length] != '.') break;
+    }
+    return length;
+}
+
+/* The name of a rank that this process is and its parent was not; inside of a rank that another launcher made, as
+ * where mpirun starts torchrun, that one's name goes before. */
 static void take_rank(void) {
-    static const char *const variables[] = {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    const char *rank = NULL;
-    size_t i = 0;
-    for (; i < RK_LENGTH(variables); i++)
-        if ((rank = getenv(variables[i])) && *rank) break;
-    if (i == RK_LENGTH(variables) || strlen(rank) > 20 || strspn(rank, "0123456789") != strlen(rank)) return;
-    char said[64], name[32];
-    size_t length = rk_append(said, sizeof(said), 0, variables[i]);
-    length = rk_append(said, sizeof(said), length, "=");
-    rk_append(said, sizeof(said), length, rank);
-    if (strcmp(said, rk_plan.rank) == 0) return;
-    length = rk_append(name, sizeof(name), 0, "rank");
-    length = rk_append(name, sizeof(name), length, rank);
-    if (strncmp(rk_identity, name, length) == 0 && (!rk_identity[length] || strchr("/+", rk_identity[length]))) return;
-    rk_append(rk_identity, sizeof(rk_identity), 0, name);
+    char rank[RANK_DIGITS + 1];
+    for (size_t i = 0; i < RK_LENGTH(rank_variables); i++) {
+        if (!rank_of(rank_variables[i], rank, sizeof(rank))) continue;
+        size_t length = rk_append(rk_rank, sizeof(rk_rank), 0, rank_variables[i]);
+        length = rk_append(rk_rank, sizeof(rk_rank), length, "=");
+        rk_append(rk_rank, sizeof(rk_rank), length, rank);
+        if (is_launchers(rk_rank)) continue;
+        const char *named = getenv("REPROKIT_RANK");
+        if (named && strcmp(named, rk_rank) == 0) break;
+        length = rank_prefix();
+        length = rk_append(rk_identity, sizeof(rk_identity), length, length ? ".rank" : "rank");
+        rk_append(rk_identity, sizeof(rk_identity), length, rank);
+        rk_shorten(rk_identity);
+        return;
+    }
+    rk_rank[0] = 0;
 }
 
 /* A signal handler inside a request forked. In the child the request goes on when the handler returns:

@@ -235,6 +235,7 @@ struct rk_process {
 
 extern struct rk_process *rk_process;
 extern char rk_identity[RK_IDENTITY];
+extern char rk_rank[64]; /* VARIABLE=NUMBER by which this process, and not its parent, was named; else empty */
 extern uint32_t rk_generation;
 extern __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 

@@ -33,7 +33,7 @@ int rk_read_plan(const char *run) {
     rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;
     rk_plan.shim[sizeof(rk_plan.shim) - 1] = 0;
     rk_plan.python_path[sizeof(rk_plan.python_path) - 1] = 0;
-    rk_plan.rank[sizeof(rk_plan.rank) - 1] = 0;
+    rk_plan.ranks[sizeof(rk_plan.ranks) - 1] = 0;
     rk_plan.host[sizeof(rk_plan.host) - 1] = 0;
     return 0;
 }

@@ -44,7 +44,10 @@ __attribute__((constructor)) static void constructor(void) {
     rk_resolve();
     if (!rk_active()) return;
     const char *given = getenv("REPROKIT_ID");
-    if (given && strcmp(given, rk_identity) != 0) setenv("REPROKIT_ID", rk_identity, 1); /* a rank: the agent asks */
+    if (given && strcmp(given, rk_identity) != 0) { /* a rank: the agent asks, and so do its children */
+        setenv("REPROKIT_ID", rk_identity, 1);
+        if (*rk_rank) setenv("REPROKIT_RANK", rk_rank, 1);
+    }
     rk_modules_start();
     rk_stack_start();
     rk_children_start();

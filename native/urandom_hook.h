@@ -16,7 +16,7 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 3
+#define RK_ABI 4
 /* Version of the entropy file format: the readers refuse a newer one. */
 #define RK_FORMAT 3
 
@@ -112,7 +112,7 @@ struct rk_plan {
     char profile[512];      /* replay: path of the recorded run's entropy directory */
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
-    char rank[64];          /* NAME=VALUE that says the launcher's own rank: no news in its children */
+    char ranks[256];        /* " NAME=VALUE " each: the launcher's own ranks, no news in its children */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
     uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids are stood in for */
     uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
@@ -120,7 +120,7 @@ struct rk_plan {
     int64_t later;          /* nanoseconds that are added to the time of day */
     uint32_t processors;    /* how many the program is told of; 0: as many as there are */
     char host[64];          /* what it is told to be the host's name; empty: the real one */
-    uint8_t reserved[292];
+    uint8_t reserved[100];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

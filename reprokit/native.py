@@ -7,7 +7,9 @@ only. Nothing here starts the shim: loaded outside a run it hands every call on.
 from __future__ import annotations
 
 import importlib
+import json
 import os
+import re
 import struct
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,8 +28,19 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s64sIIIIqI64s292s")
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # as in native/identity.c
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64s100s")
+_RANKS = (  # as in native/identity.c
+    "RANK",
+    "JAX_PROCESS_ID",
+    "TF_CONFIG",
+    "HOROVOD_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "PALS_RANKID",
+    "SLURM_PROCID",
+)
 
 
 def shim_path() -> Path:
@@ -170,9 +183,22 @@ def _path_field(path: Path | None) -> bytes:
     return text
 
 
-def _own_rank() -> bytes:
-    """Return the variable, with its value, by which this process knows itself as a rank of a distributed job."""
-    return next((os.fsencode(f"{name}={os.environ[name]}") for name in _RANKS if os.environ.get(name)), b"")
+def _tensorflow_rank(config: str) -> str:
+    """Return the number of TensorFlow's worker, of which a chief is the first; empty where it is none."""
+    try:
+        read = json.loads(config)
+        kind, index = read["task"]["type"], int(read["task"]["index"])
+        return str(index + (kind == "worker" and "chief" in read["cluster"])) if kind in ("chief", "worker") else ""
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _own_ranks() -> bytes:
+    """Return the variables, with their values, by which this process knows itself as a rank of a distributed job."""
+    values = {name: os.environ.get(name, "") for name in _RANKS}
+    values["TF_CONFIG"] = _tensorflow_rank(values["TF_CONFIG"])
+    known = [f" {name}={value} " for name, value in values.items() if re.fullmatch("[0-9]{1,20}", value)]
+    return "".join(known).encode()[:255]
 
 
 def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> None:
@@ -191,7 +217,7 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         _path_field(plan.profile),
         _path_field(shim),
         _path_field(python_path),
-        _own_rank()[:63],
+        _own_ranks(),
         plan.keyed,
         plan.clock,
         plan.hide_rdrand,

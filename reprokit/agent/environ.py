@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KEY = "/variables.key"  # of reprokit/rundir.py
 MAX_LINES = 1000  # of one process; what it reads after that is not looked at
 _PRESENCE = object()  # was asked for, not the value
-_NAMED_BY_LAUNCHER = ("LD_PRELOAD", "PYTHONPATH", "REPROKIT_ID", "REPROKIT_PAD", "REPROKIT_RUN")
+_NAMED_BY_LAUNCHER = ("LD_PRELOAD", "PYTHONPATH", "REPROKIT_ID", "REPROKIT_PAD", "REPROKIT_RANK", "REPROKIT_RUN")
 # Packages that read the variables that a script gives them the names of.
 _ON_BEHALF = ("click", "configargparse", "decouple", "environ", "environs", "jsonargparse", "omegaconf")
 

@@ -153,6 +153,42 @@ def test_a_rank_that_the_launcher_has_names_nobody(shim: Shim, program: str, mon
     assert shim.fidelity().exact == 2
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "name"),
+    [
+        ("PMIX_RANK=2", "", "rank2"),
+        ("SLURM_PROCID=1", "OMPI_COMM_WORLD_RANK=1", "rank1.rank1"),
+        ("RANK=1", "OMPI_COMM_WORLD_RANK=0", "rank1"),  # says nothing new
+        ("OMPI_COMM_WORLD_RANK=1", "RANK=0", "rank1.rank0"),
+        ("OMPI_COMM_WORLD_RANK=0", "RANK=1", "rank0.rank1"),  # and not rank1, which is another process of mpirun's
+        ("PALS_RANKID=12", "JAX_PROCESS_ID=3 LOCAL_RANK=1", "rank12.rank3"),
+        ('TF_CONFIG={"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}', "", "rank1"),
+        ('TF_CONFIG={"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"index":0,"type":"worker"}}', "", "rank1"),
+        ('TF_CONFIG={"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"type":"chief","index":"0"}}', "", "rank0"),
+        ('TF_CONFIG={"cluster":{"ps":["a:1"]},"task":{"type":"ps","index":0}}', "", "0/1+/1"),
+        ('TF_CONFIG={"task"', "", "0/1+/1"),
+        ("RANK=first", "", "0/1+/1"),
+    ],
+)
+def test_ranks_inside_of_ranks_have_names_of_both(shim: Shim, program: str, outer: str, inner: str, name: str) -> None:
+    command = ["sh", "-c", f"env '{outer}' sh -c 'env {inner} {program} 8; true'; true"]
+    recorded = shim.record(command)
+    found = {process.partition("/")[0] if name.startswith("rank") else process for process, _ in shim.events()}
+    assert {each.rstrip("+") for each in found} == {name}
+    assert shim.replay(command).stdout == recorded.stdout
+    assert shim.fidelity().exact == 1
+
+
+def test_ranks_under_a_launcher_that_is_one_have_their_own_names(
+    shim: Shim, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    config = '{"cluster":{"chief":["a:1"],"worker":["b:1"]},"task":{"type":"worker","index":0}}'
+    monkeypatch.setenv("TF_CONFIG", config)
+    shim.record(["sh", "-c", f"OMPI_COMM_WORLD_RANK=1 {program} 8; {program} 8; true"])
+    assert {process for process, _ in shim.events()} == {"rank1", "0/2"}
+
+
 def test_cryptographic_libraries_get_real_bytes_that_are_not_recorded(shim: Shim) -> None:
     script = "import ssl, os; print(ssl.RAND_bytes(32).hex()); print(os.urandom(16).hex())"
     recorded = lines(shim.record([sys.executable, "-c", script]).stdout)
