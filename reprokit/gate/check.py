@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -31,6 +31,7 @@ from reprokit.gate.results import (
     Case,
     GateVerdict,
     Judged,
+    Outcome,
 )
 from reprokit.gate.start_conditions import chosen, vary
 from reprokit.gate.state import State
@@ -46,7 +47,9 @@ from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.plan import RECORD, Plan
 from reprokit.recipe import RecipeSettings
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare import ranks
 from reprokit.verify.compare.entropy import percent_exact
+from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import sentence
 from reprokit.version import VERSION
@@ -60,6 +63,12 @@ ADVICE = (  # where there was state
     " with --clean no run sees what another wrote"
 )
 MAX_CASES = 20_000  # of a comparison; what differs is always among them
+RANKS: Mapping[RankState, Outcome] = {
+    RankState.EQUAL: PASSED,
+    RankState.PARTED: FAILED,
+    RankState.APART: TROUBLE,
+    RankState.UNKNOWN: TROUBLE,
+}
 COMPARED = (
     *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
     *("random states", "outputs", "exit status"),
@@ -141,6 +150,7 @@ class Check:
             yield from compared
             yield from _whole(suite, recording, replay)
             yield from self._fidelity(suite, replay)
+            yield from _told(suite, self._ranks(suite, recording))
             repeats = all(case.outcome == PASSED for case in compared)
             is_identical = is_identical and repeats
             yield from _told(VARIED, self._varied(number, recording, replay if repeats else None))
@@ -311,6 +321,18 @@ class Check:
         words = f"{percent_exact(fidelity)} of {fidelity.requests} requests were answered exactly"
         words += f", {fidelity.unused} recorded ones were not asked for" if fidelity.unused else ""
         yield _asserted(suite, "fidelity", words, holds=exact)
+
+    def _ranks(self, suite: str, run: RunDirectory) -> Iterator[Case]:
+        if not self._training.require.ranks_agree:
+            return
+        found = ranks.agreements(run)
+        if not found:
+            message = "no two ranks were seen to take steps of an optimizer"
+            yield Case(suite=suite, name="ranks", outcome=TROUBLE, message=message)
+        for one in found:
+            outcome = RANKS[one.state]
+            message = "" if outcome == PASSED else one.words
+            yield Case(suite=suite, name=f"ranks: {one.optimizer}", outcome=outcome, message=message, right=one.words)
 
     def _overhead(self) -> Iterator[Case]:
         limit = self._training.require.overhead

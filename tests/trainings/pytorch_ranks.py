@@ -15,7 +15,11 @@ def main():
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = torch.randn(10, 32, 8)
-    for batch in batches:
+    corrupted = int(os.environ.get("CORRUPTED", "-1"))  # before this step a bit of rank 1's weights flips
+    for step, batch in enumerate(batches):
+        if step == corrupted and rank == 1:
+            with torch.no_grad():
+                model.module[2].bias += 1e-7
         optimizer.zero_grad()
         loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
         loss.backward()
