@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from reprokit.patches.catalogue import CATALOGUE, find
 from reprokit.patches.patch import Patch, Takes
-from reprokit.patches.selection import Chosen, is_absent, misfit, parse, select
+from reprokit.patches.selection import Chosen, is_absent, matters, misfit, parse, select
 
-__all__ = ["CATALOGUE", "Chosen", "Patch", "Takes", "find", "is_absent", "misfit", "parse", "select"]
+__all__ = ["CATALOGUE", "Chosen", "Patch", "Takes", "find", "is_absent", "matters", "misfit", "parse", "select"]

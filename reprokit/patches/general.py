@@ -30,6 +30,7 @@ PATCHES = (
         id="cublas-workspace",
         title="CUBLAS_WORKSPACE_CONFIG=:4096:8: cuBLAS has a workspace of fixed size",
         variables={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+        accelerated=True,
         beside=("torch", "tensorflow", "jax"),
         cost="24 MiB of each GPU's memory; nothing without a GPU",
         automatic=True,

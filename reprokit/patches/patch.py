@@ -40,5 +40,6 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     cost: str = ""  # in words; with figures where it was measured
     measured: bool = False  # whether the cost is a measured one
     automatic: bool = False  # part of --patch auto: no warning, and a small, known cost
+    accelerated: bool = False  # it matters to what is computed on a GPU only
     beside: tuple[str, ...] = ()  # auto takes it only where one of these modules is installed
     undo: str = "it ends with the process"  # how it is taken back

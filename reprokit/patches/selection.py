@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from itertools import combinations
 
 import msgspec
@@ -64,6 +64,12 @@ def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None
         return ()
     named = parse(text for text in texts if text != AUTO)
     return parse([*(chosen.text for chosen in named), *(_automatic(named, packages()) if AUTO in texts else ())])
+
+
+def matters(patch: Patch, imported: Container[str], *, has_gpu: bool) -> bool:
+    """Return whether a patch can matter to a training that imports these frameworks, on this machine."""
+    wanted = (patch.framework,) if patch.framework else patch.beside
+    return (has_gpu or not patch.accelerated) and (not wanted or any(module in imported for module in wanted))
 
 
 def _automatic(named: tuple[Chosen, ...], packages: Mapping[str, str] | None) -> Iterator[str]:

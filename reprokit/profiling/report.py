@@ -13,6 +13,7 @@ from reprokit import findings
 from reprokit.findings import (
     COMPILED,
     FUNCTION,
+    ORDER,
     SETTING,
     SOURCE,
     SYSTEM_CALL,
@@ -32,6 +33,7 @@ SHOWN = 6  # findings that are explained
 SHOWN_SETTINGS = 4
 SHOWN_NOTES = 5
 ASKED = (SOURCE, SYSTEM_CALL)
+CLOCK = "python.clock"  # of profiles/python.toml
 NAMED = 6  # in one line
 SHORT = 200  # characters of why
 
@@ -69,7 +71,8 @@ def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
         if one.kind in ASKED:
             yield from _askers(label, [one])
         else:
-            yield label, f"{_what(one)}: {measured(one.confirmed) or 'known to differ, not measured here'}"
+            known = "depends on timing" if one.kind == ORDER else "known to differ, not measured here"
+            yield label, f"{_what(one)}: {measured(one.confirmed) or known}"
         if one.where and one.kind not in ASKED:
             yield label, f"  in {_where(run, one.where)}"
         if one.why:
@@ -142,7 +145,10 @@ def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
         yield "compiled", f"{_what(one)} in {_where(run, one.where)}" if one.where else _what(one)
     if len(compiled) > SHOWN_SETTINGS:
         yield "compiled", f"and {len(compiled) - SHOWN_SETTINGS} more"
-    depending = [one for one in others if one.kind not in (*ASKED, COMPILED)]
+    for one in (one for one in others if one.fact == CLOCK):
+        where = f" in {_where(run, one.where)}" if one.where else ""
+        yield "clock", f"{_what(one)}{where}: a replay reads another time, unless --clock recorded it"
+    depending = [one for one in others if one.kind not in (*ASKED, COMPILED) and one.fact != CLOCK]
     if depending:
         yield "machine", f"depends on processors and threads: {_names(depending)}"
     yield from _askers("machine", [one for one in others if one.kind in ASKED])

@@ -39,6 +39,8 @@ FACTS = {  # what is known of what is told under these names
     "concurrent.futures.wait": "python.wait",
     "asyncio.wait": "python.wait",
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
+    "threading.Thread": "python.thread-timing",
+    "ThreadPoolExecutor": "python.thread-timing",
     "torch.utils.data.DataLoader": "pytorch.loader-workers",
 }
 WORKERS_WHY = "how many workers there are decides who draws which random numbers: keep the number in every run"

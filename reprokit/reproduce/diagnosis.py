@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -19,6 +20,8 @@ SWITCHES = ("--clock", "--hide-rdrand")  # of record, that may be tried unasked
 VARYING = frozenset({"run-to-run", "timing", "uninitialised-memory"})
 SINGLE = "threads=1"
 PATCH = "--patch "
+# In verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.
+TIME_OR_PATH = re.compile(r"\b(?:\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|1[5-9]\d{8}(?:\.\d+)?)\b|/tmp/")
 CONFIDENCE = 0.05  # the chance that is taken of not having seen a variation
 
 
@@ -231,8 +234,8 @@ def alternatives(
             for cure in finding.cures:
                 if cure.patch is None and cure.does:
                     yield f"{finding.subject}{place(finding)}: {cure.does}" + (f" ({cure.cost})" if cure.cost else "")
-    if outcomes and outcomes[-1].categories == ["outputs"]:
-        yield "only files differ: a file that holds times, paths or names is not a result; write it below /tmp"
+    if outcomes and outcomes[-1].categories == ["outputs"] and TIME_OR_PATH.search(outcomes[-1].words):
+        yield "only files differ, by what looks like a time or a path: that is no result; write such a file below /tmp"
     withheld = max((attempt.withheld for attempt in attempts), default=0)
     if withheld:
         yield (

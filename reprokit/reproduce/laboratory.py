@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from reprokit import findings as findings_file
-from reprokit import knowledge, profiling, state_files
+from reprokit import knowledge, patches, profiling, state_files
 from reprokit.errors import ReprokitError
 from reprokit.findings import Finding
 from reprokit.launch.finish import in_words
@@ -93,6 +93,14 @@ class Laboratory:
         paths = self._work.place / left.directory, self._work.place / right.directory
         comparison = compare(*paths)
         return _outcome(left, right, comparison, list(state_files.sentences(comparison.left, comparison.right)))
+
+    def matters(self, attempt: Attempt, option: str) -> bool:
+        """Return whether a patch can matter to this training, by the frameworks that a run of it imported."""
+        environment = RunDirectory(self._work.place / attempt.directory).environment() or {}
+        imported, gpus = environment.get("frameworks"), environment.get("gpus")
+        if not isinstance(imported, dict):
+            return True  # nobody knows
+        return patches.matters(patches.parse([option])[0].patch, imported, has_gpu=bool(gpus))
 
     def discard(self, attempt: Attempt) -> None:
         """Remove a run directory."""

@@ -17,6 +17,7 @@ from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, PROFILE, SMALLEST, Attempt
 from reprokit.reproduce.trial import Standing, TrialOutcome
 
+RACING_REPLAYS = 4  # where something depends on timing, and two agree too easily
 MOST_REPLAYS = 8  # that one trial may take to tell whether a guilty operator matters
 CHEAPER_BY = 0.9  # of the time, from which another way to the same is taken
 OVERRIDE = PATCH + "torch-operator="
@@ -59,6 +60,7 @@ class Reproduction:
         standing, trials = self._standing, self._trials
         new = trials.begin(BARE, "the training as it is, twice", standing.base)
         first = second = _whole(trials.record(new, standing.base, "first"))
+        self._automatic = [text for text in self._automatic if trials.matters(first, text)]
         for number in range(1, trials.pairs + 1):
             if second is not first:
                 trials.discard(second)
@@ -77,7 +79,8 @@ class Reproduction:
         standing = self._standing
         first = standing.pair[0]
         tried = self._trials.trial(ENTROPY, "the same entropy again, nothing else", standing.base, recording=first)
-        standing.take(standing.base, tried, "only entropy differed: with the recorded entropy, the training repeats")
+        equal = f"with the recorded entropy, {tried.equal} of {tried.equal} replays were identical"
+        standing.take(standing.base, tried, equal)
         words = self._journal.why if tried.identical else "entropy is not the only difference"
         self._trials.conclude(tried.round, words)
         return tried.identical
@@ -131,7 +134,8 @@ class Reproduction:
         for one in chosen:
             settings = diagnosis.applied(settings, one.option)
         title = f"with {', '.join(one.option for one in chosen)}"
-        tried = self._trials.trial(CURE, title, settings, [one.change for one in chosen])
+        pairs = RACING_REPLAYS if self._standing.races else 0
+        tried = self._trials.trial(CURE, title, settings, [one.change for one in chosen], pairs=pairs)
         if tried.failed:
             self._broke(tried, chosen)
             return
@@ -204,7 +208,7 @@ def _try_without(standing: Standing, option: str) -> None:
 
 def _replays_to_tell(standing: Standing, candidate: Candidate) -> int | None:
     """How many replays without it must be identical; None if no number that anybody would wait for says enough."""
-    counts = [standing.trials.pairs]
+    counts = [standing.trials.pairs, RACING_REPLAYS if standing.races else 0]
     for finding in standing.findings:
         if finding.id in candidate.findings:
             needed = diagnosis.replays_needed(finding, MOST_REPLAYS)

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from reprokit.errors import LaunchError
-from reprokit.findings import Finding
+from reprokit.findings import ORDER, Finding
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce import journal as journals
@@ -59,6 +59,10 @@ class Trials:
     def record(self, into: Round, settings: RecipeSettings, name: str = "recording") -> Attempt:
         """Return a recording, written into the round."""
         return self._note(into, self._laboratory.record(settings, f"{into.number:02d}-{name}"))
+
+    def matters(self, attempt: Attempt, option: str) -> bool:
+        """Return whether a patch can matter to the training of this run."""
+        return self._laboratory.matters(attempt, option)
 
     def profile(self, into: Round) -> Attempt:
         """Return a profile, written into the round with what it found; only its findings are kept."""
@@ -152,6 +156,12 @@ class Standing:
         return [attempt for attempt in self.pair if attempt is not None]
 
     @property
+    def races(self) -> list[Finding]:
+        """What depends on timing and nothing cures: identical runs may be luck."""
+        cured = {finding for one in self.changes.values() for finding in one.findings}
+        return [one for one in self.findings if one.blamed and one.kind == ORDER and one.id not in cured]
+
+    @property
     def excluded(self) -> set[str]:
         """Options that were of no use."""
         return {change.option for change in self.journal.excluded}
@@ -181,6 +191,11 @@ class Standing:
         journal.changes = [self.changes[option].change for option in self.settings.words if option in self.changes]
         needed = "".join(f" and {change.option}" for change in journal.changes)
         journal.why = why or f"the training repeats with the recorded entropy{needed}"
+        if self.races:
+            first = self.races[0]
+            journal.why += (
+                f" in {equal} replays, which can be luck: {first.subject}{diagnosis.place(first)} depends on timing"
+            )
         journal.pair = [attempt.directory for attempt in self.runs]
 
     def give_up(self, why: str) -> None:

@@ -46,6 +46,24 @@ def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
     return {f"{one['subject']} {one['direction']}".strip(): one for one in document["findings"]}
 
 
+@pytest.mark.parametrize(("how", "subject"), [("threads", "threading.Thread"), ("pool", "ThreadPoolExecutor")])
+def test_threads_that_run_beside_each_other_are_suspected(reprokit: Reprokit, how: str, subject: str) -> None:
+    training = str(TRAININGS / "racing_threads.py")
+    found = profiled(reprokit, "--", sys.executable, training, how)
+    finding = found[subject]
+    assert (finding["kind"], finding["verdict"], finding["calls"]) == ("order", "suspect", 7)
+    (where,) = finding["where"]
+    assert (where["file"], where["function"]) == (training, "work")
+    assert finding["cures"][0]["does"].startswith("a generator for each task")
+    assert found["time.time"]["verdict"] == "setting"
+    assert found["time.time"]["where"][0]["function"] == "main"
+
+
+def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:
+    found = profiled(reprokit, "--", sys.executable, str(TRAININGS / "racing_threads.py"), "one")
+    assert not [one for one in found.values() if one["kind"] == "order"]
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a race needs two processors")

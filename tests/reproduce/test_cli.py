@@ -33,7 +33,7 @@ def test_a_command_that_asks_for_entropy_needs_a_replay_and_nothing_else(reproki
     done = reproduce(reprokit, "sh", "-c", "head -c 16 /dev/urandom > random.bin")
     out = reprokit.directory / "out"
     assert done.returncode == 0
-    assert done.stdout.startswith("identical, after 2 rounds: only entropy differed")
+    assert done.stdout.startswith("identical, after 2 rounds: with the recorded entropy, ")
     assert phases(out) == ["bare", "entropy"]
     assert {path.name for path in out.iterdir()} == {"journal.json", "journal.md", "recipe.toml", "runs"}
     assert sorted(f"runs/{path.name}" for path in (out / "runs").iterdir()) == sorted(journal(out)["pair"])
@@ -64,7 +64,7 @@ def test_the_clock_is_recorded_once_entropy_was_not_all_and_the_recipe_goes_stra
 
 
 def test_what_nothing_cures_ends_with_1_and_says_what_was_tried(reprokit: Reprokit) -> None:
-    done = reproduce(reprokit, "sh", "-c", "cat /proc/uptime > now.txt", options=("--pairs", "1"))
+    done = reproduce(reprokit, "sh", "-c", "echo 2026-01-01 $(cat /proc/uptime) > now.txt", options=("--pairs", "1"))
     out = reprokit.directory / "out"
     assert done.returncode == 1
     assert "not reproduced" in done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reprokit.errors import LaunchError, TrainingFailed
-from reprokit.findings import ORDER, SOURCE, SUSPECT, Confirmed, Cure, Finding
+from reprokit.findings import ORDER, SOURCE, SUSPECT, CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
@@ -98,6 +98,25 @@ def test_orders_come_before_suspects_and_suspects_before_general_cures() -> None
         ["--patch mkl-cbwr=COMPATIBLE"],
     ]
     assert journal.settings == RecipeSettings(patches=("mkl-cbwr=COMPATIBLE",))
+
+
+def test_what_depends_on_timing_may_be_identical_by_luck() -> None:
+    threads = Finding(id="t", kind=ORDER, subject="threading.Thread", where=[CodePlace("a.py", 5, "work")])
+    world = World([Varying("all", frozenset({"--clock"}))], findings=[threads])
+    journal = reproduced(world)
+    assert journal.settings.clock
+    assert journal.why.endswith(
+        "and --clock in 4 replays, which can be luck: threading.Thread at a.py:5 in work depends on timing"
+    )
+
+
+def test_patches_that_cannot_matter_are_not_tried() -> None:
+    world = World([Varying("all", frozenset({"--patch threads=1"}))])
+    world.idle = {"cublas-workspace"}
+    journal = reproduced(world, automatic=["cublas-workspace"])
+    tried = [change.option for one in journal.rounds for change in one.changes]
+    assert "--patch cublas-workspace" not in tried
+    assert "--patch threads=1" in tried
 
 
 RDRAND = Uncovered(source="instructions", text="RDRAND in librandom.so", module="/lib/librandom.so")

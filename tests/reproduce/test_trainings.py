@@ -31,9 +31,11 @@ class Reproduced:
         return [one["phase"] for one in self.journal["rounds"]]
 
 
-def reproduced(reprokit: Reprokit, name: str, *options: str, python: str = sys.executable) -> Reproduced:
+def reproduced(
+    reprokit: Reprokit, name: str, *options: str, python: str = sys.executable, arguments: tuple[str, ...] = ()
+) -> Reproduced:
     """Reproduce one of the trainings."""
-    command = (python, "-W", "ignore", str(TRAININGS / f"{name}.py"))
+    command = (python, "-W", "ignore", str(TRAININGS / f"{name}.py"), *arguments)
     hidden = {"PYTHONPATH": os.pathsep.join(hidden_from(training_text(f"{name}.py")))}
     done = reprokit.run("reproduce", "-o", "out", "--pairs", "1", *options, "--", *command, environment=hidden)
     out = reprokit.directory / "out"
@@ -50,6 +52,15 @@ def test_results_that_arrive_as_they_are_ready_are_put_in_order(reprokit: Reprok
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["imap-ordered"])
     assert found.phases == ["bare", "entropy", "profile", "cure"]
     assert "unordered\\_results.py:19 in \\<module\\>" in found.story
+
+
+def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "racing_threads", arguments=("threads",))
+    assert found.status == 1
+    tried = [change["option"] for one in found.journal["rounds"] for change in one["changes"]]
+    assert tried == ["--clock", "--patch threads=1"]
+    assert any("racing_threads.py:13 in work" in text for text in found.journal["alternatives"])
+    assert not any("files differ" in text for text in found.journal["alternatives"])
 
 
 @pytest.mark.torch

@@ -46,6 +46,7 @@ class World(Laboratory):
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
     settings: dict[str, RecipeSettings] = field(default_factory=dict)
     there: set[str] = field(default_factory=set)
+    idle: set[str] = field(default_factory=set)  # patches that cannot matter
 
     def record(self, settings: RecipeSettings, name: str) -> Attempt:
         """Record the training."""
@@ -68,6 +69,10 @@ class World(Laboratory):
         same = self.results[left.directory] == self.results[right.directory]
         words = "identical: all of it" if same else "different: weights"
         return Outcome(left=left.directory, right=right.directory, identical=same, words=words)
+
+    def matters(self, attempt: Attempt, option: str) -> bool:
+        """By what the test says of it."""
+        return option not in self.idle
 
     def discard(self, attempt: Attempt) -> None:
         """Forget it."""

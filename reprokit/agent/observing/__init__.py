@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..core.user_frames import Place
     from ..events import Handler, TrainingEvent
     from .functions import Functions
 
@@ -36,6 +37,7 @@ FUNCTIONS = "functions.observe"
 OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.tasks": ("library_calls.observe_waiting",),
     "concurrent.futures._base": ("library_calls.observe_waiting",),
+    "concurrent.futures.thread": ("library_calls.observe_thread_pool",),
     "jax": ("library_calls.observe_compilations",),
     "joblib.parallel": ("library_calls.observe_joblib",),
     "multiprocessing.pool": ("library_calls.observe_pool",),
@@ -43,7 +45,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
-    "threading": (FUNCTIONS,),
+    "threading": (FUNCTIONS, "library_calls.observe_threads"),
     "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
     "torch._inductor.codecache": ("torch_inductor.observe",),
     "torch._inductor.output_code": ("torch_inductor.observe",),
@@ -107,9 +109,11 @@ class Observer:
         if self._file.is_due():
             self.flush()
 
-    def count(self, kind: str, name: str, facts: dict[str, Any], places_are: str = "where") -> None:
+    def count(
+        self, kind: str, name: str, facts: dict[str, Any], places_are: str = "where", places: list[Place] | None = None
+    ) -> None:
         """One more call of this name with these facts, made where the user's code is now."""
-        places = where()
+        places = where() if places is None else places
         lines = self._counted.setdefault(kind, {})
         key = (name, *places[:1], *[(fact, str(facts[fact])) for fact in sorted(facts)])
         line = lines.get(key)

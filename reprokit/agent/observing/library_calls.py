@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+import weakref
 
 from ..core.patching import replace
-from ..core.user_frames import is_own
+from ..core.user_frames import is_own, is_users
 from ..pytorch import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
     from typing import Any
 
     from . import Observer
@@ -51,8 +53,10 @@ def argument(arguments: Arguments, keywords: Keywords, position: int, name: str)
 # Results that are taken in the order in which they are finished, which depends on timing
 
 
-def _completed(observer: Observer, name: str, *, ordered: bool = False) -> None:
-    observer.count("completion", name, {"ordered": ordered})
+def _completed(
+    observer: Observer, name: str, *, ordered: bool = False, places: list[tuple[str, int, str]] | None = None
+) -> None:
+    observer.count("completion", name, {"ordered": ordered}, places=places)
 
 
 def observe_waiting(module: Any, observer: Observer) -> None:
@@ -65,6 +69,47 @@ def observe_waiting(module: Any, observer: Observer) -> None:
 
     watch(observer, module, "as_completed", lambda *_: _completed(observer, f"{package}.as_completed"))
     watch(observer, module, "wait", note_wait)
+
+
+def _users_code(function: Any) -> CodeType | None:
+    """Return the code of a function that threads run, where it is the user's own."""
+    function = getattr(function, "func", function)  # of functools.partial
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code if code is not None and is_users(code.co_filename) else None
+
+
+def _beside(observer: Observer, name: str, code: CodeType) -> None:
+    """Threads run this at the same time as others: what they share depends on timing."""
+    _completed(observer, name, places=[(code.co_filename, code.co_firstlineno, code.co_name)])
+
+
+def observe_threads(module: Any, observer: Observer) -> None:
+    """Threads that the script starts while another one of its own still runs."""
+    started: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(arguments: Arguments, _: Keywords) -> None:
+        thread = arguments[0]
+        code = _users_code(getattr(thread, "_target", None) or type(thread).run)
+        if code is not None:
+            if any(other.is_alive() for other in started):
+                _beside(observer, "threading.Thread", code)
+            started.add(thread)
+
+    watch(observer, module.Thread, "start", note)
+
+
+def observe_thread_pool(module: Any, observer: Observer) -> None:
+    """Functions of the script that a pool of several threads runs."""
+    busy: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(arguments: Arguments, _: Keywords) -> None:
+        pool, code = arguments[0], _users_code(arguments[1] if len(arguments) > 1 else None)
+        if code is not None and getattr(pool, "_max_workers", 0) > 1:
+            if pool in busy:
+                _beside(observer, "ThreadPoolExecutor", code)
+            busy.add(pool)
+
+    watch(observer, module.ThreadPoolExecutor, "submit", note)
 
 
 def observe_pool(module: Any, observer: Observer) -> None:
