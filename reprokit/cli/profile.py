@@ -27,7 +27,7 @@ WITHOUT = off("only system calls are watched", "not-asked")
 @options.new_run()
 @options.number("--steps", "Stop the training after N optimizer steps (exit status 0).")
 @click.option(
-    "--seconds", metavar="S", type=options.Seconds(), help="Stop the training after S seconds (exit status 0)."
+    "--seconds", metavar="S", type=options.Seconds(), help="Stop S seconds after the first step (exit status 0)."
 )
 @click.option(
     "--confirm",

@@ -36,7 +36,9 @@ from reprokit.recipe import RecipeSettings
 @flag("--hide-rdrand", "Hide RDRAND and RDSEED from the first run on.")
 @flag("--include-crypto", "Also record bytes that can be secret keys; never tried by default.")
 @options.number("--steps", "Stop profile runs after N optimizer steps.")
-@click.option("--seconds", type=options.Seconds(), metavar="S", help="Stop profile runs after S seconds.")
+@click.option(
+    "--seconds", type=options.Seconds(), metavar="S", help="Stop profile runs S seconds after the first step."
+)
 @flag("--no-smallest", "Once runs are identical, do not try which settings can be left out.", "smallest", negated=True)
 @flag("--keep-runs", "Keep the runs of every round, not only the final pair.")
 @options.KEEP

@@ -26,8 +26,11 @@ from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import NOT_ASKED, ON
 
 CAPTURED = "captured"  # in the run's profile directory: inputs of operators that agents wanted to execute again
+STEPPING = "stepping"  # in the run's profile directory: a framework whose optimizers take steps was imported
+STEPPED = "stepped"  # in the run's profile directory: one has taken a step
 ENOUGH = "enough"  # in the run's profile directory: an agent has seen the steps that were asked for
 MOMENT = 1.0  # seconds for helpers that end with the command
+FIRST_STEP = 300.0  # seconds until the first step, in which a bound does not count
 CONFIRMING = 300.0  # seconds for agents that execute at the end what they have kept
 
 
@@ -36,7 +39,9 @@ class Bound:
 
     def __init__(self, run: Path, profiling: ProfilingFacts):
         self._run, self._profiling = run, profiling
-        self._enough = run / rundir.PROFILE / ENOUGH
+        self._place = run / rundir.PROFILE
+        self._enough = self._place / ENOUGH
+        self._has_stepped = False
         self._began = float("inf")
         self._patience = CONFIRMING if profiling.confirm else GRACE
         self._force = [signal.SIGKILL, signal.SIGTERM]  # the next one last
@@ -61,9 +66,19 @@ class Bound:
 
     def _reached(self) -> str:
         steps, seconds = self._profiling.steps, self._profiling.seconds
-        if seconds is not None and time.monotonic() - self._began >= seconds:
+        if seconds is not None and self._lasted() >= seconds:
             return f"{seconds:g} seconds"
         return f"{steps} steps" if steps is not None and self._enough.exists() else ""
+
+    def _lasted(self) -> float:
+        """Return the seconds since the first step; since the start, where none is to be expected or comes."""
+        lasted = time.monotonic() - self._began
+        if self._has_stepped:
+            return lasted
+        if (self._place / STEPPED).exists():
+            self._has_stepped, self._began = True, time.monotonic()
+            return 0.0
+        return lasted - (FIRST_STEP if (self._place / STEPPING).exists() else 0.0)
 
     def finish(self) -> None:
         """Once the command has ended by it: end what else of the run goes on."""

@@ -150,6 +150,19 @@ def test_seconds_end_a_training_in_good_order(reprokit: Reprokit) -> None:
     assert (facts["profiling"]["ended"], facts["exit_code"], facts["signal"]) == ("2 seconds", 0, None)
 
 
+@pytest.mark.torch
+def test_seconds_count_from_the_first_step(reprokit: Reprokit) -> None:
+    training = Path(__file__).parent.parent / "trainings" / "pytorch_late_steps.py"
+    done = profile(reprokit, "--no-operators", "--seconds", "1", "--", sys.executable, str(training))
+    assert done.returncode == 0, done.stderr
+    facts = reprokit.facts("run")
+    assert facts["profiling"]["ended"] == "1 seconds"
+    assert facts["duration"] > 4
+    (path,) = reprokit.directory.glob("run/profile/*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert sum(line["steps"] for line in lines if line["kind"] == "process") > 1
+
+
 def test_seconds_end_a_program_that_is_not_python_and_ignores_interrupts(reprokit: Reprokit) -> None:
     script = "trap '' INT; while :; do sleep 0.1; done"
     done = profile(reprokit, "--seconds", "1", "--", "sh", "-c", script)

@@ -52,6 +52,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "torch.utils.data.dataloader": ("library_calls.observe_loaders", "torch_operators.observe_loaders"),
     "xgboost.training": ("settings.observe_xgboost",),
 }
+STEPPING = ("torch", "tensorflow")  # whoever imports these may take steps, from the first of which a bound counts
 _OF_OPERATORS = ("library_calls.observe_compilations", "torch_operators.", "torch_inductor.", "tensorflow_operators.")
 
 # The first steps are looked at, and of the later ones one window in so many: what steps do repeats.
@@ -77,8 +78,8 @@ class Observer:
         self._functions = bool(profiling.get("functions"))
         self._operators = bool(profiling.get("operators"))
         self._enough_steps: int | None = profiling.get("steps")
-        seconds = profiling.get("seconds")
-        self._end: float | None = None if seconds is None else time.monotonic() + seconds
+        self._seconds: float | None = profiling.get("seconds")
+        self._end: float | None = None if self._seconds is None else float("inf")  # until there is a step
         self._file = ProfileFile(agent.run)
         # What observers have called:
         self.before_writing: list[Callable[[], object]] = []  # before each writing of the file, also the last
@@ -135,6 +136,9 @@ class Observer:
 
     def step(self) -> None:
         """An optimizer has taken a step."""
+        if not self.steps and self._seconds is not None:
+            self._end = time.monotonic() + self._seconds
+            self.agent.attempt(append, f"{self.directory}/stepped", b".")
         self.steps += 1
         self._stepping, self._stepped = get_ident(), time.monotonic()
         self.sampled_steps += self.sampling
@@ -218,6 +222,8 @@ class Observer:
 
     def importing(self, name: str, begins: bool) -> None:
         """A package is about to be executed, or has been: what it calls for that is not counted, as it is much."""
+        if begins and name in STEPPING and self._seconds is not None:
+            self.agent.attempt(append, f"{self.directory}/stepping", b".")
         if self.functions is not None and "." not in name:
             self.agent.attempt(self.functions.importing, name, begins)
 
