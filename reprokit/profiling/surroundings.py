@@ -41,6 +41,7 @@ FACTS = {  # what is known of what is told under these names
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
     "threading.Thread": "python.thread-timing",
     "ThreadPoolExecutor": "python.thread-timing",
+    "torch.nn.Module.share_memory": "pytorch.hogwild",
     "torch.utils.data.DataLoader": "pytorch.loader-workers",
 }
 WORKERS_WHY = "how many workers there are decides who draws which random numbers: keep the number in every run"

@@ -46,7 +46,10 @@ def profiled(reprokit: Reprokit, *arguments: str) -> dict[str, Any]:
     return {f"{one['subject']} {one['direction']}".strip(): one for one in document["findings"]}
 
 
-@pytest.mark.parametrize(("how", "subject"), [("threads", "threading.Thread"), ("pool", "ThreadPoolExecutor")])
+@pytest.mark.parametrize(
+    ("how", "subject"),
+    [("threads", "threading.Thread"), ("pool", "ThreadPoolExecutor"), ("asyncio", "ThreadPoolExecutor")],
+)
 def test_threads_that_run_beside_each_other_are_suspected(reprokit: Reprokit, how: str, subject: str) -> None:
     training = str(TRAININGS / "racing_threads.py")
     found = profiled(reprokit, "--", sys.executable, training, how)
@@ -56,7 +59,15 @@ def test_threads_that_run_beside_each_other_are_suspected(reprokit: Reprokit, ho
     assert (where["file"], where["function"]) == (training, "work")
     assert finding["cures"][0]["does"].startswith("a generator for each task")
     assert found["time.time"]["verdict"] == "setting"
-    assert found["time.time"]["where"][0]["function"] == "main"
+    assert "main" in [place["function"] for place in found["time.time"]["where"]]
+
+
+@pytest.mark.torch
+def test_processes_that_update_shared_weights_are_suspected(reprokit: Reprokit) -> None:
+    training = TRAININGS / "pytorch_hogwild.py"
+    finding = profiled(reprokit, "--", sys.executable, str(training))["torch.nn.Module.share_memory"]
+    assert (finding["kind"], finding["verdict"], finding["fact"]) == ("order", "suspect", "pytorch.hogwild")
+    assert training.read_text().splitlines()[finding["where"][0]["line"] - 1] == "    model.share_memory()"
 
 
 def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:

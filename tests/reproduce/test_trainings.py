@@ -59,7 +59,7 @@ def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit:
     assert found.status == 1
     tried = [change["option"] for one in found.journal["rounds"] for change in one["changes"]]
     assert tried == ["--clock", "--patch threads=1"]
-    assert any("racing_threads.py:13 in work" in text for text in found.journal["alternatives"])
+    assert any("racing_threads.py:14 in work" in text for text in found.journal["alternatives"])
     assert not any("files differ" in text for text in found.journal["alternatives"])
 
 

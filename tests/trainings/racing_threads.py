@@ -1,5 +1,6 @@
 """Threads whose results come in the order in which they end; with "pool" a pool runs them, with "one" there is one."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -15,8 +16,14 @@ def work(number):
     done.append(number * 1.5)
 
 
+async def together():
+    await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(8)))
+
+
 def main(how):
-    if how == "pool":
+    if how == "asyncio":
+        asyncio.run(together())
+    elif how == "pool":
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(8)))
     else:

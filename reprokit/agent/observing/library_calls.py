@@ -73,9 +73,9 @@ def observe_waiting(module: Any, observer: Observer) -> None:
 
 def _users_code(function: Any) -> CodeType | None:
     """Return the code of a function that threads run, where it is the user's own."""
-    function = getattr(function, "func", function)  # of functools.partial
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return code if code is not None and is_users(code.co_filename) else None
+    parts = (getattr(function, "func", function), *getattr(function, "args", ())[:1])  # of functools.partial, to_thread
+    codes = (getattr(getattr(part, "__func__", part), "__code__", None) for part in parts)
+    return next((code for code in codes if code is not None and is_users(code.co_filename)), None)
 
 
 def _beside(observer: Observer, name: str, code: CodeType) -> None:
@@ -147,8 +147,9 @@ def observe_joblib(module: Any, observer: Observer) -> None:
 
 
 def observe_evaluations(torch: Any, observer: Observer) -> None:
-    """PyTorch's modules: what follows eval() is no step like those before."""
+    """PyTorch's modules: what follows eval() is no step like those before; shared ones are several processes'."""
     watch(observer, torch.nn.Module, "eval", lambda *_: observer.resume())
+    watch(observer, torch.nn.Module, "share_memory", lambda *_: _completed(observer, "torch.nn.Module.share_memory"))
 
 
 def observe_loaders(_module: Any, observer: Observer) -> None:
