@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +177,6 @@ def test_a_file_that_shrinks_while_it_is_read_ends_with_one_line(
     error = diff(*files).exception
     assert isinstance(error, ArtifactDamaged)
     assert "changed while it was read" in str(error)
-
-
-def test_the_help_text_stands_on_its_page() -> None:
-    page = (ROOT / "docs" / "commands" / "diff.md").read_text()
-    shown = textwrap.indent(f"$ reprokit diff --help\n{diff('--help').output}", "    ", lambda line: line.strip() != "")
-    assert shown in page
 
 
 def test_every_format_is_on_the_page_of_formats() -> None:

@@ -98,12 +98,6 @@ def test_it_exits_with_2_where_nothing_is_found() -> None:
     assert done.stderr.startswith("reprokit: knowledge: no fact has 'zzzz'")
 
 
-def test_the_help_text_stands_on_the_command_s_page() -> None:
-    done = CliRunner().invoke(reprokit, ["knowledge", "--help"], prog_name="reprokit", terminal_width=78)
-    shown = textwrap.indent(f"$ reprokit knowledge --help\n{done.output}", "    ", lambda line: line.strip() != "")
-    assert shown in PAGE
-
-
 def test_the_example_on_the_page_is_what_it_prints() -> None:
     shown = "$ reprokit knowledge xgboost.gblinear-shotgun\n" + run("xgboost.gblinear-shotgun")
     assert textwrap.indent(shown, "    ") in PAGE
