@@ -87,6 +87,11 @@ lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their b
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
 	@$(BIN)/python -m tests.budgets
 
+.PHONY: site
+site: $(VENV)/.site ## Build the documentation into build/site, with strict links
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "built: build/site/index.html"
+
 .PHONY: bench
 bench: $(VENV)/.benchmark ## Run the benchmarks, which takes long
 	@$(BIN)/python -m benchmarks
@@ -125,6 +130,10 @@ $(VENV)/.test: $(VENV)/.installed
 
 $(VENV)/.lint: $(VENV)/.test
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,lint]'
+	@touch $@
+
+$(VENV)/.site: $(VENV)/.installed
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[docs]'
 	@touch $@
 
 $(VENV)/.benchmark: $(VENV)/.test
