@@ -21,7 +21,7 @@ from typing import Any
 
 PACKAGES = ("@sparticuz/chromium@147.0.0", "axe-core@4.11.0")
 HOME = Path(__file__).parents[1] / ".browser"
-SCREENS = (("light", 1200), ("dark", 1200), ("light", 360))
+SCREENS = (("light", 1280), ("dark", 1280), ("light", 400), ("dark", 400))
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig><dir>{directory}/fonts</dir><cachedir>{directory}/cache</cachedir></fontconfig>
 """

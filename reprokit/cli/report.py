@@ -47,15 +47,16 @@ def command(run: Path, run2: Path | None, kind: str | None, output: Path | None,
     RUN and RUN2 are run directories, or 'last'; RUN is a recording and RUN2 its replay, or another recording.
     With RUN alone nothing is compared, and the report says so. The page that html makes holds all that it
     needs. cyclonedx is a bill of materials, model-card is a section for a model's README. test-result and
-    bitwise-rerun are in-toto statements, which --sign puts into a signed envelope for 'reprokit attest'. Exits
-    with 0 if the report was written, whatever it says, and with 2 if not.
+    bitwise-rerun are in-toto statements, which --sign puts into a signed envelope for 'reprokit attest'; with an
+    HTML page it writes one beside the page, which names it. Exits with 0 if the report was written, whatever it
+    says, and with 2 if not.
     """
     from reprokit.report import keys
     from reprokit.report.gather import gather
 
     chosen = kind or _by_name(output)
-    if key is not None and chosen not in STATEMENTS:
-        raise UsageError(f"--sign goes with --format {' or '.join(STATEMENTS)}")
+    if key is not None and chosen not in STATEMENTS and not (chosen == "html" and output is not None):
+        raise UsageError(f"--sign goes with --format {' or '.join(STATEMENTS)}, or with an HTML page in a file")
     if output is not None and chosen == "text":
         raise UsageError("text is for the screen: choose another --format for a file")
     private = None if key is None else keys.read_private(key)
@@ -65,7 +66,10 @@ def command(run: Path, run2: Path | None, kind: str | None, output: Path | None,
 
         print_report(facts)
         return
-    text = _text(facts, chosen, private)
+    if chosen == "html" and private is not None and output is not None:
+        text = _signed_page(facts, private, output)
+    else:
+        text = _text(facts, chosen, private)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -79,6 +83,17 @@ def _by_name(output: Path | None) -> str:
         if output.name.endswith(suffix):
             return kind
     raise UsageError(f"the name {output.name} does not say what to write; add --format")
+
+
+def _signed_page(facts: AuditFacts, key: Ed25519PrivateKey, output: Path) -> str:
+    """Write the signed statement beside the page, and return the page, which names both."""
+    from reprokit.report import envelope, html, statement
+
+    content = statement.statement(facts, "bitwise-rerun")
+    signed = envelope.sign(content, key)
+    path = output.with_name(f"{output.name}.statement.json")
+    write_whole(path, signed)
+    return html.page(facts, (("file", path.name), *envelope.identities(content, signed)))
 
 
 def _text(facts: AuditFacts, kind: str, key: Ed25519PrivateKey | None) -> str:

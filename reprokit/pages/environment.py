@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from reprokit.errors import ExtraMissing
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 LONGEST = 2000  # characters of one text
+SHOWN_DIGITS = 12  # of a digest
+_DIGEST = re.compile(r"\b((?:[a-z]+-)?sha256:)?([0-9a-f]{64})\b")
 
 
 def environment(package: str, otherwise: str = "") -> Environment:
@@ -21,7 +24,7 @@ def environment(package: str, otherwise: str = "") -> Environment:
         raise ExtraMissing("an HTML page", "jinja2", otherwise=otherwise) from None
     loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.pages")]
     made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
-    made.filters |= {"short": printable, "heading": _heading}
+    made.filters |= {"short": printable, "heading": _heading, "digests": _digests}
     return made
 
 
@@ -47,6 +50,17 @@ def all_printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: all_printable(inner) for key, inner in value.items()}
     return [all_printable(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def _digests(text: object) -> Any:
+    """Shorten the digests in a text; the whole is their title, which paper shows."""
+    from markupsafe import Markup, escape
+
+    def shortened(found: re.Match[str]) -> str:
+        short = f"{found[1] or ''}{found[2][:SHOWN_DIGITS]}…"
+        return f'<span class="digest" title="{found[0]}"><span>{short}</span></span>'
+
+    return Markup(_DIGEST.sub(shortened, escape(text)))
 
 
 def _heading(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -85,6 +86,18 @@ def sign(statement: dict[str, Any], private: Ed25519PrivateKey) -> str:
     envelope = Envelope(payload, PAYLOAD, {})
     envelope.sign(CryptoSigner(private))
     return json.dumps(envelope.to_dict(), indent=2) + "\n"
+
+
+def identities(statement: dict[str, Any], text: str) -> tuple[tuple[str, str], ...]:
+    """Return what a page names of a statement and its envelope, as `sign` made them."""
+    envelope = json.loads(text)
+    payload = base64.b64decode(envelope["payload"])
+    return (
+        ("statement", statement["predicateType"]),
+        ("what was signed", f"sha256:{hashlib.sha256(payload).hexdigest()}"),
+        ("key", envelope["signatures"][0]["keyid"]),
+        ("signature", envelope["signatures"][0]["sig"]),
+    )
 
 
 def read(path: Path, key: SSlibKey) -> Signed:

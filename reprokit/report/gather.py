@@ -41,7 +41,7 @@ MAX_ITEMS = 200_000  # of all categories: more are counted only
 MAX_ASKERS = 50
 MAX_STATED = 1000  # files of code, and of data
 MAX_FINDINGS = 200
-WORK = ("environment", "command")  # categories that have a place of their own in a report
+ENVIRONMENT = "environment"  # the category that has a place of its own in a report
 GROUND = (
     "That two runs are equal is evidence for the reproducibility of this training on the machine described here. It"
     " says nothing about how good, fair or safe the trained model is.",
@@ -169,7 +169,7 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
 
 def _counts(comparison: Comparison) -> dict[str, int]:
     """Return how many things were compared, and what came out; their surroundings are shown and decide nothing."""
-    leaves = (leaf for child in comparison.tree.children if child.name not in WORK for leaf in child.leaves())
+    leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
     found = Counter(leaf.verdict for leaf in leaves)
     decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
     return {verdict.value: found[verdict] for verdict in decided if found[verdict]}
@@ -217,7 +217,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[au
         return
     room = MAX_ITEMS
     for child in comparison.tree.children:
-        if child.name in WORK:
+        if child.name == ENVIRONMENT:
             continue
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
@@ -255,7 +255,7 @@ def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: 
     if comparison is None:
         yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))
         return
-    tree = next(child for child in comparison.tree.children if child.name == "environment")
+    tree = next(child for child in comparison.tree.children if child.name == ENVIRONMENT)
     items = [item for item in _items(tree, "", is_alone=is_alone) if item.verdict != "not-recorded"]
     yield from sorted(items, key=lambda item: (not item.can_change_results, item.left == item.right))
 

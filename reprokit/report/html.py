@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
 URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
 
-def page(facts: AuditFacts) -> str:
-    """Return the whole file."""
+def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the whole file; `signed` names the signed statement beside it."""
     templates = pages.environment("reprokit.report", "or --format markdown")
     templates.filters["urgent"] = _urgent
     template = templates.get_template("report.html.jinja")
@@ -34,9 +35,17 @@ def page(facts: AuditFacts) -> str:
         two=len(facts.runs) > 1,
         style=pages.style(templates, "page.css", "report.css"),
         marks=JUDGEMENTS,
+        signed=signed,
+        runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,
         **_tables(facts, shown),
     )
+
+
+def _on_paper(run_ids: Sequence[str]) -> str:
+    """Return the run ids for the foot of printed pages, as a style sheet can hold them."""
+    names = " and ".join(re.sub(r"[^\w.-]", "?", name, flags=re.ASCII)[:64] for name in run_ids)
+    return f"run{'s' if len(run_ids) > 1 else ''} {names}"
 
 
 def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:

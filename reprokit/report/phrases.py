@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from reprokit.report.facts import AuditFacts, RunReport
@@ -36,6 +37,7 @@ _GLYPHS = {
 MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGEMENTS.items()}
 _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
     ("kind", lambda run: run.kind),
+    ("command", lambda run: shlex.join(run.command)),
     ("how it ended", lambda run: run.state),
     ("run id", lambda run: run.run_id),
     ("run directory", lambda run: run.path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shlex
@@ -266,6 +267,19 @@ def test_what_cannot_be_read_is_trouble(signed: Reprokit) -> None:
             read(signed)
     assert verify(signed, key="key").returncode == 2
     assert verify(signed, key="nowhere").returncode == 2
+
+
+def test_a_page_names_the_statement_that_was_signed_beside_it(real: Reprokit, signed: Reprokit) -> None:
+    at = signed.directory
+    done = real.run("report", "first", "second", "--sign", str(at / "key"), "-o", str(at / "page.html"))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    path = at / "page.html.statement.json"
+    assert signed.run("attest", "verify", path.name, "model.bin", "--key", "key.pub").returncode == 0
+    written = json.loads(path.read_text())
+    page = (at / "page.html").read_text()
+    assert hashlib.sha256(base64.b64decode(written["payload"])).hexdigest() in page
+    assert written["signatures"][0]["keyid"] in page
+    assert written["signatures"][0]["sig"] in page.replace("&#43;", "+")
 
 
 def test_keys_are_kept_from_others(real: Reprokit, signed: Reprokit) -> None:

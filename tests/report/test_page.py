@@ -73,6 +73,27 @@ def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], start
             assert len(set(shapes.values())) == len(shapes)
 
 
+def test_digests_are_short_on_the_screen_and_whole_on_paper(pages: dict[str, Path], started: Any) -> None:
+    with opened(started, pages["different"], "light", 1280) as page:
+        shown = page.locator(".digest").first
+        whole = shown.get_attribute("title")
+        assert len(whole.removeprefix("sha256:")) == 64
+        assert shown.inner_text() == f"{whole[:-52]}…"
+        page.emulate_media(media="print")
+        assert shown.inner_text() == ""
+        assert page.evaluate("getComputedStyle(document.querySelector('.digest'), '::after').content") == f'"{whole}"'
+
+
+def test_sections_fold_and_the_contents_lead_to_them(pages: dict[str, Path], started: Any) -> None:
+    with opened(started, pages["different"], "light", 1280) as page:
+        links = page.locator("nav a")
+        assert links.count() == page.locator("details[open]").count() == 9
+        page.locator("summary").first.click()
+        assert not page.locator("section code.command").first.is_visible()
+        page.emulate_media(media="print")
+        assert page.locator("section code.command").first.is_visible()  # paper has what is folded
+
+
 def test_without_scripts_and_on_paper_all_of_it_is_there(pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
     context = started.new_context(java_script_enabled=False)
     page = context.new_page()

@@ -57,7 +57,8 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         for name, value in attrs:
-            if name in ("src", "href", "action", "data", "srcset", "poster"):
+            is_inner = name == "href" and (value or "").startswith("#")
+            if name in ("src", "href", "action", "data", "srcset", "poster") and not is_inner:
                 self.outside.append(f"{tag} {name}={value}")
             if name.startswith("on"):
                 self.handlers.append(name)
@@ -276,6 +277,7 @@ def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
     page = Page(html.page(facts_of(pair)))
     assert [one for one in page.ids if one in ORDER] == ORDER
     assert page.outside == page.handlers == []
+    assert page.tags.count("a") == page.tags.count("details") == len(ORDER)
     assert not {"script", "iframe", "object", "embed", "form", "link", "base"} & set(page.tags)
     assert page.tags.count("h1") == page.tags.count("main") == 1
 
