@@ -92,6 +92,10 @@ site: $(VENV)/.site ## Build the documentation into build/site, with strict link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "built: build/site/index.html"
 
+.PHONY: pictures
+pictures: $(VENV)/.test .browser/fonts.conf ## Make docs/images again, from real runs
+	@$(BIN)/python -m tests.pictures docs/images
+
 .PHONY: bench
 bench: $(VENV)/.benchmark ## Run the benchmarks, which takes long
 	@$(BIN)/python -m benchmarks
