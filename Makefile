@@ -85,6 +85,7 @@ lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their b
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
+	@$(BIN)/codespell -D - -D tests/docs/words.txt README.md CONTRIBUTING.md SECURITY.md profiles/README.md docs .github
 	@$(BIN)/python -m tests.budgets
 
 .PHONY: site

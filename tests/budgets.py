@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ AGENT = [path for path in PRODUCT if "agent" in path.parts]
 CAPTURE = [path for path in AGENT if "capture" in path.parts]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 LONGEST = 500  # lines of one file
+LONGEST_SENTENCE = 25  # words
 
 
 def lines(paths: Iterable[Path]) -> int:
@@ -21,6 +23,15 @@ def lines(paths: Iterable[Path]) -> int:
 
 def words(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """Yield the sentences of a page: of paragraphs and items, not of code, tables and headings."""
+    text = re.sub(r"^```.*?^```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = re.sub(r"^(?:    |\||#).*$", "", text, flags=re.M)
+    text = re.sub(r"^ *(?:- |\d+\. |> )", "\n", text, flags=re.M)
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)):
+        yield from re.split(r"(?:(?<=[.:;!?])|(?<=[.:;!?]\*\*))\s+", " ".join(paragraph.split()))
 
 
 def classes(paths: Iterable[Path]) -> Iterator[str]:
@@ -41,6 +52,11 @@ BUDGETS = (
     (f"files of more than {LONGEST} lines", sum(lines([path]) > LONGEST for path in PRODUCT), 0),
     ("class names used twice", shared_names(), 0),
     ("words of docs", words(DOCS), 50_000),
+    (
+        f"sentences of docs with more than {LONGEST_SENTENCE} words",
+        sum(len(sentence.split()) > LONGEST_SENTENCE for page in DOCS for sentence in sentences(page)),
+        100,
+    ),
     ("words of docs/design.md", words([ROOT / "docs" / "design.md"]), 2_500),
 )
 

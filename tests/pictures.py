@@ -22,7 +22,9 @@ LINES = 14
 def printed(directory: Path, *arguments: str) -> str:
     """Run reprokit, and return what it prints."""
     environment = {**os.environ, "COLUMNS": str(WIDTH)}
-    return subprocess.run([COMMAND, *arguments], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [COMMAND, *arguments], cwd=directory, env=environment, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def screen(commands: dict[str, str], path: Path) -> None:
@@ -50,7 +52,9 @@ def main(images: Path) -> None:
         printed(directory, "report", "run1", "run3", "-o", "report.html")
         with browser() as chromium, opened(chromium, directory / "report.html", "light", 1280) as page:
             page.screenshot(path=str(images / "report-top.png"))
-            page.locator("section[aria-labelledby=curves] figure").first.screenshot(path=str(images / "report-loss.png"))
+            page.locator("section[aria-labelledby=curves] figure").first.screenshot(
+                path=str(images / "report-loss.png")
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/patches.md, made from the catalogue: `python -m tests.launch.patch_table` writes them again."""
+"""The tables of docs/patches.md, made from the catalog: `python -m tests.launch.patch_table` writes them again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from reprokit.patches import CATALOGUE, Patch, Takes
 
 PAGE = Path(__file__).parents[2] / "docs" / "patches.md"
-BEGIN, END = "<!-- the catalogue, by tests/launch/patch_table.py -->\n", "<!-- end of the catalogue -->\n"
+BEGIN, END = "<!-- the catalog, by tests/launch/patch_table.py -->\n", "<!-- end of the catalog -->\n"
 
 
 def table() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import textwrap
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -100,4 +99,4 @@ def test_it_exits_with_2_where_nothing_is_found() -> None:
 
 def test_the_example_on_the_page_is_what_it_prints() -> None:
     shown = "$ reprokit knowledge xgboost.gblinear-shotgun\n" + run("xgboost.gblinear-shotgun")
-    assert textwrap.indent(shown, "    ") in PAGE
+    assert f"```console\n{shown}```\n" in PAGE

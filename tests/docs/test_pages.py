@@ -1,0 +1,49 @@
+"""The commands that stand on pages of docs are run as they stand there, and print what the pages say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.console import run_page
+
+QUICK = [
+    "record",
+    "replay",
+    "verify",
+    "show",
+    "ls",
+    "check",
+    "diff",
+    "knowledge",
+    "report",
+    "keygen",
+    "attest",
+    "export",
+    "bundle",
+    "unpack",
+    "doctor",
+]
+LONG = ["record", "profile", "reproduce", "gate", "study"]
+
+
+@pytest.mark.parametrize("names", [QUICK, pytest.param(LONG, marks=pytest.mark.slow)], ids=["quick", "long"])
+def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        assert run_page(f"commands/{name}.md", tmp_path) > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["xgboost", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pytorch", "keras", "ci"))],
+)
+def test_a_tutorial(name: str, tmp_path: Path) -> None:
+    assert run_page(f"tutorials/{name}.md", tmp_path) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_tutorial_of_a_nan_and_the_commands_that_it_leads_to(tmp_path: Path) -> None:
+    for page in ("tutorials/nan.md", "commands/run.md", "commands/snapshot.md"):
+        assert run_page(page, tmp_path) > 0
