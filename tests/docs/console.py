@@ -1,7 +1,7 @@
 """Runs the ```console blocks of a page as its reader would, and compares what they print.
 
 A line `$ COMMAND` is run by bash in one directory, with both outputs together. The lines below it must be what it
-prints: `...` within a line stands for anything, a line of it for any lines. Without such lines the exit status must be 0.
+prints: `...` within a line stands for anything, a line of it for any lines. Without such lines it must exit with 0.
 A block with a title, as ```python title="train.py", is a file of that name.
 """
 
