@@ -91,7 +91,7 @@ lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their b
 .PHONY: site
 site: $(VENV)/.site ## Build the documentation into build/site, with strict links
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-	@echo "built: build/site/index.html"
+	@echo "built: build/site/index.html (searching needs a server: $(BIN)/python -m http.server -d build/site)"
 
 .PHONY: pictures
 pictures: $(VENV)/.test .browser/fonts.conf ## Make docs/images again, from real runs
