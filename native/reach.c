@@ -19,6 +19,7 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "shim.plan", O_RDONLY},
     {RK_IN_RUN, "plan.json", O_RDONLY},
     {RK_IN_RUN, "seeds.jsonl", O_RDONLY},
+    {RK_IN_RUN, "orders.jsonl", O_RDONLY},
     {RK_IN_RUN, "metrics.jsonl", APPEND},
     {RK_IN_RUN, "modules.paths", APPEND},
     {RK_IN_RUN, "written.paths", APPEND},

@@ -109,6 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     clock: bool = False  # record and replay the real-time clock, and stand in for process ids
     supervisor: bool = True  # answer what the shim cannot reach, by seccomp user notification
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
+    orders: bool = True  # record who came first, of threads and processes
     trail: Switch = ON  # digest what each step was made of
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
@@ -148,6 +149,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "patches": list(patches),
             "profiling": self.profiling and {name: getattr(self.profiling, name) for name in asked},
             "capture": self.capture and self.capture.for_agent(snapshots, trail),
+            "no_orders": not self.orders,
             "observed": self.observed,
             "quiet": self.mode == RUN and not self.observed,
         }

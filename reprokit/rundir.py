@@ -44,6 +44,7 @@ SHIM_PLAN = "shim.plan"
 METRICS = "metrics.jsonl"
 VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
+ORDERS = "orders.jsonl"  # of a replay: who came first in the recording, for the agents
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 READ = "read.paths"
@@ -71,6 +72,7 @@ FILES = frozenset(
         METRICS,
         VARIABLE_KEY,
         SEEDS,
+        ORDERS,
         OUTPUTS,
         WRITTEN,
         READ,

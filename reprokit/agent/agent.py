@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .capture import CaptureSession
     from .frameworks.base import Adapter
     from .observing import Observer
+    from .orders.tracks import Orders
     from .patches import Patches
     from .predictions.log import PredictionLog
     from .pytorch.events import EventHooks
@@ -51,6 +52,7 @@ class Agent:
         self._run = run
         self.journal = journal
         self._seeds: Ledger | None = None
+        self._orders: Orders | None = None
         self._evaluation: PredictionLog | None = None
         self.generators = Generators()
         self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
@@ -61,6 +63,7 @@ class Agent:
         self.observer: Observer | None = None  # of a profile run
         self.patches: Patches | None = None  # of a run that has some
         self.quiet = False  # nothing of the training is written down, for it is only captured
+        self.records_orders = True  # in a replay: gives them again
         self.capture: CaptureSession | None = None  # of a run that keeps the state before a step that fails
         self.pytorch: EventHooks | None = None  # of a process that uses it, and is recorded
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
@@ -141,6 +144,15 @@ class Agent:
             self._seeds = Ledger(self._run, self.journal, self.warn)
         return self._seeds
 
+    @property
+    def orders(self) -> Orders:
+        """The orders in which threads have their turns, for processes in which they have any."""
+        if self._orders is None:
+            from .orders.tracks import Orders
+
+            self._orders = Orders(self._run, self.journal, self.warn)
+        return self._orders
+
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""
         from .core.exact_values import describe
@@ -182,6 +194,8 @@ class Agent:
                 self.attempt(adapter.random_states)
         if self._seeds is not None:
             self.attempt(self._seeds.finish)
+        if self._orders is not None:
+            self.attempt(self._orders.finish)
         self.journal.write("end", self.attempt(_imported) or {})
         self.attempt(self.journal.close)
 
@@ -207,6 +221,8 @@ class Agent:
         self._finished = False
         if self._seeds is not None:
             self._seeds.forget()
+        if self._orders is not None:
+            self._orders.forget()
         if self._evaluation is not None:
             self._evaluation.forget()
         for adapter in self._adapters.values():

@@ -42,6 +42,7 @@ def _follow_plan(agent: Agent) -> None:
 
         observing.start(agent, text)
     agent.quiet = b'"quiet"' in text
+    agent.records_orders = b'"no_orders"' not in text
     if b'"observed"' in text:
         agent.journal.name_processes()  # no shim does
     if b'"capture"' in text:

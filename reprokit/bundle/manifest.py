@@ -27,6 +27,7 @@ NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
     rundir.SEEDS,
+    rundir.ORDERS,
     rundir.RESERVE,
     rundir.SIGNALS,
     rundir.READ_BY,

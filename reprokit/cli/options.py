@@ -144,6 +144,9 @@ REVEAL = click.option(
     help="Also show passwords and tokens, which are left out by default.",
 )
 NO_TRAIL = switched_off("--no-trail", "trail", WITHOUT_TRAIL, "Do not record digests of the training's steps.")
+NO_ORDERS = flag(
+    "--no-orders", "Do not record the order in which threads and processes come to queues.", "orders", negated=True
+)
 PATCH = click.option(
     "--patch",
     "patches",

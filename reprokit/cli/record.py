@@ -39,6 +39,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed
 )
 @options.capturing
 @options.NO_TRAIL
+@options.NO_ORDERS
 @flag("--trail-gradients", "Also record digests of gradients inside TensorFlow graphs, which changes these graphs.")
 @click.option(
     "--data",

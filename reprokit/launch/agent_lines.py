@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ MAX_NAMES = 10_000  # of packages and files
 MAX_PATCHES = 10_000  # lines of them
 MAX_UNAVAILABLE = 20  # frameworks and versions whose steps were not captured
 MAX_TEXT = 100  # characters of their names
-_WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"'
+TURNS = ("exact", "moved", "unused")
+_WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"', b'{"k":"orders"'
 WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"', *_WHOLE)
 
 
@@ -50,6 +52,7 @@ class AgentFacts(msgspec.Struct):
     patches: list[PatchLine] = msgspec.field(default_factory=list)
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     seeds_replaced: int = 0  # in a replay: given the recorded value in the place of another
+    orders: Counter[str] = msgspec.field(default_factory=Counter)  # in a replay: turns, by how they were given again
 
 
 def read(run: Path) -> AgentFacts:
@@ -98,6 +101,8 @@ def _take(facts: AgentFacts, line: bytes) -> None:
     elif kind == "seed":
         facts.seeds += 1
         facts.seeds_replaced += "asked" in value
+    elif kind == "orders":
+        facts.orders.update({name: count for name, count in value.items() if name in TURNS and type(count) is int})
     elif kind == "patch" and len(facts.patches) < MAX_PATCHES:
         names = ("p", "id", "value", "state", "why")
         facts.patches.append(PatchLine(*(str(value.get(name, "")) for name in names)))

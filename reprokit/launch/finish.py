@@ -180,6 +180,12 @@ class Finish:
         if self._plan.replay_of is not None and facts.seeds:
             same = facts.seeds - facts.seeds_replaced
             say(f"seeds: {same} as the training asked, {facts.seeds_replaced} given again as recorded")
+        if self._run.fidelity is not None and any(facts.orders.values()):
+            exact, moved, unused = (facts.orders[kind] for kind in agent_lines.TURNS)
+            self._run.fidelity = msgspec.structs.replace(
+                self._run.fidelity, orders=exact, orders_moved=moved, orders_unused=unused
+            )
+            say(f"orders: {self._run.fidelity.orders_in_words}")
         if self._run.patches:
             self._attempt(lambda: self._take_patches(facts))
         if gathering is None:

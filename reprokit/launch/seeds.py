@@ -1,4 +1,4 @@
-"""Hands the recorded seeds on to the agents of a replay: seeds.jsonl, made from the recording's metrics.jsonl."""
+"""Hands what was recorded on to the agents of a replay: seeds.jsonl and orders.jsonl, made from metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.errors import ReprokitError, RunDamaged
+from reprokit.launch.orders import OrdersByProcess
 from reprokit.rundir import RunDirectory
 
 MAX_SIZE = 16 << 20  # bytes of seeds.jsonl
@@ -43,7 +44,7 @@ class SeedsByProcess:
         self._processes: dict[str, list[bytes]] = {}
         self._numbers: dict[tuple[str, str, str, str], int] = {}
         self._begun: set[bytes] = set()
-        self._twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
+        self.twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
         self._size = 1
         self.left_out = 0
         self.damaged = 0  # whole lines that are no seed
@@ -63,7 +64,7 @@ class SeedsByProcess:
 
     def _begin(self, process: bytes) -> None:
         if process in self._begun:
-            self._twice.add(json.loads(process))
+            self.twice.add(json.loads(process))
         elif len(self._begun) < MAX_PROCESSES:
             self._begun.add(process)
 
@@ -87,7 +88,7 @@ class SeedsByProcess:
         """Yield what seeds.jsonl holds; it begins with a line feed, so that every line has one on both sides."""
         yield b"\n"
         for process, lines in self._processes.items():
-            if process not in self._twice:
+            if process not in self.twice:
                 yield from lines
 
 
@@ -102,24 +103,25 @@ def _check(value: Any, depth: int = 0) -> None:
 
 
 def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
-    """Write seeds.jsonl of a replay; returns a warning where not all seeds can be given again.
+    """Write seeds.jsonl and orders.jsonl of a replay; returns a warning where not all can be given again.
 
     Raises RunDamaged where the recorded ones cannot be read, unless forced to go on without any.
     """
-    gathered = SeedsByProcess()
+    gathered, orders = SeedsByProcess(), OrdersByProcess()
     problem = ""
     try:
-        _read(RunDirectory(recording), gathered)
+        _read(RunDirectory(recording), gathered, orders)
     except (ReprokitError, OSError) as error:
         if not force:
             raise RunDamaged(
                 f"the recorded seeds cannot be given again: {error}; --force replays without them"
             ) from None
-        gathered = SeedsByProcess()
+        gathered, orders = SeedsByProcess(), OrdersByProcess()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
-    descriptor = os.open(directory / rundir.SEEDS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.writelines(gathered.lines())
+    _write(directory / rundir.SEEDS, gathered.lines())
+    _write(directory / rundir.ORDERS, orders.lines(gathered.twice))
+    if orders.left_out:
+        problem = f"{orders.left_out} lines of recorded orders are too many to be given again"
     if gathered.left_out:
         problem = f"{gathered.left_out} recorded seeds are too many or too long to be given again"
     if gathered.is_cut:
@@ -129,7 +131,13 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
     return problem
 
 
-def _read(recording: RunDirectory, gathered: SeedsByProcess) -> None:
+def _write(path: Path, lines: Iterator[bytes]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(lines)
+
+
+def _read(recording: RunDirectory, gathered: SeedsByProcess, orders: OrdersByProcess) -> None:
     sealed, path = recording.run.metrics, recording.path / rundir.METRICS
     if sealed is None and not recording.has(rundir.METRICS):
         return
@@ -139,8 +147,9 @@ def _read(recording: RunDirectory, gathered: SeedsByProcess) -> None:
             read += len(line)
             digest.update(line)
             gathered.take(line)
+            orders.take(line)
         gathered.is_cut = bool(file.read(1))
     if sealed is not None and not gathered.is_cut and sealed.digest != "sha256:" + digest.hexdigest():
         raise RunDamaged(f"{path} was altered since the run ended")
-    if gathered.damaged:
-        raise RunDamaged(f"{path} holds {gathered.damaged} lines of seeds that cannot be read")
+    if damaged := gathered.damaged + orders.damaged:
+        raise RunDamaged(f"{path} holds {damaged} lines of seeds or orders that cannot be read")

@@ -31,10 +31,20 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     unused: int = 0  # recorded events that nobody asked for
     clock: int = 0  # reads of the clock that were given again
     clock_past: int = 0  # and those after all the recorded ones
+    orders: int = 0  # turns of threads and processes that were given again in their order
+    orders_moved: int = 0  # and those that came otherwise
+    orders_unused: int = 0  # recorded turns that nobody came for
 
     @property
     def requests(self) -> int:
         return self.exact + self.moved + self.derived + self.live
+
+    @property
+    def orders_in_words(self) -> str:
+        """How turns were given again, in one line; empty where there were none."""
+        moved = f", {self.orders_moved:,} moved" if self.orders_moved else ""
+        unused = f", {self.orders_unused:,} unused" if self.orders_unused else ""
+        return f"{self.orders:,} exact{moved}{unused}" if self.orders or moved or unused else ""
 
 
 class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -34,7 +34,7 @@ BEFORE_RECORD = {
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",
-    "launch.compute_pins", "launch.replay_plan", "launch.seeds",
+    "launch.compute_pins", "launch.orders", "launch.replay_plan", "launch.seeds",
 }  # fmt: skip
 # Each of them takes 1 to 70 ms, and what it is for can be had later or without it.
 TOO_SLOW = {

@@ -34,6 +34,7 @@ try:
             "core",
             "frameworks",
             "observing",
+            "orders",
             "patches",
             "predictions",
             "pytorch",

@@ -58,6 +58,7 @@ _WAITS_FOR = {
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
+    "orders": ["queue"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",
@@ -69,7 +70,7 @@ _WAITS_FOR = {
         "wandb.sdk.lib.runid",
     ],
 }
-_FOLDERS = frozenset(["pytorch", "tensorflow"])  # beside this one
+_FOLDERS = frozenset(["orders", "pytorch", "tensorflow"])  # beside this one
 WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
 
 

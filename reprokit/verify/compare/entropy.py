@@ -96,6 +96,8 @@ def _fidelities(left: RunFile, right: RunFile) -> list[Difference]:
         if run.replay_of is not None:
             text = "" if run.fidelity is None else in_words(run.fidelity)
             leaves.append(_fidelity(run.fidelity, text, is_left))
+            if run.fidelity is not None and run.fidelity.orders_in_words:
+                leaves.append(_orders(run.fidelity, is_left))
         if run.profile is not None and not run.profile.sealed:
             meaning = "a process of the run was still alive at its end and may have asked for more"
             leaves.append(information("unsealed profile", *_sided("not sealed", is_left), meaning))
@@ -114,6 +116,14 @@ def _fidelity(fidelity: Fidelity | None, text: str, is_left: bool) -> Difference
         return Difference("replay fidelity", Verdict.IDENTICAL, *_sided(text, is_left))
     loose = fidelity.exact != fidelity.requests
     return information("replay fidelity", *_sided(text, is_left), meaning, can_change_results=loose)
+
+
+def _orders(fidelity: Fidelity, is_left: bool) -> Difference:
+    sides = _sided(fidelity.orders_in_words, is_left)
+    if not fidelity.orders_moved:
+        return Difference("replay of orders", Verdict.IDENTICAL, *sides)
+    meaning = "threads or processes came in another order than in the recording"
+    return information("replay of orders", *sides, meaning, can_change_results=True)
 
 
 def _sided(text: str, is_left: bool) -> tuple[str, str]:

@@ -276,6 +276,23 @@ class CaptureMissing(MetricLine, frozen=True, tag="capture_unavailable"):
     reason: str
 
 
+class OrderLine(MetricLine, frozen=True, tag="order"):
+    """Who had turns at one place, one after another: never compared."""
+
+    track: str
+    actors: list[str]
+    turns: str
+    count: Count
+
+
+class OrdersGiven(MetricLine, frozen=True, tag="orders"):
+    """How a replay gave turns again: never compared, run.json has the sum of it."""
+
+    exact: Count
+    moved: Count
+    unused: Count
+
+
 class End(MetricLine, frozen=True, tag="end"):
     """The process ended normally."""
 

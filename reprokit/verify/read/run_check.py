@@ -33,6 +33,7 @@ _UNCHECKED = frozenset(
         rundir.STOPPED,
         rundir.VARIABLE_KEY,
         rundir.SEEDS,
+        rundir.ORDERS,
         rundir.SIGNALS,
         rundir.RESERVE,
     }

@@ -30,6 +30,7 @@ MAX_SORTED = 100_000  # lines of a series that are put in order when threads wro
 MAX_VARIABLES = 10_000
 MAX_VALUES = 1000  # of one of them
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
+_NOT_COMPARED = (metric_lines.SeedCount, metric_lines.PatchedLine, metric_lines.OrderLine, metric_lines.OrdersGiven)
 
 
 class SeriesKey(NamedTuple):
@@ -256,7 +257,7 @@ def _note(result: Scan, place: NamedLine) -> bool:
         place.process.ended = True
     elif isinstance(line, metric_lines.Framework):
         result.frameworks.setdefault(line.name, set()).add(line.version)
-    elif isinstance(line, (metric_lines.SeedCount, metric_lines.PatchedLine)):
+    elif isinstance(line, _NOT_COMPARED):
         return True
     elif isinstance(line, metric_lines.SeedLine):
         _note_replaced(result, place.key.process, line)

@@ -107,6 +107,8 @@ def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if run.replay_of is not None:
         yield "entropy", f"replay of {run.replay_of.path}"
         yield "entropy", in_words(run.fidelity) if run.fidelity is not None else "fidelity not known yet"
+        if run.fidelity is not None and run.fidelity.orders_in_words:
+            yield "orders", run.fidelity.orders_in_words
     if profile is not None and run.keyed:
         yield (
             "entropy",

@@ -1,0 +1,29 @@
+"""Watches the modules of the standard library in which somebody comes first."""
+
+from __future__ import annotations
+
+import sys
+
+from ..frameworks.base import Adapter
+from .queues import QueueOrders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+
+
+class OrdersAdapter(Adapter):
+    """Watches queues, and who waits for others."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        if agent.records_orders:
+            agent.orders.actors.watch(sys.modules["threading"])
+
+    def instrument(self, name: str, module: Any) -> None:
+        if not self._agent.records_orders:
+            return
+        if name == "queue":
+            QueueOrders(self._agent.orders).watch(module)

@@ -1,0 +1,69 @@
+"""Tracks as they are written and read, and what hostile ones come to."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+
+import pytest
+
+from reprokit.agent.orders.recording import RecordedTracks, packed, unpacked
+from reprokit.launch.orders import MAX_SIZE, OrdersByProcess
+
+
+@pytest.mark.parametrize("actors", [2, 300])
+def test_turns_come_back_as_they_were(actors: int) -> None:
+    names = [f"m.{number}" for number in range(actors + 5)]
+    turns = array("H", [number * 7 % actors + 3 for number in range(1000)])
+    used, text, count = packed(turns, names)
+    assert unpacked(used, text, count) == [names[code] for code in turns]
+    for wrong in count - 1, count + 1, 1 << 14:
+        with pytest.raises(ValueError, match="another number"):
+            unpacked(used, text, wrong)
+
+
+def order_line(**fields: object) -> bytes:
+    actors, turns, count = packed(array("H", [0, 1, 0]), ["m", "m.1"])
+    line = {"k": "order", "p": "0", "n": 1, "t": 0.0, "track": "a", "actors": actors, "turns": turns, "count": count}
+    return json.dumps({**line, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"count": 0},
+        {"count": 1 << 40},
+        {"turns": "\n]"},
+        {"turns": "A" * (1 << 18)},
+        {"actors": [1]},
+        {"track": "a" * 2000},
+    ],
+)
+def test_lines_that_no_agent_writes_are_damage(fields: dict[str, object]) -> None:
+    orders = OrdersByProcess()
+    orders.take(order_line(**fields))
+    assert orders.damaged == 1
+    assert list(orders.lines(())) == [b"\n"]
+
+
+def test_too_many_lines_are_left_out_from_there_on() -> None:
+    orders = OrdersByProcess()
+    long = order_line(actors=["m" * 1000] * 1000)
+    for _ in range(MAX_SIZE // len(long) + 2):
+        orders.take(long)
+    left_out = orders.left_out
+    orders.take(order_line())
+    assert orders.left_out == left_out + 1
+    assert sum(map(len, orders.lines(()))) <= MAX_SIZE
+
+
+def test_each_process_reads_its_own_lines(tmp_path: Path) -> None:
+    orders = OrdersByProcess()
+    for fields in ({}, {}, {"p": "0/1", "actors": ["x", "y"]}, {"p": "0/2"}):
+        orders.take(order_line(**fields))
+    (tmp_path / "orders.jsonl").write_bytes(b"".join(orders.lines({"0/2"})))
+    assert RecordedTracks(str(tmp_path)).actors("0", "a") == ["m", "m.1", "m"] * 2
+    assert RecordedTracks(str(tmp_path)).actors("0/1", "a") == ["x", "y", "x"]
+    assert RecordedTracks(str(tmp_path)).actors("0/2", "a") is None
+    assert not RecordedTracks(str(tmp_path / "none")).are_there
