@@ -1,7 +1,8 @@
 """python -m benchmarks [NAME...]
 
-capture, diff, patches, profile, recording, requests, startup, supervisor, trail, training, trees; or all of these. And
-paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on where they stopped.
+capture, diff, orders, patches, profile, recording, requests, startup, supervisor, trail, training, trees; or all of
+these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
+where they stopped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 from benchmarks import (
     capture,
     diff,
+    orders,
     patches,
     profiling,
     recording,
@@ -26,6 +28,7 @@ from benchmarks.paper import measure as paper
 
 BENCHMARKS = {
     "capture": capture.main,
+    "orders": orders.main,
     "patches": patches.main,
     "profile": profiling.main,
     "recording": recording.main,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -58,3 +59,37 @@ def test_no_orders(reprokit: Reprokit) -> None:
     reprokit.run("record", "--no-orders", "-o", "recorded", "--", sys.executable, script)
     assert b'"k":"order"' not in (reprokit.directory / "recorded" / "metrics.jsonl").read_bytes()
     assert "orders:" not in reprokit.run("replay", "recorded").stderr
+
+
+@pytest.mark.parametrize(
+    ("what", "taken"), [("ends", 25), pytest.param("absent", 20, marks=pytest.mark.slow), ("hangs", 25)]
+)
+def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: Reprokit, what: str, taken: int) -> None:
+    script = str(reprokit.script("train.py", training_text("ordered_lost.py")))
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    assert recorded.stdout == "30\n"
+    reprokit.script(what, "")
+    began = time.monotonic()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout == f"{taken}\n"
+    assert time.monotonic() - began < 60
+    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
+    verified = reprokit.run("verify", "recorded", "replayed", "--all").stdout
+    assert "threads or processes came in another order than in the recording" in verified
+
+
+def test_altered_orders_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> None:
+    script = str(reprokit.script("train.py", training_text("ordered_queues.py")))
+    for name in "recorded", "other":
+        reprokit.run("record", "-o", name, "--", sys.executable, script)
+    lines = reprokit.directory / "recorded" / "metrics.jsonl"
+    whole = lines.read_bytes()
+    cut, flipped = whole[: len(whole) // 2], bytearray(whole)
+    flipped[whole.index(b'"turns":"') + 15] ^= 1
+    for data in cut, bytes(flipped), (reprokit.directory / "other" / "metrics.jsonl").read_bytes():
+        lines.write_bytes(data)
+        stopped = reprokit.run("replay", "recorded", "-o", "stopped")
+        assert (stopped.returncode, stopped.stdout) == (125, "")
+        assert "reprokit: run-damaged: " in stopped.stderr
+        forced = reprokit.run("replay", "recorded", "--force")
+        assert (forced.returncode, forced.stderr.count("orders:")) == (0, 0)

@@ -23,8 +23,8 @@ def train(batches, count):
     return weight
 
 
-def of_producers(kind):
-    batches = kind(5)
+def of_producers(kind, *size):
+    batches = kind(*size)
     threads = [threading.Thread(target=produce, args=(batches, number), name="same") for number in range(WORKERS)]
     for thread in threads:
         thread.start()
@@ -65,7 +65,8 @@ def of_consumers():
 
 
 for kind in queue.Queue, queue.LifoQueue, queue.PriorityQueue:
-    print(kind.__name__, of_producers(kind).hex())
+    print(kind.__name__, of_producers(kind, 5).hex())
+print(queue.SimpleQueue.__name__, of_producers(queue.SimpleQueue).hex())
 print(of_consumers())
 if "torch" in sys.argv:
     import torch

@@ -8,6 +8,7 @@ track for each thread that asked, as it tells what others had done by then.
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from functools import partial
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ORDER = "_reprokit_order"  # attribute of a queue
 SLICE = 0.5  # seconds for which an item that was there in the recording is waited for at once
+POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose tasks go to whichever thread is free
 LARGEST = 10_000  # a size from there on is not given again
 
 
@@ -65,6 +67,7 @@ class ReplayedQueue:
         self.puts = orders.turns(f"{name} put", condition)
         self.gets = self.puts if merged else orders.turns(f"{name} get", condition)
         self._answers: dict[str, Answers] = {}
+        self._since = time.monotonic()
 
     def answer(self) -> int | None:
         """Return what the recorded call answered; None where there is none."""
@@ -95,12 +98,13 @@ class ReplayedQueue:
 
     def _come(self, refused: type[Exception], call: Method) -> Any:
         """Wait for what was there in the recording."""
-        patience = Patience()
+        patience = Patience(self._orders, self._since)
         while True:
             try:
                 return call(True, SLICE)
             except refused:
                 if patience.is_over(False):
+                    self._orders.has_given_up = True
                     raise
 
 
@@ -123,6 +127,7 @@ class QueueOrders:
             replace(queue.Queue, name, self._make_answer)
         replace(queue.Queue, "put", lambda original: self._make_caller_of_put(original, queue.Full))
         replace(queue.Queue, "get", lambda original: self._make_caller_of_get(original, queue.Empty))
+        queue.SimpleQueue = _make_simple(queue, self._orders, self._order)
 
     def _make_init(self, original: Method) -> Method:
         def initialize(queue: Any, *arguments: Any, **keywords: Any) -> None:
@@ -264,3 +269,51 @@ class QueueOrders:
         for queue in list(self._known):
             setattr(queue, ORDER, None)
         self._known.clear()
+
+
+def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], Any]) -> type:
+    """Return what stands for SimpleQueue, whose own code cannot be asked who came first.
+
+    A finalizer may put while its thread puts or gets: the lock is one that a thread can take again.
+    """
+    original, threading = module.SimpleQueue, sys.modules["threading"]
+    initialize = module.Queue.__init__.__wrapped__
+
+    class SimpleQueue:
+        __doc__ = original.__doc__
+        __slots__ = ("__weakref__", "_queue")
+        _queue: Any
+
+        def __new__(cls) -> Any:
+            caller = sys._getframe(1)
+            if caller.f_globals.get("__name__") in POOLS:
+                return original()
+            found = super().__new__(cls)
+            queue = found._queue = module.Queue.__new__(module.Queue)
+            initialize(queue)
+            queue.mutex = threading.RLock()
+            for name in ("not_empty", "not_full", "all_tasks_done"):
+                setattr(queue, name, threading.Condition(queue.mutex))
+            setattr(queue, ORDER, orders.attempt(order, queue, caller))
+            return found
+
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            self._queue.put(item)
+
+        def put_nowait(self, item: Any) -> None:
+            self._queue.put(item)
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            return self._queue.get(block, timeout)
+
+        def get_nowait(self) -> Any:
+            return self._queue.get(False)
+
+        def empty(self) -> bool:
+            return bool(self._queue.empty())
+
+        def qsize(self) -> int:
+            return int(self._queue.qsize())
+
+    SimpleQueue.__module__, SimpleQueue.__qualname__ = original.__module__, original.__qualname__
+    return SimpleQueue

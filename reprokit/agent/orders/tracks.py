@@ -28,8 +28,8 @@ MAX_WRITTEN = 16 << 20  # bytes of a process' lines
 MAX_PLACES = 10_000
 PAUSE = 0.5  # seconds between two looks at whether those who wait may wait on
 GRACE = 2.0  # seconds for which a thread is waited for that has ended
-PATIENCE = 10.0  # seconds for which a turn is waited for in a process at rest
-LONGEST = 600.0  # seconds for which a turn is waited for in a process at work
+PATIENCE = 10.0  # seconds, or as long as it took until then, for which a process at rest waits for a turn
+LONGEST = 600.0  # seconds for which it is waited for at most
 AT_REST = 0.02  # of one processor
 COUNTS = ("exact", "moved", "unused")  # turns given again in their order, given otherwise, never asked for
 
@@ -102,6 +102,7 @@ class Turns:
         self._condition = condition  # whose lock guards what the turns are about
         self._at = 0
         self._waiting = 0
+        self._since = time.monotonic()
         self._is_held = False  # whoever's turn it is has come
         self.exact = self.moved = 0
 
@@ -119,18 +120,20 @@ class Turns:
         self._is_held = True
 
     def _wait(self, me: int) -> None:
-        patience = Patience()
+        patience = Patience(self._orders, self._since)
         self._waiting += 1
         try:
             while self._at < len(self._given) and self._given[self._at] != me:
                 at = self._at
                 self._condition.wait(PAUSE)
                 if at != self._at or self._at >= len(self._given):
-                    patience = Patience()
+                    patience = Patience(self._orders, self._since)
                     continue
                 has_ended = self._orders.actors.has_ended(self._given[at])
                 if self._is_held and not has_ended:
-                    patience = Patience()  # what it waits for is no turn: it waited in the recording too
+                    patience = Patience(
+                        self._orders, self._since
+                    )  # what it waits for is no turn: it waited in the recording too
                 elif patience.is_over(has_ended):
                     self.give_up()
         finally:
@@ -138,6 +141,7 @@ class Turns:
 
     def give_up(self) -> None:
         """Give no further turns: whoever's it is does not come."""
+        self._orders.has_given_up = True
         self.moved += self.unused
         self._given = self._given[: self._at]
         self._condition.notify_all()
@@ -183,9 +187,13 @@ class Answers:
 class Patience:
     """How long somebody waits who may wait for nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: Orders, since: float) -> None:
         self._began = self._moved = time.monotonic()
         self._used = time.process_time()
+        self._limit = LONGEST
+        self._patience = min(max(PATIENCE, self._began - since), LONGEST)
+        if orders.has_given_up:  # what is given again is another run
+            self._limit = self._patience = GRACE
 
     def is_over(self, has_ended: bool) -> bool:
         """Return whether the wait is: for a thread that has ended, in a process at rest, or after very long."""
@@ -193,7 +201,7 @@ class Patience:
         if used - self._used > AT_REST * (now - self._moved):
             self._moved, self._used = now, used
         waited = now - self._began
-        return waited > (GRACE if has_ended else LONGEST) or now - self._moved > PATIENCE
+        return waited > (GRACE if has_ended else self._limit) or now - self._moved > self._patience
 
 
 class Orders:
@@ -209,6 +217,7 @@ class Orders:
         self._again: list[Turns | Answers] = []
         self._room = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
+        self.has_given_up = False  # in a replay: somebody did not come who came in the recording
         self._forgetting: list[Callable[[], object]] = []
 
     @property

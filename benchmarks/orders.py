@@ -1,0 +1,56 @@
+"""What recording and replaying the order of turns costs a put and a get of queue.Queue, between two threads and one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from benchmarks.measure import REPROKIT, in_turn, scratch, show
+
+ITEMS = 50_000
+SCRIPT = f"""
+import queue, threading, time
+items = queue.Queue()
+def fill(count):
+    for number in range(count):
+        items.put(number)
+helper = threading.Thread(target=fill, args=(10,))
+helper.start()
+helper.join()
+started = time.process_time()
+fill({ITEMS})
+filled = time.process_time()
+for _ in range({ITEMS}):
+    items.get()
+ended = time.process_time()
+thread = threading.Thread(target=items.get)
+thread.start()
+items.put(0)
+thread.join()
+print((filled - started) / {ITEMS} * 1e6, (ended - filled) / {ITEMS} * 1e6)
+"""
+
+
+def _cost(command: list[str], directory: Path, which: int) -> float:
+    """Microseconds of a put or a get."""
+    done = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
+    return float(done.stdout.split()[which])
+
+
+def main(runs: int) -> None:
+    """Print the microseconds of a put and of a get: bare, recorded and replayed."""
+    bare = [sys.executable, "-c", SCRIPT]
+    with scratch() as directory:
+        subprocess.run([REPROKIT, "record", "-o", "kept", "--", *bare], cwd=directory, check=True, capture_output=True)
+        commands = {
+            "bare": bare,
+            "recorded": [REPROKIT, "record", "-o", "run", "--overwrite", "--", *bare],
+            "replayed": [REPROKIT, "replay", "kept", "-o", "again", "--overwrite"],
+        }
+        for which, call in enumerate(("put", "get")):
+            sides = {name: partial(_cost, command, directory, which) for name, command in commands.items()}
+            print(f"a {call}, of {ITEMS:,}")
+            results = in_turn(sides, runs)
+            show(results, "us", "bare")

@@ -1,0 +1,32 @@
+"""Three threads fill a queue; a file beside the script tells the third not to come, to end early, or never to end."""
+
+import os
+import queue
+import threading
+import time
+
+batches = queue.Queue(2)
+
+
+def produce(number):
+    for item in range(10):
+        if number == 2 and item == 5 and os.path.exists("ends"):
+            return
+        if number == 2 and item == 5 and os.path.exists("hangs"):
+            time.sleep(1000)
+        time.sleep(0.001)
+        batches.put((number, item))
+
+
+threads = [threading.Thread(target=produce, args=(number,), daemon=True) for number in range(3)]
+for thread in threads[: 2 if os.path.exists("absent") else 3]:
+    thread.start()
+taken = []
+while True:
+    try:
+        taken.append(batches.get(timeout=0.3))
+    except queue.Empty:
+        break
+print(len(taken))
+with open("taken", "w", encoding="utf-8") as file:
+    file.write(str(len(taken)))
