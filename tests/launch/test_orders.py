@@ -45,13 +45,22 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     assert orders.removeprefix("reprokit: orders: ") in reprokit.run("show", "replayed0").stdout
 
 
+@pytest.mark.parametrize("script", ["ordered_futures.py", "ordered_loops.py"])
+def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
+    """Which worker takes which task is another matter: what tasks draw may be derived."""
+    command = [sys.executable, str(reprokit.script("train.py", training_text(script)))]
+    assert bare_runs_differ(command)
+    recorded_and_replayed(reprokit, *command)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
-def test_queues_in_other_pythons(reprokit: Reprokit, version: str) -> None:
+@pytest.mark.parametrize("script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py"])
+def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)
     if path is None:
         pytest.skip(f"no CPython {version} here")
-    recorded_and_replayed(reprokit, path, str(reprokit.script("train.py", training_text("ordered_queues.py"))))
+    recorded_and_replayed(reprokit, path, str(reprokit.script("train.py", training_text(script))))
 
 
 def test_no_orders(reprokit: Reprokit) -> None:

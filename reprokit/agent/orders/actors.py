@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_ACTORS = 60_000  # of a process; further ones share a code
+ACTIONS = ("+", "-", "?")  # of an actor that puts, gets or looks
 NAME = "_reprokit_actor"  # attribute of a Thread
 
 
@@ -38,7 +39,7 @@ class Actors:
 
     def has_ended(self, code: int) -> bool:
         """Return whether the actor is a thread that was here and is no more."""
-        name = self.names[code]
+        name = self.names[code].rstrip("".join(ACTIONS))
         threads: Any = sys.modules["threading"]
         return name in self.seen and all(_name(thread) != name for thread in threads.enumerate())
 
@@ -73,8 +74,10 @@ class _OwnActor(_local):
         thread = threads._active.get(get_ident())
         self.name = "m" if thread is None and get_ident() == threads.main_thread().ident else _name(thread)
         self.code = actors.code(self.name)
+        self.put, self.get, self.look = [actors.code(self.name + action) for action in ACTIONS]
         actors.seen.add(self.name)
-        self.made = 0
+        self.made = 0  # threads
+        self.futures = 0
 
 
 def _name(thread: Any) -> str:

@@ -25,5 +25,18 @@ class OrdersAdapter(Adapter):
     def instrument(self, name: str, module: Any) -> None:
         if not self._agent.records_orders:
             return
+        orders = self._agent.orders
         if name == "queue":
-            QueueOrders(self._agent.orders).watch(module)
+            QueueOrders(orders).watch(module)
+        elif name == "concurrent.futures._base":
+            from .futures import FutureOrders
+
+            FutureOrders(orders).watch(module)
+        elif name == "multiprocessing.pool":
+            from .pools import PoolOrders
+
+            PoolOrders(orders).watch(module)
+        elif name == "asyncio.base_events":
+            from .loops import LoopOrders
+
+            LoopOrders(orders).watch(module)

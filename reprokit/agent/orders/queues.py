@@ -1,8 +1,11 @@
-"""Orders of queue.Queue, LifoQueue, PriorityQueue and SimpleQueue: which thread's put or get came first.
+"""Orders of queue.Queue, LifoQueue, PriorityQueue and SimpleQueue: which thread came first.
 
-Of a queue that gives items in the order in which they came, puts have a track and gets have one; of others both have
-the same. They are noted where the queue's own lock is held. What `empty()`, `get_nowait()` and the like answered has a
-track for each thread that asked, as it tells what others had done by then.
+Puts, gets and looks are noted where the queue's own lock is held. A look is what tells how many items there are:
+`empty()`, `qsize()`, a get that is refused. A queue of which all puts are one thread's, and all gets, is not written,
+unless another thread looks.
+
+In a replay puts wait for puts and gets for gets. If somebody looked, or the items do not come in the order of puts,
+all of them wait for each other: a look then finds what it found in the recording.
 """
 
 from __future__ import annotations
@@ -13,86 +16,90 @@ import weakref
 from functools import partial
 
 from ..core.patching import replace
-from .tracks import Patience
+from .actors import ACTIONS
+from .tracks import place
+from .turns import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import Any
 
-    from .tracks import Answers, Orders, Track, Turns
+    from .tracks import Orders
+    from .turns import Turns
 
     Method = Callable[..., Any]
+    Asked = tuple[Any, Any]  # block and timeout
 
 ORDER = "_reprokit_order"  # attribute of a queue
 SLICE = 0.5  # seconds for which an item that was there in the recording is waited for at once
-POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose tasks go to whichever thread is free
-LARGEST = 10_000  # a size from there on is not given again
+POOLS = ("concurrent", "joblib", "loky", "multiprocessing")  # whose own queues follow pipes and other processes
 
 
 class RecordedQueue:
     """The turns of one queue, being recorded."""
 
-    def __init__(self, orders: Orders, name: str, merged: bool) -> None:
+    def __init__(self, orders: Orders, name: str) -> None:
         self._orders = orders
-        self._name = name
-        self.puts = orders.track(f"{name} put")
-        self.gets = self.puts if merged else orders.track(f"{name} get")
-        self._answers: dict[int, Track] = {}
+        self._track = orders.track(name)
+        self._putter = self._getter = self._looker = -1
 
-    def answer(self, answer: int) -> None:
-        """Note what a call that polls has answered in this thread."""
-        actors = self._orders.actors
-        me = actors.mine.code
-        track = self._answers.get(me)
-        if track is None:
-            track = self._answers[me] = self._orders.track(f"{self._name} asked by {actors.mine.name}")
-        track.note(actors.code(str(min(answer, LARGEST))))
-        if not track.is_written and self._is_shared(me):
-            self._orders.attempt(track.begin)
+    def put(self, code: int) -> None:
+        """Note a put."""
+        self._track.append(code)
+        if code != self._putter:
+            self._putter = self._another(code, self._putter)
 
-    def _is_shared(self, me: int) -> bool:
-        tracks = self.puts, self.gets
-        return any(track.is_written or track.first not in (-1, me) for track in tracks)
+    def get(self, code: int) -> None:
+        """Note a get."""
+        self._track.append(code)
+        if code != self._getter:
+            self._getter = self._another(code, self._getter)
+
+    def look(self, code: int) -> None:
+        """Note a look."""
+        self._track.append(code)
+        self._looker = self._another(code, -1)
+
+    def _another(self, code: int, before: int) -> int:
+        if not self._track.is_written and (before >= 0 or self._has_seen_others(code)):
+            self._orders.attempt(self._track.begin)
+        return code
+
+    def _has_seen_others(self, code: int) -> bool:
+        """Return whether somebody has looked, or does now, at what others have done."""
+        names = self._orders.actors.names
+        codes = [code for code in (code, self._looker, self._putter, self._getter) if code >= 0]
+        actions = {names[code][-1] for code in codes}
+        return ACTIONS[2] in actions and len({names[code][:-1] for code in codes}) > 1
 
 
 class ReplayedQueue:
     """The turns of one queue, given again."""
 
-    def __init__(self, orders: Orders, name: str, merged: bool, queue: Any) -> None:
+    def __init__(self, orders: Orders, given: Sequence[str], queue: Any, is_fifo: bool) -> None:
         self._orders = orders
-        self._name = name
-        condition = sys.modules["threading"].Condition(queue.mutex)
-        self.puts = orders.turns(f"{name} put", condition)
-        self.gets = self.puts if merged else orders.turns(f"{name} get", condition)
-        self._answers: dict[str, Answers] = {}
         self._since = time.monotonic()
+        self._lock = queue.mutex
+        condition = sys.modules["threading"].Condition(queue.mutex)
+        puts, gets, looks = [[actor for actor in given if actor[-1:] == action] for action in ACTIONS]
+        is_merged = bool(looks) or not is_fifo
+        self.puts = orders.turns(given if is_merged else puts, condition)
+        self.gets = self.puts if is_merged else orders.turns(gets, condition)
+        self._looks = self.puts if is_merged else None
 
-    def answer(self) -> int | None:
-        """Return what the recorded call answered; None where there is none."""
-        name = self._orders.actors.mine.name
-        answers = self._answers.get(name)
-        if answers is None:
-            answers = self._answers[name] = self._orders.answers(f"{self._name} asked by {name}")
-        text = answers.next()
-        return None if text is None or not text.isdecimal() or int(text) >= LARGEST else int(text)
-
-    def call(self, turns: Turns | None, refused: type[Exception], call: Method, block: Any, timeout: Any) -> Any:
+    def call(self, turns: Turns, code: int, refused: type[Exception], call: Method, asked: Asked) -> Any:
         """Have a thread put or get at its turn."""
-        is_known = False
-        if not block or timeout is not None:
-            answer = self.answer()
-            if answer is None:
-                return call(block, timeout)
-            if not answer:
-                raise refused
-            is_known = True
-        if turns is None:
-            return self._come(refused, call) if is_known else call(block, timeout)
-        turns.enter()
+        polls = not asked[0] or asked[1] is not None
+        look = self._orders.actors.mine.look if polls else -1
+        turn = turns.enter(code, look)
         try:
-            return self._come(refused, call) if is_known else call(block, timeout)
+            if polls and turn == look:
+                with self._lock:
+                    turns.advance(look)
+                raise refused
+            return self._come(refused, call) if polls and turn == code else call(*asked)
         finally:
             turns.leave()
 
@@ -103,9 +110,22 @@ class ReplayedQueue:
             try:
                 return call(True, SLICE)
             except refused:
-                if patience.is_over(False):
+                if patience.is_over():
                     self._orders.has_given_up = True
                     raise
+
+    def look(self, call: Method) -> Any:
+        """Look at the turn of this thread."""
+        turns, look = self._looks, self._orders.actors.mine.look
+        if turns is None:
+            return call()
+        turn = turns.enter(look)
+        found = call()
+        if turn == look:
+            with self._lock:
+                turns.advance(look)
+        turns.leave()
+        return found
 
 
 class QueueOrders:
@@ -123,8 +143,9 @@ class QueueOrders:
         for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
             replace(kind, "_put", self._make_put)
             replace(kind, "_get", self._make_get)
-        for name in ("empty", "full", "qsize"):
-            replace(queue.Queue, name, self._make_answer)
+        replace(queue.Queue, "empty", lambda original: self._make_look(original, _is_empty))
+        replace(queue.Queue, "full", lambda original: self._make_look(original, _is_full))
+        replace(queue.Queue, "qsize", lambda original: self._make_look(original, lambda queue: queue._qsize()))
         replace(queue.Queue, "put", lambda original: self._make_caller_of_put(original, queue.Full))
         replace(queue.Queue, "get", lambda original: self._make_caller_of_get(original, queue.Empty))
         queue.SimpleQueue = _make_simple(queue, self._orders, self._order)
@@ -137,138 +158,130 @@ class QueueOrders:
         return initialize
 
     def _order(self, queue: Any, caller: FrameType) -> RecordedQueue | ReplayedQueue | None:
-        name = self._orders.name(f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}")
+        name = "" if _package(caller) in POOLS else self._orders.name(place(caller))
         if not name:
             return None
         self._known.add(queue)
-        kinds: Any = sys.modules["queue"]
-        merged = isinstance(queue, (kinds.LifoQueue, kinds.PriorityQueue))
-        if self._replays:
-            return ReplayedQueue(self._orders, name, merged, queue)
-        return RecordedQueue(self._orders, name, merged)
+        if not self._replays:
+            return RecordedQueue(self._orders, name)
+        given, kinds = self._orders.given(name), sys.modules["queue"]
+        is_fifo = not isinstance(queue, (kinds.LifoQueue, kinds.PriorityQueue))
+        return ReplayedQueue(self._orders, given, queue, is_fifo) if given else None
 
     def _make_put(self, original: Method) -> Method:
-        return self._advancing_put(original) if self._replays else self._noting_put(original)
+        actors, replays = self._orders.actors, self._replays
+
+        def _put(queue: Any, item: Any) -> None:
+            original(queue, item)
+            order = queue.__dict__.get(ORDER)
+            if order is None:
+                return
+            if not replays:
+                order.put(actors.mine.put)
+            else:
+                order.puts.advance(actors.mine.put)
+
+        return _put
 
     def _make_get(self, original: Method) -> Method:
-        return self._advancing_get(original) if self._replays else self._noting_get(original)
-
-    def _noting_put(self, original: Method) -> Method:
-        actors = self._orders.actors
-
-        def _put(queue: Any, item: Any) -> None:
-            original(queue, item)
-            order = queue.__dict__.get(ORDER)
-            if order is not None:
-                order.puts.note(actors.mine.code)
-
-        return _put
-
-    def _noting_get(self, original: Method) -> Method:
-        actors = self._orders.actors
+        actors, replays = self._orders.actors, self._replays
 
         def _get(queue: Any) -> Any:
             item = original(queue)
             order = queue.__dict__.get(ORDER)
-            if order is not None:
-                order.gets.note(actors.mine.code)
+            if order is None:
+                return item
+            if not replays:
+                order.get(actors.mine.get)
+            else:
+                order.gets.advance(actors.mine.get)
             return item
 
         return _get
 
-    def _advancing_put(self, original: Method) -> Method:
-        def _put(queue: Any, item: Any) -> None:
-            original(queue, item)
-            order = queue.__dict__.get(ORDER)
-            if order is not None and order.puts is not None:
-                order.puts.advance()
+    def _make_look(self, original: Method, answer: Method) -> Method:
+        """Return a method that looks, whose answer is this where the lock is held."""
+        actors, replays = self._orders.actors, self._replays
 
-        return _put
-
-    def _advancing_get(self, original: Method) -> Method:
-        def _get(queue: Any) -> Any:
-            item = original(queue)
-            order = queue.__dict__.get(ORDER)
-            if order is not None and order.gets is not None:
-                order.gets.advance()
-            return item
-
-        return _get
-
-    def _make_answer(self, original: Method) -> Method:
-        def answer(queue: Any) -> Any:
+        def look(queue: Any) -> Any:
             order = queue.__dict__.get(ORDER)
             if order is None:
                 return original(queue)
-            if self._replays:
-                given = order.answer()
-                return original(queue) if given is None else type(original(queue))(given)
-            found = original(queue)
-            order.answer(int(found))
-            return found
+            if replays:
+                return order.look(partial(original, queue))
+            with queue.mutex:
+                order.look(actors.mine.look)
+                return answer(queue)
 
-        return answer
+        return look
 
     def _make_caller_of_put(self, original: Method, full: type[Exception]) -> Method:
-        if self._replays:
-            return self._replayed_put(original, full)
+        actors, replays = self._orders.actors, self._replays
 
-        def put(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
-            if block and timeout is None:
-                original(queue, item)
+        def recorded(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
+            if (block and timeout is None) or queue.maxsize <= 0:
+                original(queue, item, block, timeout)
             else:
-                self._note_answer(queue, full, partial(original, queue, item, block, timeout))
+                self._polled(queue, full, partial(original, queue, item), _is_full, (block, timeout))
 
-        return put
-
-    def _make_caller_of_get(self, original: Method, empty: type[Exception]) -> Method:
-        if self._replays:
-            return self._replayed_get(original, empty)
-
-        def get(queue: Any, block: Any = True, timeout: Any = None) -> Any:
-            if block and timeout is None:
-                return original(queue)
-            return self._note_answer(queue, empty, partial(original, queue, block, timeout))
-
-        return get
-
-    def _note_answer(self, queue: Any, refused: type[Exception], call: Method) -> Any:
-        """Call put or get, and note whether it was refused."""
-        order = queue.__dict__.get(ORDER)
-        try:
-            result = call()
-        except refused:
-            if order is not None:
-                order.answer(0)
-            raise
-        if order is not None:
-            order.answer(1)
-        return result
-
-    def _replayed_put(self, original: Method, full: type[Exception]) -> Method:
-        def put(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
+        def replayed(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
             order = queue.__dict__.get(ORDER)
             if order is None:
                 original(queue, item, block, timeout)
             else:
-                order.call(order.puts, full, partial(original, queue, item), block, timeout)
+                asked = (True, None) if queue.maxsize <= 0 else (block, timeout)
+                order.call(order.puts, actors.mine.put, full, partial(original, queue, item), asked)
 
-        return put
+        return replayed if replays else recorded
 
-    def _replayed_get(self, original: Method, empty: type[Exception]) -> Method:
-        def get(queue: Any, block: Any = True, timeout: Any = None) -> Any:
+    def _make_caller_of_get(self, original: Method, empty: type[Exception]) -> Method:
+        actors, replays = self._orders.actors, self._replays
+
+        def recorded(queue: Any, block: Any = True, timeout: Any = None) -> Any:
+            if block and timeout is None:
+                return original(queue)
+            return self._polled(queue, empty, partial(original, queue), _is_empty, (block, timeout))
+
+        def replayed(queue: Any, block: Any = True, timeout: Any = None) -> Any:
             order = queue.__dict__.get(ORDER)
             if order is None:
                 return original(queue, block, timeout)
-            return order.call(order.gets, empty, partial(original, queue), block, timeout)
+            return order.call(order.gets, actors.mine.get, empty, partial(original, queue), (block, timeout))
 
-        return get
+        return replayed if replays else recorded
+
+    def _polled(self, queue: Any, refused: type[Exception], call: Method, refuses: Method, asked: Asked) -> Any:
+        """Call put or get; that it is refused is noted at a moment at which it would be."""
+        order = queue.__dict__.get(ORDER)
+        while True:
+            try:
+                return call(*asked)
+            except refused:
+                if order is None:
+                    raise
+                with queue.mutex:
+                    if refuses(queue):
+                        order.look(self._orders.actors.mine.look)
+                        raise
+            asked = (False, None)
 
     def _forget(self) -> None:
         """In a forked child: the parent's queues are not watched."""
         for queue in list(self._known):
             setattr(queue, ORDER, None)
         self._known.clear()
+
+
+def _package(caller: FrameType) -> str:
+    return str(caller.f_globals.get("__name__")).partition(".")[0]
+
+
+def _is_empty(queue: Any) -> bool:
+    return not int(queue._qsize())
+
+
+def _is_full(queue: Any) -> bool:
+    return bool(0 < queue.maxsize <= queue._qsize())
 
 
 def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], Any]) -> type:
@@ -286,7 +299,7 @@ def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], 
 
         def __new__(cls) -> Any:
             caller = sys._getframe(1)
-            if caller.f_globals.get("__name__") in POOLS:
+            if _package(caller) in POOLS:
                 return original()
             found = super().__new__(cls)
             queue = found._queue = module.Queue.__new__(module.Queue)

@@ -1,0 +1,151 @@
+"""Orders of asyncio: in which order other threads wake a loop, be it with the result of a task or with an item.
+
+What a loop does between two wake-ups follows from its own callbacks. Which of these it has run by the time of a wake-up
+does not repeat: only the order of wake-ups is given again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from _thread import RLock, get_ident
+from collections import deque
+
+from ..core.patching import replace
+from .futures import NUMBER
+from .turns import PAUSE, Patience
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Optional
+
+    from .tracks import Orders
+    from .turns import Choices
+
+    Function = Callable[..., Any]
+    Source = Optional[tuple[str, int]]
+    Call = tuple[Any, ...]  # original, loop, callback, arguments
+
+ORDER = "_reprokit_order"  # attribute of a loop
+
+
+class WakeUps:
+    """The wake-ups of one loop: noted as they come, or held back until it is their turn."""
+
+    def __init__(self, orders: Orders, choices: Choices) -> None:
+        self._orders = orders
+        self._choices = choices
+        self._lock = RLock()
+        self._counts: dict[str, int] = {}  # of results, by the thread that asked for them
+        self._early: dict[str, deque[Call]] = {}
+        self._wanted: str | None = None
+        self._since = time.monotonic()
+        self._is_watched = False
+        self.owner = get_ident()
+
+    def come(self, source: Source, loop: Any, original: Function, callback: Any, arguments: Any, keywords: Any) -> Any:
+        """Have a thread wake the loop; the source is the future, if any, whose result it brings."""
+        with self._lock:
+            if not self._choices.is_replay:
+                self._choices.note(self._noted(source))
+                return original(loop, callback, *arguments, **keywords)
+            events: Any = sys.modules["asyncio.events"]
+            handle = events.Handle(callback, arguments, loop, **keywords)
+            name = self._orders.actors.mine.name if source is None else f"{source[0]} {source[1]}"
+            self._early.setdefault(name, deque()).append((original, loop, handle))
+            self._give()
+            if self._early and not self._is_watched:
+                self._is_watched = True
+                original(loop, self._watch, loop, Patience(self._orders, self._since))
+            return handle
+
+    def _noted(self, source: Source) -> str:
+        """Return the text of a wake-up: of a result the asking thread, and its number less those before it."""
+        if source is None:
+            return self._orders.actors.mine.name
+        count = self._counts[source[0]] = self._counts.get(source[0], 0) + 1
+        return f"{source[0]} {source[1] - count}"
+
+    def _next(self) -> str | None:
+        """Return the name of the wake-up that is next; None where nothing is known of it."""
+        text = self._choices.next()
+        asked_by, _, number = (text or "").partition(" ")
+        if not number:
+            return text
+        count = self._counts[asked_by] = self._counts.get(asked_by, 0) + 1
+        return f"{asked_by} {int(number) + count}"
+
+    def _give(self) -> None:
+        """Wake the loop by those whose turn it is."""
+        while self._early:
+            self._wanted = self._wanted or self._next()
+            if self._wanted is None:
+                self._give_all()
+            elif self._wanted in self._early:
+                calls = self._early[self._wanted]
+                _wake(*calls.popleft())
+                if not calls:
+                    del self._early[self._wanted]
+                self._wanted = None
+            else:
+                break
+
+    def _give_all(self) -> None:
+        while self._early:
+            for call in self._early.popitem()[1]:
+                _wake(*call)
+
+    def _watch(self, loop: Any, patience: Patience) -> None:
+        """In the loop, from time to time: give up where something is held back for too long."""
+        with self._lock:
+            if not self._early:
+                self._is_watched = False
+            elif patience.is_over():
+                self._choices.give_up()
+                self._wanted = None
+                self._give_all()
+                self._is_watched = False
+            else:
+                loop.call_later(PAUSE, self._watch, loop, patience)
+
+
+def _wake(original: Function, loop: Any, handle: Any) -> None:
+    if not loop.is_closed():
+        original(loop, lambda: None if handle.cancelled() else handle._run())
+
+
+class LoopOrders:
+    """Records in which order threads wake loops, or gives it again."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+
+    def watch(self, base: Any) -> None:
+        """Watch asyncio.base_events."""
+        replace(base.BaseEventLoop, "__init__", self._make_init)
+        replace(base.BaseEventLoop, "call_soon_threadsafe", self._make_call)
+
+    def _make_init(self, original: Function) -> Function:
+        def initialize(loop: Any, *arguments: Any, **keywords: Any) -> None:
+            original(loop, *arguments, **keywords)
+            caller: FrameType | None = sys._getframe(1)
+            while caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] == "asyncio":
+                caller = caller.f_back
+            choices = None if caller is None else self._orders.choices("loop", caller, numbered=True)
+            setattr(loop, ORDER, None if choices is None else WakeUps(self._orders, choices))
+
+        return initialize
+
+    def _make_call(self, original: Function) -> Function:
+        def call_soon_threadsafe(loop: Any, callback: Any, *arguments: Any, **keywords: Any) -> Any:
+            order = getattr(loop, ORDER, None)
+            # The thread of the loop itself brings the results of tasks that ended before they were waited for.
+            source = getattr(arguments[-1], NUMBER, None) if arguments else None
+            is_own = source is None and get_ident() == (loop._thread_id or (order and order.owner))
+            if order is None or is_own or loop.is_closed():
+                return original(loop, callback, *arguments, **keywords)
+            return order.come(source, loop, original, callback, arguments, keywords)
+
+        return call_soon_threadsafe
