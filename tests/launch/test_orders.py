@@ -45,7 +45,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     assert orders.removeprefix("reprokit: orders: ") in reprokit.run("show", "replayed0").stdout
 
 
-@pytest.mark.parametrize("script", ["ordered_futures.py", "ordered_loops.py"])
+@pytest.mark.parametrize("script", ["ordered_futures.py", "ordered_loops.py", "ordered_loader.py", "ordered_joblib.py"])
 def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
     """Which worker takes which task is another matter: what tasks draw may be derived."""
     command = [sys.executable, str(reprokit.script("train.py", training_text(script)))]
@@ -102,3 +102,15 @@ def test_altered_orders_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) ->
         assert "reprokit: run-damaged: " in stopped.stderr
         forced = reprokit.run("replay", "recorded", "--force")
         assert (forced.returncode, forced.stderr.count("orders:")) == (0, 0)
+
+
+@pytest.mark.slow
+def test_tasks_that_never_finish_do_not_hang_a_replay(reprokit: Reprokit) -> None:
+    script = str(reprokit.script("train.py", training_text("ordered_hanging.py")))
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    reprokit.script("hangs", recorded.stdout.split()[0])
+    began = time.monotonic()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert len(replayed.stdout.split()) == 8
+    assert time.monotonic() - began < 60
+    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]

@@ -58,7 +58,7 @@ _WAITS_FOR = {
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
-    "orders": ["queue", "concurrent.futures._base", "multiprocessing.pool", "asyncio.base_events"],
+    "orders": ["queue", "concurrent.futures._base", "multiprocessing.pool", "asyncio.base_events", "joblib.parallel"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

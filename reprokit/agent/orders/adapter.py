@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 
+LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter waits for it too
+
+
 class OrdersAdapter(Adapter):
     """Watches queues, and who waits for others."""
 
@@ -21,6 +24,7 @@ class OrdersAdapter(Adapter):
         super().__init__(agent)
         if agent.records_orders:
             agent.orders.actors.watch(sys.modules["threading"])
+            agent.listeners.append(((LOADERS,), self._watch_loaders))
 
     def instrument(self, name: str, module: Any) -> None:
         if not self._agent.records_orders:
@@ -40,3 +44,12 @@ class OrdersAdapter(Adapter):
             from .loops import LoopOrders
 
             LoopOrders(orders).watch(module)
+        elif name == "joblib.parallel":
+            from .joblib_jobs import JobOrders
+
+            JobOrders(orders).watch(module)
+
+    def _watch_loaders(self, name: str, module: Any) -> None:
+        from .loaders import LoaderOrders
+
+        LoaderOrders(self._agent.orders).watch(module)

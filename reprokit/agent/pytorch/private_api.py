@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from functools import partial
 
 from ..core.native_module import load
+from ..core.patching import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ SEEN: Mapping[str, str] = {
     "torch.utils.data.dataloader._BaseDataLoaderIter": "2.13",
     "torch.utils.data.dataloader._BaseDataLoaderIter._next_index": "2.13",
     "torch.utils.data.dataloader._BaseDataLoaderIter._reset": "2.13",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data": "2.13",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data": "2.13",
 }
 
 
@@ -211,6 +215,26 @@ def watch_indices(iterator_class: type, replace: Callable[..., None]) -> None:
 
     replace(iterator_class, "_reset", make_reset)
     replace(iterator_class, "_next_index", make_next_index)
+
+
+def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float) -> None:
+    """Have the batches of loaders that give them as they come taken by this function.
+
+    It is given the iterator, the number of the first batch that is missing, what waits for the next one that comes,
+    and what waits for so many seconds.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_data(iterator: Any) -> Any:
+            # Where no batch is to come, workers are asked whether they are ready for another epoch.
+            if getattr(iterator, "_in_order", True) or not iterator._tasks_outstanding:
+                return original(iterator)
+            get, try_get = partial(original, iterator), partial(iterator._try_get_data, seconds)
+            return next_batch(iterator, iterator._rcvd_idx, get, try_get)
+
+        return get_data
+
+    replace(module._MultiProcessingDataLoaderIter, "_get_data", make)
 
 
 def next_indices(iterator: Any) -> Any:
