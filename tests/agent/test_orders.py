@@ -63,7 +63,8 @@ def test_each_process_reads_its_own_lines(tmp_path: Path) -> None:
     for fields in ({}, {}, {"p": "0/1", "actors": ["x", "y"]}, {"p": "0/2"}):
         orders.take(order_line(**fields))
     (tmp_path / "orders.jsonl").write_bytes(b"".join(orders.lines({"0/2"})))
-    assert RecordedTracks(str(tmp_path)).actors("0", "a") == ["m", "m.1", "m"] * 2
-    assert RecordedTracks(str(tmp_path)).actors("0/1", "a") == ["x", "y", "x"]
-    assert RecordedTracks(str(tmp_path)).actors("0/2", "a") is None
+    assert RecordedTracks(str(tmp_path)).take("0", "a") == ["m", "m.1", "m"] * 2
+    assert RecordedTracks(str(tmp_path)).take("0/1", "a") == ["x", "y", "x"]
+    assert RecordedTracks(str(tmp_path)).take("0/2", "a") is None
+    assert RecordedTracks(str(tmp_path)).unused("0") == 6
     assert not RecordedTracks(str(tmp_path / "none")).are_there

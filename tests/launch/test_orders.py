@@ -113,4 +113,3 @@ def test_tasks_that_never_finish_do_not_hang_a_replay(reprokit: Reprokit) -> Non
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")
     assert len(replayed.stdout.split()) == 8
     assert time.monotonic() - began < 60
-    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]

@@ -4,10 +4,11 @@ import asyncio
 import concurrent.futures
 import multiprocessing.pool
 import os
+import pathlib
 import random
 import time
 
-hangs = int(open("hangs").read()) if os.path.exists("hangs") else -1
+hangs = int(pathlib.Path("hangs").read_text(encoding="utf-8")) if os.path.exists("hangs") else -1
 
 
 def task(number):

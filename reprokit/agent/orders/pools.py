@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from _thread import allocate_lock
+from functools import partial
 
 from ..core.patching import replace
 from .turns import Patience
@@ -31,6 +33,7 @@ class ResultsInOrder:
         self._orders = orders
         self._choices = choices
         self._count = 0  # of results that were given on
+        self._lock = allocate_lock()
         self._early: dict[int, Any] = {}
         self._wanted = -1
         self._since = time.monotonic()
@@ -42,13 +45,14 @@ class ResultsInOrder:
             self._count += 1
             give(number, result)
             return
-        self._early[number] = result
-        while self._early and self._next_wanted() in self._early:
-            self._count += 1
-            give(self._wanted, self._early.pop(self._wanted))
-            self._wanted = -1
-        if self._wanted < 0:  # nothing more is known
-            self.release(give)
+        with self._lock:
+            self._early[number] = result
+            while self._early and self._next_wanted() in self._early:
+                self._count += 1
+                give(self._wanted, self._early.pop(self._wanted))
+                self._wanted = -1
+            if self._wanted < 0:  # nothing more is known
+                self._release(give)
 
     def _next_wanted(self) -> int:
         if self._wanted < 0:
@@ -56,8 +60,7 @@ class ResultsInOrder:
             self._wanted = -1 if text is None else self._count + int(text)
         return self._wanted
 
-    def release(self, give: Function) -> None:
-        """Hold nothing back any more."""
+    def _release(self, give: Function) -> None:
         for number in list(self._early):
             give(number, self._early.pop(number))
 
@@ -70,9 +73,10 @@ class ResultsInOrder:
             except none_yet:
                 patience = (patience or Patience(self._orders, self._since)) if self._early else None
                 if patience is not None and patience.is_over():
-                    self._choices.give_up()
-                    self._wanted = -1
-                    self.release(give)
+                    with self._lock:
+                        self._choices.give_up()
+                        self._wanted = -1
+                        self._release(give)
 
 
 class PoolOrders:
@@ -106,7 +110,7 @@ class PoolOrders:
             if results is None:
                 original(iterator, number, result)
             else:
-                results.come(number, result, lambda number, result: original(iterator, number, result))
+                results.come(number, result, partial(original, iterator))
 
         return _set
 
@@ -115,7 +119,7 @@ class PoolOrders:
             results = iterator.__dict__.get(RESULTS)
             if results is None or timeout is not None:
                 return original(iterator, timeout)
-            give = type(iterator)._set.__wrapped__
+            give = partial(type(iterator)._set.__wrapped__, iterator)
             return results.wait(lambda seconds: original(iterator, seconds), give, none_yet)
 
         return next_result

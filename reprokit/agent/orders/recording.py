@@ -63,14 +63,21 @@ class RecordedTracks:
         except OSError:
             return False
 
-    def actors(self, identity: str, track: str) -> list[str] | None:
-        """Return who had the turns of a track, in their order."""
+    def take(self, identity: str, track: str) -> list[str] | None:
+        """Return who had the turns of a track, in their order; once."""
+        return self._of_process(identity).pop(track, None)
+
+    def unused(self, identity: str) -> int:
+        """Return how many turns the tracks have that were not taken."""
+        return sum(map(len, self._of_process(identity).values()))
+
+    def _of_process(self, identity: str) -> dict[str, list[str]]:
         tracks = self._tracks
         if tracks is None:
             tracks = self._tracks = {}
             for line in self._lines(f"[{to_json(identity)},".encode()):
                 _add(tracks, line)
-        return tracks.get(track)
+        return tracks
 
     def _lines(self, start: bytes) -> list[bytes]:
         try:

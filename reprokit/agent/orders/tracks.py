@@ -154,7 +154,7 @@ class Orders:
     def given(self, name: str) -> Sequence[str]:
         """Return the recorded actors of a track."""
         with self._guard:
-            given: Sequence[str] | None = self.attempt(self._recorded.actors, self._journal.identity, name)
+            given: Sequence[str] | None = self.attempt(self._recorded.take, self._journal.identity, name)
         if given and not self._again:
             self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # a forked child has something to tell at its end
         return given or ()
@@ -194,6 +194,7 @@ class Orders:
             track.write()
         again = list(self._again)
         counts = {name: sum(getattr(each, name) for each in again) for name in COUNTS}
+        counts["unused"] += self._recorded.unused(self._journal.identity) if self.is_replay else 0
         if any(counts.values()):
             self._journal.write("orders", counts)
 
