@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from array import array
 from pathlib import Path
 
 import pytest
 
+from reprokit.agent.orders.private_api import SEEN
 from reprokit.agent.orders.recording import RecordedTracks, packed, unpacked
 from reprokit.launch.orders import MAX_SIZE, OrdersByProcess
+from tests.interpreters import available
 
 
 @pytest.mark.parametrize("actors", [2, 300])
@@ -68,3 +72,18 @@ def test_each_process_reads_its_own_lines(tmp_path: Path) -> None:
     assert RecordedTracks(str(tmp_path)).take("0/2", "a") is None
     assert RecordedTracks(str(tmp_path)).unused("0") == 6
     assert not RecordedTracks(str(tmp_path / "none")).are_there
+
+
+@pytest.mark.parametrize("version", sorted(available()))
+def test_this_python_has_every_private_name_that_is_used(version: str) -> None:
+    code = "import importlib, operator, sys\nfor path in sys.argv[1:]:\n    module, names = path.split(':')\n"
+    code += "    operator.attrgetter(names)(importlib.import_module(module))"
+    paths = [place(path) for path in SEEN if "joblib" not in path or available()[version] == sys.executable]
+    subprocess.run([available()[version], "-c", code, *paths], check=True)
+
+
+def place(path: str) -> str:
+    """A dotted path with a colon between the module and the names in it."""
+    parts = path.split(".")
+    count = next((number for number, part in enumerate(parts) if part[0].isupper()), len(parts) - 1)
+    return ".".join(parts[:count]) + ":" + ".".join(parts[count:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from ..frameworks.base import Adapter
-from .queues import QueueOrders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ class OrdersAdapter(Adapter):
             return
         orders = self._agent.orders
         if name == "queue":
+            from .queues import QueueOrders
+
             QueueOrders(orders).watch(module)
         elif name == "concurrent.futures._base":
             from .futures import FutureOrders

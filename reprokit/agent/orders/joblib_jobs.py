@@ -1,17 +1,12 @@
-"""Orders of joblib's Parallel(return_as="generator_unordered"): in which order batches of tasks were done.
-
-Private names of joblib 1.4 to 1.6: Parallel._register_new_job, _jobs and _aborting.
-"""
+"""Orders of joblib's Parallel(return_as="generator_unordered"): in which order batches of tasks were done."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
-from threading import RLock
 
 from ..core.patching import replace
-from .turns import Patience
+from .turns import HeldBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,64 +15,33 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tracks import Orders
-    from .turns import Choices
 
 NUMBER = "_reprokit_number"  # attribute of a batch of tasks
 _BETWEEN = ("joblib", __name__.partition(".")[0])
 
 
 class JobsInOrder(deque):  # type: ignore[type-arg]
-    """The batches that are done: noted as they come, or held back until it is their turn."""
+    """The batches that are done, in the order in which they are given on."""
 
-    def __init__(self, orders: Orders, choices: Choices, parallel: Any) -> None:
+    def __init__(self, held: HeldBack, parallel: Any) -> None:
         super().__init__()
-        self._orders, self._choices, self._parallel = orders, choices, parallel
-        self._lock = RLock()
-        self._count = 0  # of batches that were given on
-        self._early: dict[int, Any] = {}
-        self._wanted = -1
-        self._since = time.monotonic()
-        self._patience: Patience | None = None
+        self._held, self._parallel = held, parallel
         self.made = 0  # batches
 
     def append(self, job: Any) -> None:
-        """Take a batch that is done: its number is noted by how far it is from the count of those before."""
-        with self._lock:
-            number = getattr(job, NUMBER, self._count)
-            if not self._choices.is_replay:
-                self._choices.note(str(number - self._count))
-                self._count += 1
-                super().append(job)
-                return
-            self._early[number] = job
-            self._give()
-
-    def _give(self) -> None:
-        while self._early:
-            if self._wanted < 0:
-                text = self._choices.next()
-                self._wanted = min(self._early) if text is None else self._count + int(text)
-            if self._parallel._aborting or self._wanted not in self._early:
-                break
-            super().append(self._early.pop(self._wanted))
-            self._count, self._wanted, self._patience = self._count + 1, -1, None
+        """Take a batch that is done; where one has failed, joblib looks for it among those that are there."""
+        self._held.come(getattr(job, NUMBER, 0), job, self._give)
         if self._parallel._aborting:
-            self._give_all()
+            self._held.give_all(self._give)
 
-    def _give_all(self) -> None:
-        while self._early:
-            super().append(self._early.popitem()[1])
+    def _give(self, number: int, job: Any) -> None:
+        super().append(job)
 
     def __len__(self) -> int:
         """Return how many can be had; joblib asks again and again while it waits."""
-        found = super().__len__()
-        if self._early and not found:
-            with self._lock:
-                self._patience = self._patience or Patience(self._orders, self._since)
-                if self._patience.is_over():
-                    self._choices.give_up()
-                    self._give_all()
-        return found
+        if not super().__len__():
+            self._held.look(self._give)
+        return super().__len__()
 
 
 class JobOrders:
@@ -108,4 +72,4 @@ class JobOrders:
         while caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _BETWEEN:
             caller = caller.f_back
         choices = None if caller is None else self._orders.choices("Parallel", caller, numbered=True)
-        return None if choices is None else JobsInOrder(self._orders, choices, parallel)
+        return None if choices is None else JobsInOrder(HeldBack(self._orders, choices), parallel)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from _thread import RLock
 from collections import Counter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from .tracks import Orders
@@ -166,3 +167,54 @@ class Choices:
         """Choose freely from now on: what was chosen does not come."""
         self._orders.has_given_up = True
         self._given.give_up()
+
+
+class HeldBack:
+    """Results with numbers, given on as they come and noted, or held back until it is their turn.
+
+    What is noted of a number is how far it is from the count of results before it.
+    """
+
+    def __init__(self, orders: Orders, choices: Choices) -> None:
+        self._orders = orders
+        self._choices = choices
+        self._lock = RLock()
+        self._count = 0  # of results that were given on
+        self._early: dict[int, Any] = {}
+        self._wanted: int | None = None
+        self._since = time.monotonic()
+        self._patience: Patience | None = None
+
+    def come(self, number: int, result: Any, give: Callable[[int, Any], object]) -> None:
+        """Take a result, and give on those whose turn it is."""
+        with self._lock:
+            if not self._choices.is_replay:
+                self._choices.note(str(number - self._count))
+                self._count += 1
+                give(number, result)
+                return
+            self._early[number] = result
+            while self._early:
+                if self._wanted is None:
+                    text = self._choices.next()
+                    self._wanted = min(self._early) if text is None else self._count + int(text)
+                if self._wanted not in self._early:
+                    break
+                give(self._wanted, self._early.pop(self._wanted))
+                self._count, self._wanted, self._patience = self._count + 1, None, None
+
+    def give_all(self, give: Callable[[int, Any], object]) -> None:
+        """Hold nothing back any more."""
+        with self._lock:
+            self._choices.give_up()
+            self._wanted = None
+            while self._early:
+                give(*self._early.popitem())
+
+    def look(self, give: Callable[[int, Any], object]) -> None:
+        """Where somebody waits for a result: give all if those held back have waited for too long."""
+        with self._lock:
+            if self._early:
+                self._patience = self._patience or Patience(self._orders, self._since)
+                if self._patience.is_over():
+                    self.give_all(give)
