@@ -41,6 +41,7 @@ int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int directory, const char *path, int flags);
 int __openat64_2(int directory, const char *path, int flags);
+ssize_t __write(int fd, const void *buffer, size_t size);
 int _Fork(void);
 int sem_clockwait(sem_t *semaphore, clockid_t id, const struct timespec *until);
 int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t id,
@@ -53,9 +54,9 @@ int tgkill(pid_t pid, pid_t thread, int number);
 int pidfd_open(pid_t pid, unsigned flags);
 
 /* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
- * of files written or put in place (written.c); time (clock.c); process ids (pids.c); threads and processes
- * (children.c); ends of processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what is told otherwise
- * (varied.c). */
+ * of files written or put in place (written.c); what is printed (console.c); time (clock.c); process ids (pids.c);
+ * threads and processes (children.c); ends of processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what
+ * is told otherwise (varied.c). */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -64,7 +65,7 @@ int pidfd_open(pid_t pid, unsigned flags);
     X(__pread64_chk) X(preadv) X(preadv64) X(preadv2) X(preadv64v2) \
     X(open) X(open64) X(__open) X(__open64) X(__open_2) X(__open64_2) X(openat) X(openat64) \
     X(__openat_2) X(__openat64_2) X(creat) X(creat64) X(fopen) X(fopen64) X(fdopen) X(freopen) \
-    X(freopen64) X(fstat) X(fstat64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
+    X(freopen64) X(write) X(__write) X(writev) X(fstat) X(fstat64) X(dup) X(dup2) X(dup3) X(fcntl) X(fcntl64) \
     \
     X(rename) X(renameat) X(renameat2) X(link) X(linkat) X(symlink) X(symlinkat) X(truncate) X(truncate64) \
     \

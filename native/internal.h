@@ -82,7 +82,7 @@ struct rk_shared_file {
     int flags;
 };
 
-#define RK_SHARED_FILES 22
+#define RK_SHARED_FILES 24
 #define RK_SHIM_PLAN    0                                     /* the first of them */
 #define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
 #define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */
@@ -218,19 +218,23 @@ struct rk_process {
     uint32_t window;             /* which of them that is */
     const uint8_t *profile;      /* replay: the recorded file of this process */
     uint64_t profile_size;
-    uint32_t profile_in_slot; /* as in_slot */
-    struct rk_moved *moved;   /* replay: how its events are found out of order; made at the first mismatch */
-    uint32_t stolen;          /* replay: some event was given as moved */
-    uint32_t streams;         /* replay: used of slots */
-    uint32_t no_index;        /* replay: moved cannot be made, or would be empty */
-    uint32_t torn;            /* replay: who had the lock died, perhaps in the midst of moved */
-    uint32_t looked;          /* replay: the first chunks of all streams are in slots */
-    uint64_t last_opened;     /* replay: first chunk of the stream opened last */
-    struct rk_slot *slots;    /* replay: where each stream has come to */
-    struct rk_notes *notes;   /* lines of read.paths; NULL before there are many */
-    uint32_t making_notes;    /* another file of them is being made, or cannot be */
-    uint32_t lines;           /* of read.paths, as long as they are few */
-    uint32_t begun[512];      /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
+    uint32_t profile_in_slot;   /* as in_slot */
+    struct rk_moved *moved;     /* replay: how its events are found out of order; made at the first mismatch */
+    uint32_t stolen;            /* replay: some event was given as moved */
+    uint32_t streams;           /* replay: used of slots */
+    uint32_t no_index;          /* replay: moved cannot be made, or would be empty */
+    uint32_t torn;              /* replay: who had the lock died, perhaps in the midst of moved */
+    uint32_t looked;            /* replay: the first chunks of all streams are in slots */
+    uint64_t last_opened;       /* replay: first chunk of the stream opened last */
+    struct rk_slot *slots;      /* replay: where each stream has come to */
+    struct rk_notes *notes;     /* lines of read.paths; NULL before there are many */
+    uint32_t making_notes;      /* another file of them is being made, or cannot be */
+    uint32_t lines;             /* of read.paths, as long as they are few */
+    struct rk_console *console; /* what this process printed; NULL before it printed anything */
+    uint64_t console_reserved;  /* bytes of its file that have blocks on the disk */
+    uint32_t console_lock;      /* of the two before it */
+    uint32_t console_full;      /* nothing more can be kept */
+    uint32_t begun[512];        /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
 };
 
 extern struct rk_process *rk_process;
@@ -330,6 +334,11 @@ ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_r
 
 #define RK_NOTES (64u << 10)                 /* bytes of a file of lines; known to names.py */
 bool rk_note(const char *line, size_t size); /* a line of read.paths; false where it is to be appended there */
+
+/* ---- console.c ------------------------------------------------------------------------------------- */
+
+void rk_console_before_fork(void);
+void rk_console_end(void); /* of this process */
 
 /* ---- devices.c, written.c ------------------------------------------------------------------------ */
 

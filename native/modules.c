@@ -162,6 +162,7 @@ static void list_modules(void) {
 void rk_modules_before_fork(void) {
     const struct rk_thread *thread = rk_thread_check();
     int error = errno;
+    rk_console_before_fork();
     if (rk_is_forked && (thread->threads || strcmp(thread->identity, "m") != 0)) return;
     list_modules();
     errno = error;
@@ -175,6 +176,7 @@ static void at_end(void) {
     if (__atomic_exchange_n(&done, 1, __ATOMIC_RELAXED)) return;
     struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
     if (file) file->ended = 1;
+    rk_console_end();
     list_modules();
 }
 

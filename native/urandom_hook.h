@@ -120,7 +120,10 @@ struct rk_plan {
     int64_t later;          /* nanoseconds that are added to the time of day */
     uint32_t processors;    /* how many the program is told of; 0: as many as there are */
     char host[64];          /* what it is told to be the host's name; empty: the real one */
-    uint8_t reserved[100];
+    uint32_t prints;        /* what of the command's is kept of what is printed: bit 0 stdout, bit 1 stderr */
+    uint64_t printed[2][2]; /* device and inode of these */
+    uint32_t launcher;      /* the process that has them too */
+    uint8_t reserved[60];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
@@ -216,6 +219,36 @@ enum rk_tag {
     RK_TAG_MISMATCH = 5
 };
 #define RK_FLAG_WITHHELD 1 /* the bytes were real and are not here */
+
+/* REPROKIT_RUN/console/IDENTITYHASH-INCARNATION.console: what a process printed. RK_CONSOLE_HEAD bytes of head, then
+ * three areas: one of RK_CONSOLE_FIRST bytes, and two of RK_CONSOLE_LAST, which are written in turn. In an area records
+ * follow each other: rk_console_record, the thread's identity, the bytes. */
+#define RK_CONSOLE_FORMAT 1
+#define RK_CONSOLE_HEAD   4096
+#define RK_CONSOLE_FIRST  8384512
+#define RK_CONSOLE_LAST   4194304
+struct rk_console_area {
+    uint64_t number; /* areas that were begun before this one */
+    uint64_t used;   /* bytes of its records */
+};
+struct rk_console {
+    char magic[8];        /* "RKCONSOL" */
+    uint32_t format;      /* RK_CONSOLE_FORMAT */
+    uint32_t unseen;      /* bits as of rk_plan.prints: C's stdio printed there, which is not kept */
+    uint64_t current;     /* number of the area that is written */
+    uint32_t pid;         /* to tell process ids that are printed */
+    uint32_t incarnation; /* as of an entropy file */
+    char identity[256];   /* process identity, NUL-padded */
+    struct rk_console_area areas[3];
+    uint64_t dropped; /* bytes of records that were written over */
+    uint64_t lost;    /* bytes that could not be kept: a full disk, a limit */
+};
+struct rk_console_record {
+    uint32_t size;  /* of the bytes */
+    uint8_t stream; /* 0: stdout, 1: stderr */
+    uint8_t thread; /* bytes of its identity */
+    uint16_t zero;
+};
 
 /* The ABI number this library was built with. */
 uint32_t reprokit_abi(void);

@@ -143,6 +143,10 @@ class NotProfiled(RunError, slug="not-profiled"):
     """The run holds no findings, as it was not made by reprokit profile."""
 
 
+class NothingKept(RunError, slug="nothing-kept"):
+    """Nothing was kept of what the run printed."""
+
+
 class BadSnapshot(ReprokitError, slug="bad-snapshot"):
     """A snapshot is damaged, altered, of another model or none at all."""
 

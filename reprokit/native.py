@@ -12,6 +12,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64s100s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QI60s")
 _RANKS = (  # as in native/identity.c
     "RANK",
     "JAX_PROCESS_ID",
@@ -201,6 +202,17 @@ def _own_ranks() -> bytes:
     return "".join(known).encode()[:255]
 
 
+def _printed(plan: Plan) -> tuple[int, ...]:
+    """Return which of stdout and stderr are open and to be kept, as bits, and the device and inode of each."""
+    bits, files = 0, [0, 0, 0, 0]
+    for stream in (0, 1) if plan.console else ():
+        with suppress(OSError):
+            status = os.fstat(stream + 1)
+            bits |= 1 << stream
+            files[2 * stream : 2 * stream + 2] = status.st_dev, status.st_ino
+    return bits, *files
+
+
 def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
@@ -225,6 +237,8 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         0 if varied is None else varied.later * 10**9,
         0 if varied is None else varied.processors,
         b"" if varied is None else varied.host.encode("ascii")[:63],
+        *_printed(plan),
+        os.getpid(),
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

@@ -111,6 +111,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
     orders: bool = True  # record who came first, of threads and processes
     trail: Switch = ON  # digest what each step was made of
+    console: bool = True  # keep what the command prints
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of

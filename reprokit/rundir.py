@@ -57,6 +57,7 @@ ENTROPY = "entropy"
 KEPT = "outputs"  # copies of small outputs, named by numbers
 EVALUATION = "evaluation"
 TRAIL = "trail"
+CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
 STOPPED = "stopped"
 SIGNALS = "signals"
@@ -83,7 +84,9 @@ FILES = frozenset(
         RESERVE,
     }
 )
-DIRECTORIES = frozenset({PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SNAPSHOTS, pending_lines.DIRECTORY})
+DIRECTORIES = frozenset(
+    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, CONSOLE, SNAPSHOTS, pending_lines.DIRECTORY}
+)
 
 STATES = 7  # the format from which on run.json holds states and no words for them
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
@@ -179,15 +182,15 @@ class RunDirectory:
         """Return a descriptor of a regular file inside the run, never through a symbolic link."""
         return open_file(self.path / name)
 
-    def read(self, name: str, limit: int) -> bytes:
-        """Return the whole of a small file."""
+    def read(self, name: str, limit: int, most: int | None = None) -> bytes:
+        """Return the whole of a small file, or its first bytes."""
         with os.fdopen(self.open(name), "rb") as file:
             too_large = RunDamaged(f"{self.path / name} is larger than {limit} bytes; the run cannot be used")
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise too_large
             try:
-                data = file.read(size + 1)
+                data = file.read(size + 1 if most is None else most)
             except OSError as error:
                 raise RunError(f"{self.path / name}: {reason(error)}") from None
         if len(data) > size:  # it grows while it is read
@@ -328,6 +331,13 @@ def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | Non
 def seal_evaluation(run: Path) -> SealedFile | None:
     """Size and digest of the files of predictions and true values."""
     return seal_files(run / EVALUATION, bounded_names(run / EVALUATION, ".npy"), "reprokit-evaluation-1")
+
+
+def seal_console(run: Path) -> SealedFile:
+    """Size and digest of the files of what was printed, which may be none."""
+    what, names = "reprokit-console-1", bounded_names(run / CONSOLE, ".console")
+    nothing = SealedFile(size=0, digest=f"sha256:{hashlib.sha256(what.encode()).hexdigest()}")
+    return seal_files(run / CONSOLE, names, what) or nothing
 
 
 def seal_file(path: Path) -> SealedFile | None:

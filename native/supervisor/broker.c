@@ -88,18 +88,23 @@ static int open_there(char path[PATH], int flags) {
 
 static bool is_entropy(const char *form) { return strstr(form, ".entropy"); }
 
+/* Of one process; a console file is, once it is there. */
+static bool is_private(const struct rk_shared_file *file) {
+    return is_entropy(file->form) || (strstr(file->form, ".console") && !(file->flags & O_CREAT));
+}
+
 static int find_in_pool(const struct rk_names *names, uint64_t *offset) {
     char path[PATH];
     rk_append(path, PATH, rk_append(path, PATH, 0, rk_run), "/entropy");
     return rk_pool_find(path, names->hash, names->number, offset);
 }
 
-/* Whether the entropy file of this name is one of the process that asks, or follows its slot. */
+/* Whether the file of this name is one of the process that asks, or follows its slot. */
 static bool is_own(const char *form, const struct rk_names *names, const struct asker *asker) {
     struct rk_file head;
     char path[PATH];
     uint64_t offset = 0;
-    make_path(path, rk_run, "entropy/%-#.entropy", names, asker);
+    make_path(path, rk_run, strstr(form, RK_REST) ? "entropy/%-#.entropy" : form, names, asker);
     int fd = strstr(form, RK_REST) ? find_in_pool(names, &offset) : rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
     if (fd < 0) return false;
     long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), (long)offset, 0, 0);
@@ -110,7 +115,7 @@ static bool is_own(const char *form, const struct rk_names *names, const struct 
 static int open_file(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
     char path[PATH], memory[64];
     if (names->file == RK_SHIM_PLAN) return open_plan(asker);
-    if (is_entropy(file->form) && !is_own(file->form, names, asker)) return -EACCES;
+    if (is_private(file) && !is_own(file->form, names, asker)) return -EACCES;
     if (file->place == RK_IN_PROC) /* its own memory, in which the shim replaces the vDSO */
         return rk_open(rk_proc_path(memory, asker->thread, "mem"), file->flags, 0);
     make_path(path, file->place == RK_IN_RUN ? rk_run : rk_plan.profile, file->form, names, asker);

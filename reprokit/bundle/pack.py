@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import names, private_keys, rundir
+from reprokit import console, names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import manifest
 from reprokit.bundle.manifest import BundleContents, Packed
@@ -98,6 +98,7 @@ def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCon
         _rewrite(directory / rundir.OUTPUTS, normaliser.value(msgspec.to_builtins(outputs)))
     for name in manifest.DIRECTORIES:
         _copies(run, name, directory)
+    _console(run, directory, normaliser)
     _remove_private_keys(directory / rundir.KEPT)
     _entropy(run, directory, wanted)
     if wanted.snapshots:
@@ -152,6 +153,7 @@ def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: 
     facts.metrics = rundir.seal_file(directory / rundir.METRICS)
     facts.environment = rundir.seal_file(directory / rundir.ENVIRONMENT)
     facts.outputs = rundir.seal_file(directory / rundir.OUTPUTS)
+    facts.console = rundir.seal_console(directory) if console.is_kept(run) else None
     facts.bundled = bundled
     rundir.write_json(directory / rundir.RUN, facts)
 
@@ -205,6 +207,23 @@ def _copy(run: RunDirectory, member: str, directory: Path) -> None:
     with os.fdopen(run.open(member), "rb") as source, open(directory / member, "wb") as target:
         for block in iter(lambda: source.read(1 << 20), b""):
             target.write(block)
+
+
+def _console(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
+    """What was printed, text by text."""
+    for head in console.heads(run).values():
+        found = console.read(run, head)
+        first, last = (
+            [piece._replace(data=_normalised(piece.data, normaliser)) for piece in console.joined(pieces)]
+            for pieces in (found.first, found.last)
+        )
+        text = msgspec.structs.replace(found, first=first, last=last)
+        (directory / rundir.CONSOLE).mkdir(exist_ok=True)
+        (directory / rundir.CONSOLE / head.file).write_bytes(console.encode(head, text))
+
+
+def _normalised(data: bytes, normaliser: Secrets) -> bytes:
+    return normaliser.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:

@@ -48,6 +48,7 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @flag("--clean", "Start each run in a fresh copy of the checkout, as it is now.")
 @flag("--allow-state", "Allow a run to read files that another or an earlier run left.")
+@options.NO_CONSOLE
 @click.option(
     "--data",
     metavar="PATH",
@@ -159,6 +160,7 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     if "accepted" in require:
         require["findings"] = "accepted"
     data = map(os.path.abspath, given.pop("data", ()))
+    given["console"] = training.console and asked["console"]
     return replace(training, **given, data=(*training.data, *data), require=replace(training.require, **require))
 
 

@@ -161,6 +161,7 @@ NO_SUPERVISOR = flag(
     "supervisor",
     negated=True,
 )
+NO_CONSOLE = flag("--no-console", "Do not keep and compare what the command prints.", "console", negated=True)
 KEEP = click.option(
     "--keep-outputs",
     type=Size(),

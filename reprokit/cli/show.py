@@ -7,17 +7,20 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options
+from reprokit.cli.options import flag
 from reprokit.cli.output import present
 from reprokit.errors import NotProfiled, UsageError
 
 
 @click.command()
 @click.argument("run", type=options.RUN)
-@options.flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
-@options.flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
+@flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
+@flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
+@flag("--stdout", "Print what the run's processes printed instead.", "stdout")
+@flag("--stderr", "Likewise, what they printed to stderr.", "stderr")
 @options.json_option("Print everything as one JSON document.")
 @options.REVEAL
-def command(run: Path, who_asked: bool, what_varies: bool, as_json: bool) -> None:
+def command(run: Path, who_asked: bool, what_varies: bool, stdout: bool, stderr: bool, as_json: bool) -> None:
     """Show what RUN is and what is in it.
 
     RUN is a run directory, or 'last'. The first line says how the run ended, or that it is in progress
@@ -28,10 +31,19 @@ def command(run: Path, who_asked: bool, what_varies: bool, as_json: bool) -> Non
     and processes, how often and for how many bytes; of a replay, what was not answered exactly.
 
     With --findings: what in a run of 'reprokit profile' keeps runs from being the same.
+
+    With --stdout or --stderr: what the processes printed there, each by itself; what a terminal would act upon is
+    spelled out.
     """
-    if who_asked and what_varies:
-        raise UsageError("--entropy and --findings show different things: choose one")
-    if what_varies:
+    if who_asked + what_varies + stdout + stderr > 1:
+        raise UsageError("--entropy, --findings, --stdout and --stderr show different things: choose one")
+    if stdout or stderr:
+        from reprokit.verify.show import printed
+
+        present(
+            printed.printed_text(run, int(stderr)), as_json=as_json, document=printed.document, text=printed.print_text
+        )
+    elif what_varies:
         _show_findings(run, as_json)
     elif who_asked:
         from reprokit.verify.show.entropy_requests import document, print_report, report

@@ -71,7 +71,7 @@ RANKS: Mapping[RankState, Outcome] = {
 }
 COMPARED = (
     *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
-    *("random states", "outputs", "exit status"),
+    *("random states", "outputs", "console", "exit status"),
 )
 
 Witness = Callable[[Judged], Judged]
@@ -173,6 +173,7 @@ class Check:
             working_directory=self._place,
             fresh=self._copy,
             output=self._new(name),
+            console=self._training.console,
             data=tuple(str(self._work.base / path) for path in self._training.data),
             recipe=self._recipe,
         )

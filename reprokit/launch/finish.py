@@ -144,6 +144,7 @@ class Finish:
             run.profile = facts
         if facts.sealed:  # otherwise a process that is still there may write more lines
             self._seal_metrics()
+            run.console = rundir.seal_console(self._path) if self._plan.console else None
 
     def _seal_metrics(self) -> None:
         pending_lines.gather(self._path, self._path / rundir.METRICS)

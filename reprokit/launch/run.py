@@ -263,6 +263,8 @@ class Shimmed:
         plan = self._plan
         native.write_shim_plan(new.path / rundir.SHIM_PLAN, plan, place.shim, place.bootstrap)
         (new.path / rundir.ENTROPY).mkdir(mode=0o700)
+        if plan.console:
+            (new.path / rundir.CONSOLE).mkdir(mode=0o700)
         # What few runs need is imported by them: each millisecond before the start delays every training.
         if plan.prove:
             from reprokit.launch import prove

@@ -236,6 +236,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
     evaluation: SealedFile | None = None  # the files of evaluation/, likewise
+    console: SealedFile | None = None  # the files of console/, likewise; none where what is printed was not kept
     environment: SealedFile | None = None  # environment.json, likewise
     outputs: SealedFile | None = None  # outputs.json, likewise
     signals: list[SignalSent] = msgspec.field(default_factory=list)

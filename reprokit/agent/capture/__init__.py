@@ -118,9 +118,11 @@ class CaptureSession:
 
     def say(self, text: str) -> None:
         """One line on stderr; a stderr that is closed or full is no reason to fail."""
+        line = f"reprokit: {_one_line(text)}\n"
         try:
-            sys.stderr.write(f"reprokit: {_one_line(text)}\n")
-            sys.stderr.flush()
+            if not _said_aside(line):
+                sys.stderr.write(line)
+                sys.stderr.flush()
         except Exception:
             pass
 
@@ -222,6 +224,20 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
 
 def _one_line(text: str) -> str:
     return "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])[:4000]
+
+
+def _said_aside(line: str) -> bool:
+    """Write a line by a descriptor of its own, as it is nothing that the script prints; False where stderr has none."""
+    try:
+        sys.stderr.flush()
+        own = os.dup(sys.stderr.fileno())
+    except Exception:
+        return False
+    try:
+        os.write(own, line.encode(errors="backslashreplace"))
+    finally:
+        os.close(own)
+    return True
 
 
 def _number(name: str) -> int | None:

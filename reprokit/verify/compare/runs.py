@@ -18,6 +18,7 @@ from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import (
     command,
+    console,
     entropy,
     environment,
     evaluation,
@@ -42,7 +43,7 @@ STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of s
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
 # Facts of the environment that become known while a training goes on, or when its processes end.
 _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
-_WRITTEN_LATE = ("random states", "outputs", "snapshots")  # categories of what is written until the end
+_WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 
 
@@ -94,8 +95,10 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     in_files = tracker_metrics.compare(runs)
     has_results = runs.has(OUTCOMES) or any(map(outputs.comparable, runs.outputs))
     has_results = has_results or any(map(tracker_metrics.compared, in_files))
-    if not (has_results or any(map(snapshots.comparable, (left, right)))):
-        raise NothingComparable(_nothing(left, right))
+    has_results = has_results or any(map(snapshots.comparable, (left, right)))
+    printed = console.compare(runs)
+    if not (has_results or console.comparable(printed)):
+        raise NothingComparable(_nothing(runs, printed))
     trail = trails.Pair(runs)
     children = (
         command.compare(runs),
@@ -110,6 +113,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         random_states.compare(runs, trail.idle),
         outputs.compare(runs),
         *snapshots.compare(runs),
+        printed,
         status.compare(runs),
         status.times(runs),
     )
@@ -117,6 +121,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     notes = (
         *_notes(runs, tree),
         *outputs.beside(runs),
+        *console.notes(runs, printed),
         *processes.stopped(runs),
         *trail.notes(),
         *_untrained(runs, trail),
@@ -130,13 +135,15 @@ def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, Difference
     return (values, steps) if trails.is_after(steps, runs) else (steps, values)
 
 
-def _nothing(left: RunDirectory, right: RunDirectory) -> str:
+def _nothing(runs: RunPair, printed: Difference) -> str:
     """Why there is nothing to compare, in one line."""
-    agents = (run.run.agent for run in (left, right))
+    agents = (run.agent for run in runs.files)
     reasons = {agent.words for agent in agents if agent is not None and not agent.is_loaded}
     why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
     what = "neither run recorded metrics, weights or outputs"
-    return f"{what}{why}; an equal exit status proves nothing, let the script call reprokit.log or write a file"
+    about = next(console.notes(runs, printed), "neither printed anything")
+    advice = "let the script print its results, call reprokit.log or write a file"
+    return f"{what}{why}, and {about}; an equal exit status proves nothing, {advice}"
 
 
 def _untrained(runs: RunPair, trail: trails.Pair) -> Iterator[str]:
@@ -194,7 +201,15 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     in_files = any(map(tracker_metrics.compared, tree.children))
     if not (in_files or runs.has(OUTCOMES)):
-        yield "no metrics and no weights were recorded: the verdict rests on the outputs alone"
+        bases = [("outputs", "the outputs"), ("snapshots", "captured states"), ("console", "what was printed")]
+        base = [words for name, words in bases if any(_is_of(child, name) for child in tree.children)]
+        yield f"no metrics and no weights were recorded: the verdict rests on {' and '.join(base)} alone"
+
+
+def _is_of(category: Difference, name: str) -> bool:
+    """Return whether it is the category of this name, and something in it was compared."""
+    verdicts = {leaf.verdict for leaf in category.leaves()}
+    return category.name == name and not verdicts <= {Verdict.NOT_RECORDED, Verdict.INFORMATION}
 
 
 def told_apart(runs: RunPair, tree: Difference) -> Difference:

@@ -1,4 +1,4 @@
-"""Whether what a verdict rests on is what it was at the end of the run: predictions, kept outputs, snapshots."""
+"""Whether what a verdict rests on is as it was at the run's end: predictions, printed text, outputs, snapshots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reprokit.capture import files
 from reprokit.errors import RunDamaged, RunNotReadable
 from reprokit.model.outputs import OutputFile
 from reprokit.model.run import SealedFile, SnapshotFacts
-from reprokit.rundir import EVALUATION, KEPT, SNAPSHOTS, RunDirectory
+from reprokit.rundir import CONSOLE, EVALUATION, KEPT, SNAPSHOTS, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ def check(run: RunDirectory) -> None:
 def problems(run: RunDirectory) -> Iterator[Problem]:
     """Everything that is not as it was."""
     yield from evaluation(run)
+    yield from console(run)
     yield from kept_outputs(run)
     yield from snapshots(run)
 
@@ -41,6 +42,12 @@ def evaluation(run: RunDirectory) -> Iterator[Problem]:
     """Compare the files of predictions and true values with their seal, what no line tells of included."""
     if run.run.evaluation is not None and rundir.seal_evaluation(run.path) != run.run.evaluation:
         yield Problem(EVALUATION, "was altered since the run ended")
+
+
+def console(run: RunDirectory) -> Iterator[Problem]:
+    """Compare the files of what was printed with their seal."""
+    if run.run.console is not None and rundir.seal_console(run.path) != run.run.console:
+        yield Problem(CONSOLE, "was altered since the run ended")
 
 
 def kept_outputs(run: RunDirectory) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit import entropy, findings, native, pending_lines, rundir, trails
+from reprokit import console, entropy, findings, native, pending_lines, rundir, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
@@ -47,6 +47,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     ],
     rundir.ENTROPY: [(r"[A-Za-z0-9-]+\.entropy", True), (r"[A-Za-z0-9-]+\.(?:lost|new)|fresh|process-ids", False)],
     rundir.EVALUATION: [(r"[0-9a-f]{16}-[0-9]+\.npy", True)],
+    rundir.CONSOLE: [(r"[0-9a-f]{16}-[0-9]+\.console", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
@@ -126,6 +127,7 @@ def _lists(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[
     yield rundir.OUTPUTS, lambda: take(integrity.kept_outputs)
     yield rundir.SNAPSHOTS, lambda: take(integrity.snapshots)
     yield rundir.EVALUATION, lambda: take(integrity.evaluation)
+    yield rundir.CONSOLE, lambda: take(integrity.console)
 
 
 def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -142,6 +144,8 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)
+    if console.is_kept(run):
+        yield rundir.CONSOLE, lambda: [console.read(run, head) for head in console.heads(run).values()]
 
 
 def _check_shim_plan(run: RunDirectory) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reprokit import findings
 from reprokit.capture import files
+from reprokit.console import STREAMS
 from reprokit.model.run import Proof, RunFile
 from reprokit.screen import Cells, labelled, print_rows
 from reprokit.untrusted_json import object_in
@@ -159,6 +160,7 @@ def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "trail", trail.words
     if summary.findings is not None:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
+    yield from _limited("printed", _printed(summary))
     files = summary.outputs.files
     yield from _limited("outputs", (f"{one.path}: {one.size} bytes {one.digest or one.note}".strip() for one in files))
     yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
@@ -170,6 +172,13 @@ def _in_files(summary: RunSummary) -> Iterator[str]:
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
         yield f"{name} ({found.trackers[name.place]}): {tracker_metrics.summary(points)}"
     yield from (f"{place}: {problem}" for place, problem in sorted({**found.problems, **found.unread}.items()))
+
+
+def _printed(summary: RunSummary) -> Iterator[str]:
+    """Yield how much was printed; --stdout and --stderr show it."""
+    for process, counts in summary.printed:
+        texts = (f"{series_leaves.counted(n, 'line')} of {name}" for n, name in zip(counts, STREAMS, strict=True) if n)
+        yield f"{', '.join(texts) or 'nothing that was kept'} by process {process}"
 
 
 def _tracker(line: Tracker) -> str:

@@ -20,13 +20,14 @@ from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FAILED, FINISHED, NO_END, RunFile
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.trails import Series, Trail
-from reprokit.verify.compare import script_variables, tracker_metrics
+from reprokit.verify.compare import console, script_variables, tracker_metrics
 from reprokit.verify.compare.match import Raw
 from reprokit.verify.compare.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalisations
 from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
+from reprokit.verify.show import printed
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
@@ -57,6 +58,8 @@ class RunSummary:
     trails: list[Holding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # with reading the trails and findings
     findings: FindingsFile | None = None
+    printed: list[tuple[str, list[int]]] = field(default_factory=list)  # lines of each stream, by process
+    unseen: str = ""  # what printed without being kept
 
     @cached_property
     def logged(self) -> tracker_metrics.TrackerMetrics:
@@ -111,7 +114,15 @@ def summarise(path: Path) -> RunSummary:
     trails, problems = holdings(directory, in_progress=in_progress)
     found = _findings(directory, problems)
     entropy_facts = _entropy(path / ENTROPY)
-    return RunSummary(directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found)
+    texts: list[tuple[str, list[int]]] = []
+    unseen = ""
+    try:
+        texts, unseen = list(printed.counts(directory)), console.unseen(directory)
+    except RunError as error:
+        problems.append(str(error))
+    return RunSummary(
+        directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found, texts, unseen
+    )
 
 
 def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
@@ -153,6 +164,7 @@ def not_covered(summary: RunSummary) -> Iterator[str]:
         yield f"the bytes of {run.profile.withheld} requests by cryptographic libraries, which are never written down"
     if run.profile is not None and not run.profile.sealed:
         yield "what a process that outlived the command asked for after the end"
+    yield from filter(None, [summary.unseen])
     lost = sum(process.lost for process in summary.scan.processes.values())
     if lost and not summary.in_progress:
         yield f"{lost} lines of metrics that could not be written"
@@ -202,7 +214,7 @@ def _damage(summary: RunSummary) -> Iterator[str]:
             entropy.check(run.path / ENTROPY, run.run.profile)
     except RunError as error:
         yield str(error)
-    for part in (integrity.evaluation, integrity.kept_outputs, integrity.snapshots):
+    for part in (integrity.evaluation, integrity.console, integrity.kept_outputs, integrity.snapshots):
         try:
             yield from (f"{run.path / problem.name} {problem.what}" for problem in part(run))
         except RunError as error:
@@ -232,6 +244,7 @@ def document(summary: RunSummary) -> dict[str, Any]:
         ],
         "trails": [holding.document() for holding in summary.trails],
         "findings": findings.counts(summary.findings),
+        "printed": [{"process": name, "stdout": counts[0], "stderr": counts[1]} for name, counts in summary.printed],
         "outputs": msgspec.to_builtins(summary.outputs.files),
         "links": msgspec.to_builtins(summary.outputs.links),
         "warnings": warnings(summary),

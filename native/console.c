@@ -1,0 +1,233 @@
+/* console.c - keeps what the run prints: a copy of each write to the standard output and error that the command was
+ * started with, in a mapped file of each process, where it outlives a SIGKILL. The write itself is the program's own.
+ *
+ * A descriptor is looked at at each write, as it may mean another file by then. What stays is the first part and the
+ * last: two areas behind the first one are written in turn. Nothing waits here, but for who makes the file larger, as
+ * signal handlers print too. stdio prints inside libc, past every hook: that it did is noted at the end.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#include "hooks.h"
+
+#define SMALL   8192 /* bytes of a new file: most processes print little */
+#define LARGEST (RK_CONSOLE_HEAD + RK_CONSOLE_FIRST + 2 * RK_CONSOLE_LAST)
+#define PIECE   (1u << 20) /* bytes of a record */
+#define TRIES   10000      /* for a name, where an identity comes again */
+#define PUTTING 0x800      /* _IO_CURRENTLY_PUTTING of glibc: stdio was asked to print */
+#define KCMP    0          /* KCMP_FILE of linux/kcmp.h */
+#define NO_FILE -1
+
+_Static_assert(sizeof(struct rk_console) == 352, "the layout of a console file's head");
+_Static_assert(offsetof(struct rk_console, pid) == offsetof(struct rk_file, pid), "the broker looks at either");
+
+/* ---- which descriptors ------------------------------------------------------------------------------------ */
+
+/* Everybody may open /dev/null: only what was inherited is the command's. */
+static bool is_inherited(int fd, int own, const struct stat *status) {
+    if (!S_ISCHR(status->st_mode) || status->st_rdev != makedev(1, 3)) return true;
+    long order = rk_call(SYS_kcmp, rk_plan.launcher, rk_getpid(), KCMP, own, fd, 0);
+    return order <= 0; /* the same, or nobody can tell */
+}
+
+/* Which of the two a descriptor means, 0 or 1, or NO_FILE. Where both are one file, its number says it. */
+static int stream_of(int fd) {
+    struct stat status;
+    if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0) return NO_FILE;
+    for (int i = 0; i < 2; i++) {
+        int stream = i ? 2 - fd : fd - 1;
+        bool is_same = status.st_dev == rk_plan.printed[stream][0] && status.st_ino == rk_plan.printed[stream][1];
+        if (rk_plan.prints >> stream & 1 && is_same && is_inherited(fd, stream + 1, &status)) return stream;
+    }
+    return NO_FILE;
+}
+
+/* ---- the file ----------------------------------------------------------------------------------------------- */
+
+static int open_own(uint32_t number, int flags) {
+    char path[RK_RUN_PATH + 64], directory[RK_RUN_PATH + 16];
+    size_t n = rk_append(directory, sizeof(directory), 0, rk_run);
+    rk_append(directory, sizeof(directory), n, "/console");
+    rk_entropy_path(path, sizeof(path), directory, rk_identity_hash(), number, ".console");
+    return rk_open(path, O_RDWR | O_NOFOLLOW | flags, 0600);
+}
+
+static struct rk_console *map(int fd) {
+    if (rk_reserve(fd, 0, SMALL) != 0) return NULL;
+    struct rk_console *console = rk_map(LARGEST, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (!console) return NULL;
+    rk_keep(console, LARGEST);
+    return console;
+}
+
+static struct rk_console *make(void) {
+    uint32_t number = 0;
+    int fd = open_own(number, O_CREAT | O_EXCL);
+    while (fd == -EEXIST && ++number < TRIES) fd = open_own(number, O_CREAT | O_EXCL);
+    if (fd < 0) return NULL;
+    struct rk_console *console = map(fd);
+    rk_close(fd);
+    if (!console) return NULL;
+    console->pid = (uint32_t)rk_getpid();
+    console->incarnation = number;
+    rk_append(console->identity, sizeof(console->identity), 0, rk_identity);
+    console->format = RK_CONSOLE_FORMAT;
+    memcpy(console->magic, "RKCONSOL", sizeof(console->magic));
+    rk_process->console_reserved = SMALL;
+    return console;
+}
+
+/* Under the lock. */
+static bool extend(uint64_t end) {
+    uint64_t reserved = rk_process->console_reserved, size = 2 * reserved;
+    if (end <= reserved) return true;
+    if (size < end) size = (end + 4095) & ~UINT64_C(4095);
+    if (size > LARGEST) size = LARGEST;
+    int fd = open_own(rk_process->console->incarnation, 0);
+    if (fd < 0) return false;
+    int error = rk_reserve(fd, reserved, size - reserved);
+    rk_close(fd);
+    if (!error) __atomic_store_n(&rk_process->console_reserved, size, __ATOMIC_RELEASE);
+    return !error;
+}
+
+static struct rk_console_area *area_of(struct rk_console *console, uint64_t number) {
+    return &console->areas[number ? 1 + (number - 1) % 2 : 0];
+}
+
+static uint64_t start_of(uint64_t number) {
+    return RK_CONSOLE_HEAD + (number ? RK_CONSOLE_FIRST + (number - 1) % 2 * RK_CONSOLE_LAST : 0);
+}
+
+/* Goes on to the next area, over what stood there. Under the lock. */
+static void turn(struct rk_console *console, uint64_t number) {
+    if (console->current != number) return;
+    struct rk_console_area *next = area_of(console, number + 1);
+    console->dropped += next->used;
+    next->number = number + 1;
+    __atomic_store_n(&next->used, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&console->current, number + 1, __ATOMIC_RELEASE);
+}
+
+/* With signals blocked: makes the file, goes on to the next area, or gives the file more room. */
+static bool prepare(uint64_t number, uint64_t size) {
+    rk_signals before = rk_block_signals();
+    rk_lock(&rk_process->console_lock);
+    struct rk_console *console = rk_process->console;
+    if (!console && !rk_process->console_full) {
+        console = make();
+        __atomic_store_n(&rk_process->console, console, __ATOMIC_RELEASE);
+    }
+    bool is_full = rk_process->console_full || !console;
+    if (!is_full && size) {
+        uint64_t used = area_of(console, number)->used, room = number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST;
+        if (used + size > room)
+            turn(console, number);
+        else
+            is_full = !extend(start_of(number) + used + size);
+    }
+    rk_process->console_full = is_full;
+    rk_unlock(&rk_process->console_lock);
+    rk_restore_signals(before);
+    return !is_full;
+}
+
+static uint8_t *claim(struct rk_console *console, uint64_t size) {
+    for (;;) {
+        uint64_t number = __atomic_load_n(&console->current, __ATOMIC_ACQUIRE);
+        struct rk_console_area *area = area_of(console, number);
+        uint64_t used = __atomic_load_n(&area->used, __ATOMIC_ACQUIRE), end = start_of(number) + used + size;
+        bool has_room = used + size <= (number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST) &&
+                        end <= __atomic_load_n(&rk_process->console_reserved, __ATOMIC_ACQUIRE);
+        if (RK_UNLIKELY(!has_room)) {
+            if (!prepare(number, size)) return NULL;
+        } else if (__atomic_compare_exchange_n(&area->used, &used, used + size, true, __ATOMIC_ACQ_REL,
+                                               __ATOMIC_RELAXED)) {
+            return (uint8_t *)console + end - size;
+        }
+    }
+}
+
+static struct rk_console *own_console(void) {
+    rk_process_check();
+    struct rk_console *console = __atomic_load_n(&rk_process->console, __ATOMIC_ACQUIRE);
+    if (RK_LIKELY(console != NULL) || rk_process->console_full) return console;
+    return prepare(0, 0) ? rk_process->console : NULL;
+}
+
+/* ---- what is printed ----------------------------------------------------------------------------------------- */
+
+static void keep(struct rk_console *console, int stream, const uint8_t *bytes, size_t size) {
+    const char *thread = rk_thread.generation == rk_generation ? rk_thread.identity : "?";
+    struct rk_console_record record = {.stream = (uint8_t)stream, .thread = (uint8_t)strlen(thread)};
+    for (size_t piece; size > 0; bytes += piece, size -= piece) {
+        piece = size < PIECE ? size : PIECE;
+        record.size = (uint32_t)piece;
+        uint8_t *at = rk_process->console_full ? NULL : claim(console, sizeof(record) + record.thread + piece);
+        if (!at) {
+            __atomic_fetch_add(&console->lost, size, __ATOMIC_RELAXED);
+            return;
+        }
+        memcpy(at, &record, sizeof(record));
+        memcpy(at + sizeof(record), thread, record.thread);
+        memcpy(at + sizeof(record) + record.thread, bytes, piece);
+    }
+}
+
+static inline bool is_printed(int fd, ssize_t size) { return (fd == 1 || fd == 2) && size > 0 && rk_active(); }
+
+/* As much of it as was written. */
+static __attribute__((noinline)) void printed(int fd, const struct iovec *parts, int count, size_t size) {
+    int stream = rk_plan.prints ? stream_of(fd) : NO_FILE;
+    struct rk_console *console = stream == NO_FILE ? NULL : own_console();
+    for (int i = 0; console && i < count && size > 0; i++) {
+        size_t part = parts[i].iov_len < size ? parts[i].iov_len : size;
+        keep(console, stream, parts[i].iov_base, part);
+        size -= part;
+    }
+}
+
+#define WRITE(name)                                                                            \
+    RK_EXPORT ssize_t name(int fd, const void *buffer, size_t size) {                          \
+        ssize_t written = RK_REAL(name)(fd, buffer, size);                                     \
+        if (is_printed(fd, written))                                                           \
+            printed(fd, &(struct iovec){(void *)buffer, (size_t)written}, 1, (size_t)written); \
+        return written;                                                                        \
+    }
+WRITE(write)
+WRITE(__write)
+
+RK_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count) {
+    ssize_t written = RK_REAL(writev)(fd, parts, count);
+    if (is_printed(fd, written)) printed(fd, parts, count, (size_t)written);
+    return written;
+}
+
+/* ---- what stdio printed ------------------------------------------------------------------------------------- */
+
+static int putting_before; /* bits by stream: a forked child has its parent's streams */
+
+static int putting(void) {
+    FILE *const streams[] = {stdout, stderr};
+    int found = 0;
+    for (int stream = 0; stream < 2; stream++) {
+        int fd = streams[stream] ? streams[stream]->_fileno : -1;
+        if (fd == stream + 1 && streams[stream]->_flags & PUTTING && stream_of(fd) != NO_FILE) found |= 1 << stream;
+    }
+    return found;
+}
+
+void rk_console_before_fork(void) {
+    if (rk_plan.prints) putting_before |= putting();
+}
+
+void rk_console_end(void) {
+    int found = rk_plan.prints ? putting() & ~(rk_is_forked ? putting_before : 0) : 0;
+    struct rk_console *console = found ? own_console() : NULL;
+    if (console) __atomic_or_fetch(&console->unseen, (uint32_t)found, __ATOMIC_RELAXED);
+}
