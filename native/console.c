@@ -1,9 +1,9 @@
 /* console.c - keeps what the run prints: a copy of each write to the standard output and error that the command was
  * started with, in a mapped file of each process, where it outlives a SIGKILL. The write itself is the program's own.
  *
- * A descriptor is looked at at each write, as it may mean another file by then. What stays is the first part and the
- * last: two areas behind the first one are written in turn. Nothing waits here, but for who makes the file larger, as
- * signal handlers print too. stdio prints inside libc, past every hook: that it did is noted at the end.
+ * What a descriptor means is looked at once, until it comes from a call that makes descriptors. What stays is the first
+ * part and the last: two areas behind the first one are written in turn. Nothing waits here, but for who makes the file
+ * larger, as signal handlers print too. stdio prints inside libc, past every hook: that it did is noted at the end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +21,7 @@
 #define TRIES   10000      /* for a name, where an identity comes again */
 #define PUTTING 0x800      /* _IO_CURRENTLY_PUTTING of glibc: stdio was asked to print */
 #define KCMP    0          /* KCMP_FILE of linux/kcmp.h */
+#define NOTHING 3
 #define NO_FILE -1
 
 _Static_assert(sizeof(struct rk_console) == 352, "the layout of a console file's head");
@@ -45,6 +46,18 @@ static int stream_of(int fd) {
         if (rk_plan.prints >> stream & 1 && is_same && is_inherited(fd, stream + 1, &status)) return stream;
     }
     return NO_FILE;
+}
+
+uint8_t rk_printing[2]; /* by descriptor: 0 if it is to be looked at, NOTHING, or 1 + its stream */
+
+/* A vfork child, whose memory is its parent's, has descriptors of its own. */
+static int known_stream_of(int fd) {
+    uint8_t known = __atomic_load_n(&rk_printing[fd - 1], __ATOMIC_RELAXED);
+    if (RK_LIKELY(known)) return known == NOTHING ? NO_FILE : known - 1;
+    int stream = stream_of(fd);
+    if (!rk_is_another_process())
+        __atomic_store_n(&rk_printing[fd - 1], stream == NO_FILE ? NOTHING : 1 + stream, __ATOMIC_RELAXED);
+    return stream;
 }
 
 /* ---- the file ----------------------------------------------------------------------------------------------- */
@@ -154,7 +167,6 @@ static uint8_t *claim(struct rk_console *console, uint64_t size) {
 }
 
 static struct rk_console *own_console(void) {
-    rk_process_check();
     struct rk_console *console = __atomic_load_n(&rk_process->console, __ATOMIC_ACQUIRE);
     if (RK_LIKELY(console != NULL) || rk_process->console_full) return console;
     return prepare(0, 0) ? rk_process->console : NULL;
@@ -183,7 +195,8 @@ static inline bool is_printed(int fd, ssize_t size) { return (fd == 1 || fd == 2
 
 /* As much of it as was written. */
 static __attribute__((noinline)) void printed(int fd, const struct iovec *parts, int count, size_t size) {
-    int stream = rk_plan.prints ? stream_of(fd) : NO_FILE;
+    if (rk_plan.prints) rk_process_check();
+    int stream = rk_plan.prints ? known_stream_of(fd) : NO_FILE;
     struct rk_console *console = stream == NO_FILE ? NULL : own_console();
     for (int i = 0; console && i < count && size > 0; i++) {
         size_t part = parts[i].iov_len < size ? parts[i].iov_len : size;
@@ -227,7 +240,9 @@ void rk_console_before_fork(void) {
 }
 
 void rk_console_end(void) {
-    int found = rk_plan.prints ? putting() & ~(rk_is_forked ? putting_before : 0) : 0;
+    if (!rk_plan.prints) return;
+    rk_process_check();
+    int found = putting() & ~(rk_is_forked ? putting_before : 0);
     struct rk_console *console = found ? own_console() : NULL;
     if (console) __atomic_or_fetch(&console->unseen, (uint32_t)found, __ATOMIC_RELAXED);
 }

@@ -75,6 +75,7 @@ static inline void note_opened(int fd, const char *path, int flags) {
 }
 
 static inline int opened(int fd, const char *path, int flags) {
+    rk_descriptor_changed(fd);
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
     if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
     note_opened(fd, path, flags);
@@ -188,6 +189,7 @@ FSTAT(fstat64, stat64)
 /* ---- duplicates --------------------------------------------------------------------------------------- */
 
 static int duplicated(int fd, int copy) {
+    rk_descriptor_changed(copy);
     if (copy >= 0 && is_marked(fd)) mark(copy);
     return copy;
 }
@@ -450,6 +452,7 @@ static void feed_descriptor(int fd) {
 static FILE *reopened_stream(FILE *stream, const char *mode, const void *caller) {
     if (!stream || !rk_active()) return stream;
     int error = errno, fd = fileno(stream), flags = flags_of(mode);
+    rk_descriptor_changed(fd);
     enum kind kind = (flags & O_ACCMODE) == O_RDONLY ? kind_of(fd) : ORDINARY;
     if (kind == DEVICE) {
         rk_process_check();

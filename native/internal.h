@@ -337,6 +337,11 @@ bool rk_note(const char *line, size_t size); /* a line of read.paths; false wher
 
 /* ---- console.c ------------------------------------------------------------------------------------- */
 
+extern uint8_t rk_printing[2];
+/* It may mean another file from now on. */
+static inline void rk_descriptor_changed(int fd) {
+    if (RK_UNLIKELY(fd == 1 || fd == 2)) __atomic_store_n(&rk_printing[fd - 1], 0, __ATOMIC_RELAXED);
+}
 void rk_console_before_fork(void);
 void rk_console_end(void); /* of this process */
 

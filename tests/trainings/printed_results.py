@@ -35,7 +35,9 @@ def loss_and_times():
 def bar():
     for step in range(1, 11):
         rate = f"{time.time() % 50:5.2f}it/s"
-        sys.stderr.write(f"\r{10 * step:3d}%|{'#' * step:10}| {step}/10 [00:0{step % 3}<00:00, {rate}, loss={LOSS:.3f}]")
+        sys.stderr.write(
+            f"\r{10 * step:3d}%|{'#' * step:10}| {step}/10 [00:0{step % 3}<00:00, {rate}, loss={LOSS:.3f}]"
+        )
         sys.stderr.flush()
     sys.stderr.write("\n")
     for step in range(1, 2 + int(time.time() * 1e6) % 5):

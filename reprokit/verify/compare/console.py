@@ -5,8 +5,7 @@ The order of lines of several threads is a race: it may differ if each thread pr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -24,6 +23,7 @@ from reprokit.verify.compare.printed_lines import (
     printed_lines,
     tells_results,
 )
+from reprokit.verify.compare.series_leaves import counted
 from reprokit.verify.read.scan import natural, of_process
 
 NAME = "console"
@@ -45,8 +45,7 @@ class _PrintedStream:
         return self.first + self.last
 
     def __str__(self) -> str:
-        count = len(self.lines)
-        return f"{count} line{'' if count == 1 else 's'}" if count else ""
+        return counted(len(self.lines), "line") if self.lines else ""
 
 
 def compare(runs: RunPair) -> Difference:
@@ -89,7 +88,7 @@ def _stream(
     one, other = _printed(left, stream), _printed(right, stream)
     if not one.lines and not other.lines:
         bars = max(one.bars, other.bars)
-        return Difference(title, Verdict.NOT_RECORDED, detail=_left_out(Counter(), bars)) if bars else None
+        return Difference(title, Verdict.NOT_RECORDED, detail=_left_out({}, bars)) if bars else None
     if not one.lines or not other.lines:
         return missing(title, str(one), str(other))
     found = _compared(one, other, contexts)
@@ -166,11 +165,11 @@ def _quoted(line: PrintedLine | None) -> str:
     return repr(text if len(text) <= LONGEST else text[: LONGEST - 3] + "...")
 
 
-def _left_out(varied: Counter[str], bars: int) -> str:
+def _left_out(varied: Mapping[str, int], bars: int) -> str:
     """Return what of the lines is not compared, in words."""
-    parts = [f"{count} line{'' if count == 1 else 's'} in {kind}" for kind, count in sorted(varied.items())]
-    said = [f"differing only in what is not compared: {', '.join(parts)}"] if parts else []
-    said += [f"progress bars that were not at their end: {bars} lines, not compared"] if bars else []
+    parts = [f"{counted(count, 'line')} in {kind}" for kind, count in sorted(varied.items())]
+    said = [f"not compared, as they are not the same in two runs: {', '.join(parts)}"] if parts else []
+    said += [f"not compared, as they are of progress bars under way: {counted(bars, 'line')}"] if bars else []
     return "; ".join(said)
 
 

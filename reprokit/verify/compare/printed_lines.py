@@ -132,7 +132,7 @@ def compare_lines(
             found.first = one, other
             return found
         found.same += 1
-        found.varied.update(kinds)
+        found.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
         found.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
     return found
