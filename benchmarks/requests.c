@@ -1,5 +1,5 @@
 /* Times one kind of request in this process and prints nanoseconds a request, once for each of the given
- * number of rounds; of "memory" the most memory (KiB) that the process had by then. */
+ * number of rounds; of "memory" the most memory (KiB) that the process had by then; of "print" on stderr. */
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -35,6 +35,13 @@ static void open_close(const char *path, long n) {
     while (n--) close(open(path, O_RDONLY));
 }
 
+static void print_80(long n) {
+    memset(buffer, '.', 79);
+    buffer[79] = '\n';
+    while (n--)
+        if (write(1, buffer, 80) != 80) abort();
+}
+
 static long most_memory(void) {
     char line[256];
     long kib = -1;
@@ -58,12 +65,14 @@ int main(int count, char **arguments) {
             open_close(file, n);
         else if (strcmp(kind, "bulk") == 0)
             read_with("/dev/urandom", sizeof(buffer), n);
+        else if (strcmp(kind, "print") == 0)
+            print_80(n);
         else
             return 97;
         if (strcmp(kind, "memory") == 0)
             printf("%ld\n", most_memory());
         else
-            printf("%.2f\n", (now() - start) / (double)n);
+            fprintf(strcmp(kind, "print") ? stdout : stderr, "%.2f\n", (now() - start) / (double)n);
     }
     return 0;
 }

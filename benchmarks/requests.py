@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import in_turn, scratch, show
+from benchmarks.measure import REPROKIT, in_turn, scratch, show
 from reprokit import native
+from reprokit.plan import Plan
 
 SOURCE = Path(__file__).with_suffix(".c")
 KINDS = {"getrandom": 200_000, "read": 200_000, "open": 50_000, "bulk": 64}
 MANY = 10_000_000
+PRINTED = 20_000  # lines a round
 TITLES = {
     "getrandom": "getrandom(16 bytes); targets: replay at most 60 ns, record at most bare + 50 ns",
     "read": "read(4 KiB) of a cached ordinary file; target: within 2 % of bare",
@@ -45,17 +47,10 @@ class Request:
         run = self.directory / name
         shutil.rmtree(run, ignore_errors=True)
         (run / "entropy").mkdir(parents=True)
-        native.write_shim_plan(
-            run / "shim.plan",
-            mode=mode,
-            policy="derive",
-            key=bytes(32),
-            profile=profile,
-            record_crypto=False,
-            shim=native.shim_path(),
-            python_path=self.directory,
-            keyed=keyed,
+        plan = Plan(
+            mode=mode, command=(), working_directory=self.directory, key=bytes(32), profile=profile, keyed=keyed
         )
+        native.write_shim_plan(run / "shim.plan", plan, native.shim_path(), self.directory)
         run_text = os.fspath(run).rjust(512, "/")
         return {"LD_PRELOAD": str(native.shim_path()), "REPROKIT_RUN": run_text, "REPROKIT_ID": "0"}
 
@@ -75,6 +70,29 @@ class Request:
         return {"bare": self.bare, "record": self.record, "replay": self.replay, "keyed": self.keyed}
 
 
+@dataclass(frozen=True)
+class Printing:
+    """A program that prints to a file, bare and under record."""
+
+    program: Path
+    directory: Path
+    rounds: int = 5
+
+    def _run(self, *before: str) -> float:
+        command = [*before, str(self.program), "print", str(PRINTED), str(self.rounds)]
+        with open(self.directory / "printed", "wb") as file:
+            done = subprocess.run(
+                command, cwd=self.directory, stdout=file, stderr=subprocess.PIPE, text=True, check=True
+            )
+        return statistics.median(float(line) for line in done.stderr.split("\n") if line[:1].isdigit())
+
+    def _record(self, *options: str) -> float:
+        return self._run(REPROKIT, "record", "--overwrite", "-o", "printing", *options, "--")
+
+    def sides(self) -> dict[str, Callable[[], float]]:
+        return {"bare": self._run, "record": self._record, "without console": lambda: self._record("--no-console")}
+
+
 def main(runs: int) -> None:
     with scratch() as name:
         directory = Path(name)
@@ -90,6 +108,8 @@ def main(runs: int) -> None:
             if kind == "bulk":
                 for side, values in results.items():
                     print(f"  {side}: {(1 << 20) / statistics.median(values):.2f} GB/s")
+        print("write(80 bytes) to stdout, a file; target: record at most bare + 400 ns")
+        show(in_turn(Printing(program, directory).sides(), runs), "ns", "bare")
         print(f"memory of a process that makes {MANY} requests, and of one that makes a thousandth")
         for count in (MANY // 1000, MANY):
             sides = Request(program, directory, "memory", count, rounds=1).sides()
