@@ -56,7 +56,7 @@ def processes():
         process.join()
     subprocess.run(["sh", "-c", f"echo shell says {LOSS}"], check=True)
     subprocess.run(["sh", "-c", "echo unseen"], check=True, stdout=subprocess.DEVNULL)
-    seen = subprocess.run(["sh", "-c", f"echo piped {time.time()}"], check=True, capture_output=True)
+    seen = subprocess.run(["sh", "-c", f"echo piped {time.time():.3f}"], check=True, capture_output=True)
     loss(f"{len(seen.stdout)} bytes, loss")
 
 

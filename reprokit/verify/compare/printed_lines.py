@@ -40,7 +40,7 @@ _KINDS = {
         r"(?<![\w:])\d{1,4}:\d\d(?::\d\d)?<(?:\?|[\d:]{4,10})",
         r"(?<![\w.])(?:\d{1,5}d ?)?\d{1,5}h ?\d{1,2}m(?: ?\d{1,2}(?:\.\d{1,9})?s)?(?!\w)",
         r"(?<![\w.])\d{1,5}m ?\d{1,2}(?:\.\d{1,9})?s(?!\w)",
-        rf"(?<!\w)(?:\w{{0,40}}time|elapsed|duration|latency){_KEY}{_NUMBER}(?: ?{_UNIT}(?![\w/]))?",
+        rf"(?<!\w)(?:\w{{0,40}}time|elapsed|duration|latency){_KEY}{_NUMBER}(?!\d|:\d)(?: ?{_UNIT}(?![\w/]))?",
         rf"{_NUMBER}{_UNIT}(?![\w/=])",
         rf"{_NUMBER} {_UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.]|\s{{1,8}}[-+.]?\d)",
     ),

@@ -17,7 +17,7 @@ from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.metrics import WORDINGS, text
 from reprokit.verify.compare.status import failed, seconds
 from reprokit.verify.read.metric_lines import END_WEIGHTS, Tracker
-from reprokit.verify.read.scan import ScannedSeries, SeriesKey
+from reprokit.verify.read.scan import ScannedSeries, SeriesKey, of_process
 from reprokit.verify.show.comparison import shortened
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings
 
@@ -177,8 +177,9 @@ def _in_files(summary: RunSummary) -> Iterator[str]:
 def _printed(summary: RunSummary) -> Iterator[str]:
     """Yield how much was printed; --stdout and --stderr show it."""
     for process, counts in summary.printed:
-        texts = (f"{series_leaves.counted(n, 'line')} of {name}" for n, name in zip(counts, STREAMS, strict=True) if n)
-        yield f"{', '.join(texts) or 'nothing that was kept'} by process {process}"
+        for number, stream in zip(counts, STREAMS, strict=True):
+            if number:
+                yield f"{series_leaves.counted(number, 'line')} of {of_process(stream, process)}"
 
 
 def _tracker(line: Tracker) -> str:

@@ -1,0 +1,234 @@
+"""What a training prints is an outcome: kept, sealed and compared, however it is printed, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from reprokit import console
+from reprokit.errors import RunDamaged, RunTooNew
+from reprokit.rundir import RunDirectory
+from tests.support import COMMAND, Reprokit, python, rest_slow, shipped_schema
+
+SCRIPT = Path(__file__).parents[1] / "trainings" / "printed_results.py"
+
+
+def pair(reprokit: Reprokit, case: str, *options: str) -> tuple[Path, Path]:
+    """A recording and its replay."""
+    runs = reprokit.directory / "1", reprokit.directory / "2"
+    command = python(f"import runpy, sys; sys.argv[1:] = ['{case}']; runpy.run_path('{SCRIPT}', run_name='__main__')")
+    reprokit.run("record", "-o", "1", *options, "--", *command)
+    reprokit.run("replay", "-o", "2", "1")
+    return runs
+
+
+def verify(reprokit: Reprokit, *runs: Path) -> tuple[int, dict[str, Any]]:
+    done = reprokit.run("verify", "--json", *map(str, runs))
+    return done.returncode, json.loads(done.stdout) if done.stdout else {"notes": [done.stderr], "categories": []}
+
+
+def leaves(document: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Verdict and value of what was printed, by its name."""
+    found = [category for category in document["categories"] if category["name"] == "console"]
+    return {leaf["name"]: (leaf["verdict"], leaf["left"]) for one in found for leaf in one["children"]}
+
+
+def text(run: Path, stream: int = 0) -> dict[str, bytes]:
+    directory = RunDirectory(run)
+    heads = console.heads(directory)
+    return {
+        name: console.text([*(found := console.read(directory, head)).first, *found.last], stream)
+        for name, head in heads.items()
+    }
+
+
+SAME = {
+    "only_loss": {"stdout": "1 line"},
+    "loss_and_times": {"stdout": "3 lines"},
+    "bar": {"stderr": "1 line"},
+    "processes": {"stdout": "1 line", "stdout of process 0/1": "1 line", "stdout of process 0/2": "1 line"},
+    "threads": {"stdout": "8 lines"},
+    "logged": {"stdout": "1 line", "stderr": "1 line"},
+    "crash": {"stdout": "1 line"},
+    "closed": {"stderr": "1 line"},
+    "redirected": {"stdout": "1 line"},
+}
+
+
+@pytest.mark.parametrize("case", rest_slow(SAME))
+def test_a_replay_prints_the_same(reprokit: Reprokit, case: str) -> None:
+    runs = pair(reprokit, case)
+    status, document = verify(reprokit, *runs)
+    assert status == 0, document
+    found = leaves(document)
+    assert found.items() >= {name: ("identical", lines) for name, lines in SAME[case].items()}.items()
+    assert not any("unseen" in text for text in map(repr, text(runs[0]).values()))
+    if case != "only_loss":
+        return
+    (file,) = (runs[0] / "console").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert "the verdict rests on what was printed alone" in "\n".join(document["notes"])
+
+
+def test_what_is_not_compared_is_said_and_counted(reprokit: Reprokit) -> None:
+    runs = pair(reprokit, "loss_and_times")
+    notes = "\n".join(verify(reprokit, *runs)[1]["notes"])
+    assert "1 line in rates and times" in notes
+    done = reprokit.run("show", "--stdout", "1")
+    assert done.stdout.startswith("loss: 0.")
+    assert reprokit.run("check", "1").returncode == 0
+
+
+def test_times_alone_leave_nothing_to_compare(reprokit: Reprokit) -> None:
+    status, document = verify(reprokit, *pair(reprokit, "times"))
+    assert status == 2
+    (said,) = document["notes"]
+    assert "nothing-comparable" in said
+    assert "nothing but times and the like" in said
+
+
+def test_another_loss_is_a_difference_with_both_lines(reprokit: Reprokit) -> None:
+    for name in ("1", "2"):
+        reprokit.run(
+            "record",
+            "-o",
+            name,
+            "--",
+            *python("import os; print('first'); print('loss', int.from_bytes(os.urandom(4), 'big') / 2**32)"),
+        )
+    done = reprokit.run("verify", "1", "2")
+    assert done.returncode == 1
+    texts = [(reprokit.directory / name).resolve() for name in ("1", "2")]
+    losses = [text(run)["0"].decode().splitlines()[1] for run in texts]
+    first, *_ = done.stdout.splitlines()
+    assert first == f"different: stdout: line 2 is '{losses[0]}' in the left run and '{losses[1]}' in the right one"
+    assert reprokit.run("gate", "--", *python("print('same')")).returncode == 0
+    assert reprokit.run("gate", "--", *python("import time; print(time.time_ns())")).returncode == 1
+    assert reprokit.run("gate", "--no-console", "--", *python("print('same')")).returncode == 2
+
+
+def test_reproduce_works_for_a_script_that_only_prints(reprokit: Reprokit) -> None:
+    done = reprokit.run("reproduce", "-o", "out", "--", *python("import random; print(random.random())"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_stdio_of_c_prints_is_said_to_be_missing(reprokit: Reprokit) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("bash prints by stdio")
+    for name in ("1", "2"):
+        assert reprokit.run("record", "-o", name, "--", "bash", "-c", "echo loss 0.5").stdout == "loss 0.5\n"
+    status, document = verify(reprokit, reprokit.directory / "1", reprokit.directory / "2")
+    assert status == 2
+    assert "what C's stdio printed is not kept: stdout" in document["notes"][0]
+    assert "what C's stdio printed is not kept: stdout" in reprokit.run("show", "1").stdout
+
+
+def test_a_terminal_stays_one(reprokit: Reprokit) -> None:
+    code = "import sys; print('terminal', sys.stdout.isatty(), sys.stdout.line_buffering)"
+    leader, follower = pty.openpty()
+    command = ["env", "-u", "PYTHONUNBUFFERED", COMMAND, "record", "-o", "1", "--", *python(code)]
+    subprocess.run(command, cwd=reprokit.directory, stdout=follower, stderr=subprocess.DEVNULL, check=True)
+    assert os.read(leader, 1000) == b"terminal True True\r\n"
+    os.close(leader)
+    os.close(follower)
+    assert text(reprokit.directory / "1")["0"] == b"terminal True True\n"
+
+
+def test_only_the_command_s_own_streams_are_kept(reprokit: Reprokit) -> None:
+    code = """
+import os, subprocess, sys
+print("kept", flush=True)
+subprocess.run(["sh", "-c", "echo hidden"], stdout=subprocess.DEVNULL)
+subprocess.run(["sh", "-c", "echo hidden"], stdout=open("file", "w"))
+subprocess.run(["sh", "-c", "echo shown >&2"], stdout=subprocess.DEVNULL)
+"""
+    command = [COMMAND, "record", "-o", "1", "--", *python(code)]
+    subprocess.run(command, cwd=reprokit.directory, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True)
+    assert set(text(reprokit.directory / "1").values()) - {b""} == {b"kept\n"}
+    assert b"shown\n" in text(reprokit.directory / "1", 1).values()
+
+
+def test_nothing_is_kept_where_nobody_wants_it(reprokit: Reprokit) -> None:
+    one, other = pair(reprokit, "only_loss", "--no-console")
+    assert not (one / "console").exists()
+    assert not (other / "console").exists()
+    assert verify(reprokit, one, other)[0] == 2
+    assert reprokit.run("show", "--stdout", "1").stderr.startswith("reprokit: nothing-kept: ")
+
+
+def test_of_much_text_the_first_and_the_last_part_are_kept(reprokit: Reprokit) -> None:
+    one, other = pair(reprokit, "much")
+    status, document = verify(reprokit, one, other)
+    assert status == 0
+    assert "only the first and the last part were kept" in "\n".join(document["notes"])
+    directory = RunDirectory(one)
+    (head,) = console.heads(directory).values()
+    found = console.read(directory, head)
+    first, last = console.text(found.first, 0), console.text(found.last, 0)
+    assert first.startswith(b"line 000000000 of")
+    assert b"line 000399999 of" in last
+    assert found.dropped > 0
+    assert sum(file.stat().st_size for file in (one / "console").iterdir()) <= 16 << 20
+
+
+def test_secrets_and_control_characters_are_not_shown(reprokit: Reprokit) -> None:
+    token = "hf_" + "a1b2c3d4" * 5
+    reprokit.run("record", "-o", "1", "--", *python(f"print('token {token}'); print('\\x1b[31mred\\x1b]0;title\\x07')"))
+    shown = reprokit.run("show", "--stdout", "1").stdout
+    assert token not in shown
+    assert "\x1b" not in shown
+    assert "\\x1b[31mred" in shown
+    document = json.loads(reprokit.run("show", "--stdout", "--json", "1").stdout)
+    jsonschema.validate(document, shipped_schema("show-console"))
+    assert token not in repr(document)
+    assert token in reprokit.run("show", "--stdout", "--reveal", "1").stdout
+    reprokit.run("bundle", "1", "-o", "bundle")
+    reprokit.run("unpack", "bundle", "-o", "2")
+    assert token.encode() not in b"".join(file.read_bytes() for file in (reprokit.directory / "2/console").iterdir())
+    assert reprokit.run("check", "2").returncode == 0
+
+
+def damaged(file: Path, how: str) -> None:
+    data = bytearray(file.read_bytes())
+    if how == "cut":
+        del data[4096:]
+    elif how == "magic":
+        data[0] = 0
+    elif how == "used":
+        data[296:304] = b"\xff" * 8
+    elif how == "newer":
+        data[8] = 99
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", rest_slow(["cut", "magic", "used", "newer", "changed"]))
+def test_a_damaged_file_is_refused(reprokit: Reprokit, how: str) -> None:
+    runs = pair(reprokit, "only_loss")
+    (file,) = (runs[0] / "console").iterdir()
+    damaged(file, how)
+    if how == "changed":
+        data = file.read_bytes()
+        file.write_bytes(data.replace(b"loss: 0.", b"loss: 1."))
+    done = reprokit.run("verify", "1", "2")
+    assert done.returncode == 2
+    assert "console" in done.stderr
+    assert reprokit.run("check", "1").returncode == (2 if how == "newer" else 1)
+    if how != "changed":
+        with pytest.raises((RunDamaged, RunTooNew)):
+            text(runs[0])
+
+
+def test_records_that_make_no_sense_end_a_file(tmp_path: Path) -> None:
+    assert console._pieces(b"\x01\0\0\0\0\x01\0\0mA" + b"\xff" * 20) == ([console.PrintedPiece(0, "m", b"A")], 20)
+    assert console._pieces(b"\x01\0\0\0\x07\x01\0\0mA") == ([], 10)
+    assert console._pieces(b"\0" * 64) == ([], 64)

@@ -1,0 +1,130 @@
+"""What may differ in two printed lines without being a difference, and what may never be left out."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from reprokit.verify.compare.printed_lines import (
+    LineContext,
+    compare_lines,
+    printed_lines,
+    tells_results,
+    varying,
+)
+
+CONTEXTS = (
+    LineContext(frozenset([4711, 57]), 1_795_542_900.0, "/home/a/work"),
+    LineContext(frozenset([4712, 61]), 1_795_546_500.0, "/home/b/work"),
+)
+
+SAME_BUT_FOR = [
+    ("took 3.2 s", "took 12.25 s", "times"),
+    ("took 900ms", "took 1.1s", "times"),
+    ("epoch 3 loss 0.51 (2m 3s)", "epoch 3 loss 0.51 (2m 14s)", "times"),
+    ("2026-11-24 17:55:37,871 INFO loss 0.5", "2026-11-24 17:55:39,002 INFO loss 0.5", "times"),
+    ("saved 2026-11-24T17:55:37.1Z", "saved 2026-11-25T01:00:00Z", "times"),
+    ("Tue Nov 24 17:55:39 2026 start", "Wed Nov  4 07:05:09 2026 start", "times"),
+    ("[17:55:39] begin", "[17:55:40] begin", "times"),
+    ("elapsed 0:00:12.345678", "elapsed 1:02:03", "times"),
+    ("{'train_runtime': 1.25, 'loss': 0.5}", "{'train_runtime': 11.5, 'loss': 0.5}", "times"),
+    ("step_time=0.125 loss=0.5", "step_time=0.5 loss=0.5", "times"),
+    ("now 1795542938.25", "now 1795546538.75", "times"),
+    ("run_20261124-175537 begins", "run_20261124-185537 begins", "times"),
+    ("123.4 it/s", "  9.8 it/s", "rates"),
+    ("12.3 samples/sec, loss 0.5", "9.8 samples/sec, loss 0.5", "rates"),
+    ("'train_samples_per_second': 3.2", "'train_samples_per_second': 4.5", "rates"),
+    ("1.20s/it", "3.5it/s", "rates"),
+    ("throughput: 1200 GB", "throughput: 800 GB", "rates"),
+    ("10/10 ━━━━ 0s 3ms/step - loss: 0.5", "10/10 ━━━━ 1s 31ms/step - loss: 0.5", "rates and times"),
+    ("100%|████| 5/5 [00:01<00:00,  4.20it/s, loss=0.5]", "100%|█| 5/5 [01:01<00:00, 3.9s/it, loss=0.5]", None),
+    ("<object object at 0x7f3a12345678>", "<object object at 0x7f3a87654321>", "addresses"),
+    ("wrote /tmp/tmpab12cd34/model.pt", "wrote /tmp/tmpzz99yy88/model.pt", "temporary names"),
+    ("worker pid=57 ready", "worker pid=61 ready", "process ids"),
+    ("4711 INFO loss 0.5", "4712 INFO loss 0.5", "process ids"),
+    ("below /home/a/work/out at 12:00:00", "below /home/b/work/out at 12:00:01", "times"),
+]
+
+DIFFERENT = [
+    ("loss: 0.5", "loss: 0.25"),
+    ("epoch 1 loss 0.5 time 1.2s", "epoch 1 loss 0.4 time 1.2s"),
+    ("epoch 1 loss 0.5 time 1.2s", "epoch 1 loss 0.4 time 1.3s"),
+    ("step 57 loss 0.5", "step 61 loss 0.5"),
+    ("step 4711", "step 4713"),
+    ("loss nan", "loss 0.1"),
+    ("accuracy 12 s=0.3", "accuracy 13 s=0.3"),
+    ("0.3 min 0.1 max", "0.4 min 0.1 max"),
+    ("checksum 0xdeadbeef", "checksum 0xdeadbeee"),
+    ("lr 1e-05", "lr 2e-05"),
+    ("5 steps", "6 steps"),
+    ("took 5 steps", "took 6 steps"),
+    ("timestep: 5", "timestep: 6"),
+    ("eta: 0.1", "eta: 0.3"),
+    ("learning rate: 0.1", "learning rate: 0.2"),
+    ("memory 12 MB", "memory 13 MB"),
+    ("saved /tmp/model_loss_0.51.pt", "saved /tmp/model_loss_0.42.pt"),
+    ("took 3 s", "took 3 steps/s"),
+    ("a  b", "a b"),
+    ("loss 0.5  acc", "loss 0.5 acc"),
+    ("x" * 5000 + " 1 s", "x" * 5000 + " 2 s"),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "kinds"), SAME_BUT_FOR)
+def test_times_and_the_like_may_differ(left: str, right: str, kinds: str | None) -> None:
+    found = varying(left, right, CONTEXTS)
+    assert found
+    assert kinds is None or " and ".join(sorted(found)) == kinds
+
+
+@pytest.mark.parametrize(("left", "right"), DIFFERENT)
+def test_nothing_else_may(left: str, right: str) -> None:
+    assert varying(left, right, CONTEXTS) is None
+    assert varying(left, left, CONTEXTS) == frozenset()
+
+
+def lines(text: str) -> list[str]:
+    return [line.text for line in printed_lines(text.encode())[0]]
+
+
+def test_of_a_line_that_is_written_over_the_last_state_counts() -> None:
+    assert lines("\rstep 1\rstep 2\r\n\n  \nkeras 1/2\x08\x08\x08keras 2/2\n") == ["step 2", "keras 2/2"]
+    assert printed_lines(b" 50%|## | 1/2 [00:00<?, ?it/s]\r100%|####| 2/2 [00:00<00:00]\n 10%|# | 1/10 [0") == (
+        printed_lines(b"100%|####| 2/2 [00:00<00:00]\n")[0],
+        1,
+    )
+    assert printed_lines(b"outer\n\x1b[A\router again\n")[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tells"),
+    [
+        ("took 3.2 s\n12:00:00\n", False),
+        ("", False),
+        ("---\n", False),
+        ("done\n", True),
+        ("loss 0.5 in 3 s\n", True),
+        ("epoch took 3 s", False),
+    ],
+)
+def test_times_alone_are_no_results(text: str, tells: bool) -> None:
+    assert tells_results(printed_lines(text.encode())[0]) is tells
+
+
+def test_the_first_difference_is_found_with_its_number() -> None:
+    left, right = printed_lines(b"a 1 s\n\nb\nc\n")[0], printed_lines(b"a 2 s\n\nb\nd\n")[0]
+    found = compare_lines(left, right, CONTEXTS)
+    assert found.first is not None
+    assert [line and (line.number, line.text) for line in found.first] == [(4, "c"), (4, "d")]
+    assert (found.same, dict(found.varied)) == (2, {"times": 1})
+    assert compare_lines(left, left[:2], CONTEXTS).first == (left[2], None)
+
+
+def test_no_line_takes_long() -> None:
+    began = time.process_time()
+    for text in ("1" * 4096, " " * 4096, "a_time" * 700, "1:" * 2000, "/tmp/" * 800, "\x1b[1" * 1000, "1d" * 2000):
+        for end in ("1 s", "2 s"):
+            varying(text[:4000] + end, text[:4000] + "3 s", CONTEXTS)
+            printed_lines((text + end).encode())
+    assert time.process_time() - began < 5
