@@ -66,11 +66,6 @@ class ProcessConsole(msgspec.Struct, frozen=True):
     lost: int = 0  # bytes after them: a full disk, a limit, a torn end
 
 
-def is_kept(run: RunDirectory) -> bool:
-    """Return whether what the run printed was kept, though it be nothing."""
-    return run.run.console is not None or run.has(CONSOLE)
-
-
 def heads(run: RunDirectory) -> dict[str, ConsoleHead]:
     """Return the head of the file of each process that printed, by the process."""
     files = bounded_names(run.path / CONSOLE, ENDING)

@@ -199,7 +199,13 @@ def _training(item: pytest.Function, asked: MarkerRequest) -> Any:
     name = f"{words}-{hashlib.sha256(item.nodeid.encode()).hexdigest()[:8]}"  # goldens of two tests never meet
     require = Requirements(fidelity=asked.fidelity)
     return GateTraining(
-        name=name, command=command, pairs=asked.pairs, vary=asked.vary, allow_state=asked.allow_state, require=require
+        name=name,
+        command=command,
+        pairs=asked.pairs,
+        vary=asked.vary,
+        allow_state=asked.allow_state,
+        console=False,  # it is pytest that prints
+        require=require,
     )
 
 

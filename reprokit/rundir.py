@@ -200,6 +200,11 @@ class RunDirectory:
     def has(self, name: str) -> bool:
         return os.path.lexists(self.path / name)
 
+    @property
+    def keeps_console(self) -> bool:
+        """Whether what it printed was kept, though it be nothing."""
+        return self.run.console is not None or self.has(CONSOLE)
+
     def outputs(self) -> OutputsFile | None:
         """outputs.json, where the run has written it."""
         return self._written(OUTPUTS, OutputsFile, self.run.outputs)

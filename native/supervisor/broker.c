@@ -104,7 +104,7 @@ static bool is_own(const char *form, const struct rk_names *names, const struct 
     struct rk_file head;
     char path[PATH];
     uint64_t offset = 0;
-    make_path(path, rk_run, strstr(form, RK_REST) ? "entropy/%-#.entropy" : form, names, asker);
+    make_path(path, rk_run, is_entropy(form) ? "entropy/%-#.entropy" : form, names, asker);
     int fd = strstr(form, RK_REST) ? find_in_pool(names, &offset) : rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
     if (fd < 0) return false;
     long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), (long)offset, 0, 0);

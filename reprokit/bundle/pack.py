@@ -153,7 +153,7 @@ def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: 
     facts.metrics = rundir.seal_file(directory / rundir.METRICS)
     facts.environment = rundir.seal_file(directory / rundir.ENVIRONMENT)
     facts.outputs = rundir.seal_file(directory / rundir.OUTPUTS)
-    facts.console = rundir.seal_console(directory) if console.is_kept(run) else None
+    facts.console = rundir.seal_console(directory) if run.keeps_console else None
     facts.bundled = bundled
     rundir.write_json(directory / rundir.RUN, facts)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from reprokit import console, entropy, rundir
+from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
 from reprokit.model.run import FAILED, ReplayOf, RunFile
@@ -63,7 +63,7 @@ def replay_plan(
         hide_rdrand=run.hide_rdrand,
         supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
         trail=_trail(recording, trail),
-        console=console.is_kept(recording),
+        console=recording.keeps_console,
         keep_outputs=keep_outputs,
         data=_declared(recording),
         profile=place / rundir.ENTROPY,

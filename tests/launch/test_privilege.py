@@ -81,7 +81,13 @@ assert len(os.listdir("/proc/self/fd")) < 8
 HANDED_OUT = {
     *("PLAN", "OWN", "RUN/plan.json", "RUN/metrics.jsonl", "RUN/modules.paths", "RUN/written.paths", "RUN/read.paths"),
     *("RUN/stopped", "RUN/entropy/HASH-PID.new", "RUN/entropy/HASH-PID-0-0.lost", "RUN/entropy/process-ids"),
-    *("RUN/trail/HASH.PID.new", "RUN/pending/PID-0", "RUN/evaluation/HASH-0.npy", "/proc/PID/mem"),
+    *(
+        "RUN/trail/HASH.PID.new",
+        "RUN/pending/PID-0",
+        "RUN/console/HASH-0.console",
+        "RUN/evaluation/HASH-0.npy",
+        "/proc/PID/mem",
+    ),
 }
 
 

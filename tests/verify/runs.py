@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy
 
-from reprokit import rundir, trails
+from reprokit import console, rundir, trails
+from reprokit.console import ConsoleHead, PrintedPiece, ProcessConsole
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
 from reprokit.model.states import LOADED, ON, Switch
@@ -69,6 +70,7 @@ class Building:
     numbers: dict[str, int] = field(default_factory=dict)
     columns: dict[str, bytes] = field(default_factory=dict)  # files of evaluation
     tables: dict[str, list[Table]] = field(default_factory=dict)  # of the trails, by process
+    printed: dict[str, list[PrintedPiece]] = field(default_factory=dict)  # by process
 
     @property
     def began(self) -> float:
@@ -128,11 +130,22 @@ class Building:
             (self.path / rundir.EVALUATION).mkdir()
             for name, content in self.columns.items():
                 (self.path / rundir.EVALUATION / name).write_bytes(content)
+        if self.printed:
+            self.write_console()
         if self.environment:
             write_json(self.path / rundir.ENVIRONMENT, self.environment)
         write_json(self.path / rundir.OUTPUTS, OutputsFile(files=self.outputs))
         write_json(self.path / rundir.RUN, self.run)
         return self.path
+
+    def write_console(self) -> None:
+        """The files of what was printed, and their seal."""
+        (self.path / rundir.CONSOLE).mkdir(mode=0o700, exist_ok=True)
+        for number, (process, pieces) in enumerate(self.printed.items()):
+            head = ConsoleHead(f"{number:016x}-0.console", process.encode(), 0, 100 + number, 0, [], 0, 0)
+            data = console.encode(head, ProcessConsole(pieces))
+            (self.path / rundir.CONSOLE / head.file).write_bytes(data)
+        self.run.console = rundir.seal_console(self.path)
 
 
 def recording(path: Path) -> Building:
@@ -179,7 +192,7 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
     copy.run.fidelity = fidelity or Fidelity(exact=9, exact_bytes=99)
     copy.run.started, copy.run.duration = "2026-01-03T00:00:00Z", 11.5
     copy.numbers, copy.columns = dict(building.numbers), dict(building.columns)
-    copy.tables = deepcopy(building.tables)
+    copy.tables, copy.printed = deepcopy(building.tables), deepcopy(building.printed)
     return copy
 
 
@@ -228,6 +241,7 @@ def training(path: Path) -> Building:
     end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#0", "class": "Net"}
     run.add("weights", **end, digest=digest("weights 1"), tensors=tensors)
     run.tables["0"] = [trail(3)]
+    run.printed["0"] = [PrintedPiece(0, "m", b"loss 0.75\nloss 0.5\n")]
     run.add("optimizer", object="optimizer#0", **{"class": "SGD"}, steps=3)
     run.add("random_state", name="random", digest=digest("state"))
     run.add("end")

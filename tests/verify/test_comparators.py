@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from reprokit import rundir
+from reprokit.console import PrintedPiece
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
@@ -53,7 +54,7 @@ def test_a_faithful_replay_is_identical_in_every_category(pair: Pair, compared: 
 def test_categories_stand_in_causal_order(pair: Pair, compared: Compare) -> None:
     names = [child.name for child in compared(pair).tree.children]
     order = ["command", "environment", "entropy", "processes", "seeds", "trail", "process metrics", "weights"]
-    assert names == [*order, "evaluation metrics", "random states", "outputs", "exit status", "times"]
+    assert names == [*order, "evaluation metrics", "random states", "outputs", "console", "exit status", "times"]
 
 
 def test_volatile_facts_are_left_out_and_listed(pair: Pair, compared: Compare) -> None:
@@ -590,3 +591,47 @@ def test_a_replay_equals_its_recording_whoever_built_it(tmp_path: Any) -> None:
     right.lines[0]["step"] = 5
     assert left.lines[0]["step"] == 0
     assert replace(left) == left
+
+
+class TestConsole:
+    def printed(self, *pieces: tuple[int, str, bytes]) -> dict[str, list[PrintedPiece]]:
+        return {"0": [PrintedPiece(*piece) for piece in pieces]}
+
+    def test_another_number_is_a_difference(self, pair: Pair, first: First) -> None:
+        pair[1].printed = self.printed((0, "m", b"loss 0.75\nloss "), (0, "m", b"0.25\n"))
+        name, difference = first(pair)
+        assert name == "console"
+        assert difference.detail == "stdout: line 2 is 'loss 0.5' in the left run and 'loss 0.25' in the right one"
+
+    def test_lines_that_only_one_run_has(self, pair: Pair, first: First) -> None:
+        pair[1].printed = self.printed((0, "m", b"loss 0.75\nloss 0.5\nmore\nand\x1b more\n"))
+        assert first(pair)[1].detail == "stdout: only the right run goes on, with 2 more lines, from line 3 on: 'more'"
+
+    def test_a_process_that_only_one_run_has(self, pair: Pair, first: First) -> None:
+        pair[1].printed["0/1"] = [PrintedPiece(1, "m", b"warning\n")]
+        assert first(pair)[1].name == "stderr of process 0/1"
+
+    def test_threads_race_and_each_says_the_same(self, pair: Pair, compared: Compare, first: First) -> None:
+        one, other, third = (0, "m.1", b"a 1\n"), (0, "m.2", b"b 2\n"), (0, "m.1", b"a 3\n")
+        pair[0].printed, pair[1].printed = self.printed(one, other, third), self.printed(other, one, third)
+        comparison = compared(pair)
+        assert comparison.identical
+        assert "order of lines of several threads" in "\n".join(comparison.notes)
+
+    def test_a_thread_that_says_another_thing_is_a_difference(self, pair: Pair, first: First) -> None:
+        one, other, third = (0, "m.1", b"a 1\n"), (0, "m.2", b"b 2\n"), (0, "m.1", b"a 3\n")
+        pair[0].printed, pair[1].printed = self.printed(one, other, third), self.printed(third, other, one)
+        assert first(pair)[0] == "console"
+
+    def test_times_are_left_out_and_counted(self, pair: Pair, compared: Compare) -> None:
+        pair[0].printed = self.printed((0, "m", b"loss 0.75 in 3 s\nnext 4 s\n"))
+        pair[1].printed = self.printed((0, "m", b"loss 0.75 in 4 s\nnext 5 s\n"))
+        comparison = compared(pair)
+        assert comparison.identical
+        assert comparison.notes == ("stdout: not compared, as they are not the same in two runs: 2 lines in times",)
+
+    def test_a_run_of_which_nothing_was_kept(self, pair: Pair, compared: Compare) -> None:
+        pair[1].printed = {}
+        comparison = compared(pair)
+        assert comparison.identical
+        assert "of the right run nothing was kept of what it printed" in comparison.notes[0]

@@ -50,7 +50,7 @@ class _PrintedStream:
 
 def compare(runs: RunPair) -> Difference:
     """Return a leaf for each process and stream."""
-    kept = list(map(console.is_kept, runs.directories))
+    kept = [run.keeps_console for run in runs.directories]
     if not any(kept):
         return group(NAME, ())
     if not all(kept):

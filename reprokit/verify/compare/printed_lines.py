@@ -56,7 +56,7 @@ _TOKEN = re.compile(
     "|".join(rf"(?P<{name.replace(' ', '_')}>{'|'.join(forms)})" for name, forms in _KINDS.items()), re.IGNORECASE
 )
 _NUMBERS = "numbers"
-_OF_ID = re.compile(r"(?:pid|tid|process|process id|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
+_OF_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
 _STATES = re.compile(r"\r|\x08+")  # where a line was begun again
 _SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # which moves between lines
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| *(\d{1,20}(?:\.\d+)?\w?)/(\d{1,20}(?:\.\d+)?\w?|\?) *\[")

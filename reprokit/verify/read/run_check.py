@@ -144,7 +144,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)
-    if console.is_kept(run):
+    if run.keeps_console:
         yield rundir.CONSOLE, lambda: [console.read(run, head) for head in console.heads(run).values()]
 
 

@@ -44,7 +44,7 @@ class PrintedText:
 def printed_text(path: Path, stream: int) -> PrintedText:
     """Return what the processes of a run printed; raises NothingKept where that was not kept."""
     run = RunDirectory(path)
-    if not console.is_kept(run):
+    if not run.keeps_console:
         raise NothingKept(f"{path}: nothing was kept of what it printed; record without --no-console")
     return PrintedText(path, stream, list(_texts(run, stream)))
 
