@@ -6,16 +6,17 @@ The order of lines of several threads is a race: it may differ if each thread pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
-from reprokit import console
+from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
-from reprokit.difference import Difference, Verdict, different, group, missing
+from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
+    LOOKED_AT,
     LineContext,
     LinesComparison,
     PrintedLine,
@@ -79,11 +80,7 @@ def _context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
 
 
 def _stream(
-    title: str,
-    stream: int,
-    left: ProcessConsole,
-    right: ProcessConsole,
-    contexts: tuple[LineContext, LineContext],
+    title: str, stream: int, left: ProcessConsole, right: ProcessConsole, contexts: tuple[LineContext, LineContext]
 ) -> Difference | None:
     one, other = _printed(left, stream), _printed(right, stream)
     if not one.lines and not other.lines:
@@ -92,7 +89,7 @@ def _stream(
     if not one.lines or not other.lines:
         return missing(title, str(one), str(other))
     found = _compared(one, other, contexts)
-    is_race = found.differs and _same_by_thread(one, other, contexts)
+    is_race = found.first is not None and _same_by_thread(one, other, contexts)
     if found.first is not None and not is_race:
         return _different(title, one, other, found.first)
     details = [_left_out(found.varied, max(one.bars, other.bars))]
@@ -128,17 +125,17 @@ def _compared(
     count = min(len(left.first), len(right.first))
     found = compare_lines(left.first[:count], right.first[:count], contexts)
     count = min(len(left.last), len(right.last))
-    if not found.differs and count:
+    if found.first is None and count:
         last = compare_lines(left.last[-count:], right.last[-count:], contexts)
-        found = LinesComparison(found.same + last.same, found.varied + last.varied, last.first)
+        return LinesComparison(found.varied + last.varied, last.first)
     return found
 
 
 def _same_by_thread(left: _PrintedStream, right: _PrintedStream, contexts: tuple[LineContext, LineContext]) -> bool:
-    if not left.threads or left.threads.keys() != right.threads.keys():
+    if not left.threads or left.threads.keys() != right.threads.keys() or not (left.is_whole and right.is_whole):
         return False
     pairs = ((left.threads[name], right.threads[name]) for name in left.threads)
-    return not any(compare_lines(one, other, contexts).differs for one, other in pairs)
+    return all(compare_lines(one, other, contexts).first is None for one, other in pairs)
 
 
 def _different(
@@ -153,15 +150,14 @@ def _different(
         count = abs(len(left.lines) - len(right.lines))
         more = "1 more line" if count == 1 else f"{count} more lines"
         meaning = f"{title}: only the {side} run goes on, with {more}, from line {number} on: {text}"
-    figures = {"line": number, "lines": [len(left.lines), len(right.lines)]}
-    found = different(title, texts[0], texts[1], meaning, figures=figures)
-    return replace(found, lacking="left" if one is None else "right" if other is None else None)
+    return different(title, texts[0], texts[1], meaning, lacking=lacking(one, other))
 
 
 def _quoted(line: PrintedLine | None) -> str:
+    """Return a line cut to what a sentence has room for, secrets taken out before."""
     if line is None:
         return ""
-    text = line.text.encode("utf-8", "backslashreplace").decode()
+    text = redaction.shown(line.text[:LOOKED_AT].encode("utf-8", "backslashreplace").decode())
     return repr(text if len(text) <= LONGEST else text[: LONGEST - 3] + "...")
 
 
@@ -178,27 +174,22 @@ def comparable(tree: Difference) -> bool:
     return any(leaf.verdict is not Verdict.NOT_RECORDED for leaf in tree.leaves())
 
 
-def printed(tree: Difference) -> bool:
-    """Return whether anything was printed that could be looked at."""
-    return any(leaf.left or leaf.right for leaf in tree.leaves())
-
-
 def notes(runs: RunPair, tree: Difference) -> Iterator[str]:
-    """Yield what of the printed lines is not compared, and what printed without being seen."""
+    """Yield what of the printed lines is not compared, and what was printed to stdout without being kept."""
     for leaf in tree.leaves():
         if leaf.detail and not leaf.verdict.differs:
             yield f"{leaf.name}: {leaf.detail}"
-    for run, side in zip(runs.directories, ("left", "right"), strict=True):
-        if text := unseen(run):
+    for run, side in zip(runs.directories, SIDES, strict=True):
+        if text := unseen(run, range(1)):
             yield f"of the {side} run, {text}"
 
 
-def unseen(run: RunDirectory) -> str:
+def unseen(run: RunDirectory, streams: range = range(len(STREAMS))) -> str:
     """Return which processes printed by C's stdio, which is not kept; empty where none did."""
     found = [
         of_process(STREAMS[stream], process)
         for process, head in console.heads(run).items()
-        for stream in range(len(STREAMS))
+        for stream in streams
         if head.unseen >> stream & 1
     ]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""

@@ -57,6 +57,7 @@ _TOKEN = re.compile(
 )
 _NUMBERS = "numbers"
 _OF_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
+_COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 _STATES = re.compile(r"\r|\x08+")  # where a line was begun again
 _SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # which moves between lines
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| *(\d{1,20}(?:\.\d+)?\w?)/(\d{1,20}(?:\.\d+)?\w?|\?) *\[")
@@ -83,13 +84,8 @@ class PrintedLine:
 class LinesComparison:
     """What came of comparing the lines of two streams."""
 
-    same: int = 0  # lines without a difference but for what is not compared
     varied: Counter[str] = field(default_factory=Counter)  # lines by what differs in them and is not compared
     first: tuple[PrintedLine | None, PrintedLine | None] | None = None  # the first difference
-
-    @property
-    def differs(self) -> bool:
-        return self.first is not None
 
 
 def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
@@ -116,8 +112,9 @@ def tells_results(lines: Sequence[PrintedLine]) -> bool:
 
 
 def _tells(line: PrintedLine) -> bool:
-    varying = [token for token in _TOKEN.finditer(line.text[:LOOKED_AT]) if token.lastgroup != _NUMBERS]
-    rest = "".join(_between(line.text[:LOOKED_AT], varying))
+    text = _COLOR.sub("", line.text[:LOOKED_AT])
+    varying = [token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS]
+    rest = "".join(_between(text, varying))
     return re.search(r"\d" if varying else r"\w", rest) is not None
 
 
@@ -131,7 +128,6 @@ def compare_lines(
         if kinds is None:
             found.first = one, other
             return found
-        found.same += 1
         found.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
         found.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
@@ -149,7 +145,9 @@ def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) ->
         )
     if left[LOOKED_AT:] != right[LOOKED_AT:]:
         return None
-    left, right = left[:LOOKED_AT], right[:LOOKED_AT]
+    if _COLOR.findall(left) != _COLOR.findall(right):
+        return None
+    left, right = (_COLOR.sub("", text[:LOOKED_AT]) for text in (left, right))
     tokens = list(_TOKEN.finditer(left)), list(_TOKEN.finditer(right))
     if len(tokens[0]) != len(tokens[1]) or _between(left, tokens[0]) != _between(right, tokens[1]):
         return None

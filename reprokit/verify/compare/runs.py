@@ -141,9 +141,14 @@ def _nothing(runs: RunPair, printed: Difference) -> str:
     reasons = {agent.words for agent in agents if agent is not None and not agent.is_loaded}
     why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
     what = "neither run recorded metrics, weights or outputs"
-    about = next(console.notes(runs, printed), "neither printed anything")
+    about = (
+        *console.notes(runs, printed),
+        *map(console.unseen, runs.directories),
+        "neither printed anything that is kept",
+    )
+    printing = next(filter(None, about))
     advice = "let the script print its results, call reprokit.log or write a file"
-    return f"{what}{why}, and {about}; an equal exit status proves nothing, {advice}"
+    return f"{what}{why}, and {printing}; an equal exit status proves nothing, {advice}"
 
 
 def _untrained(runs: RunPair, trail: trails.Pair) -> Iterator[str]:
