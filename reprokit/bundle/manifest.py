@@ -49,7 +49,7 @@ _ALLOWED = re.compile(
             *(re.escape(name) for name in (*JSON, rundir.METRICS, *TEXTS, FRESH, rundir.VARIABLE_KEY)),
             *(f"{re.escape(directory)}/{_NAME}" for directory in DIRECTORIES),
             _ENTROPY,
-            rf"{rundir.CONSOLE}/[0-9a-f]{{16}}-[0-9]{{1,5}}\.console",
+            rf"{rundir.CONSOLE}/[A-Za-z0-9][A-Za-z0-9-]{{0,200}}\.console",
             _SNAPSHOT,
         ]
     )

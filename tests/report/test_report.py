@@ -208,13 +208,15 @@ def test_a_run_with_no_metrics_has_a_report_in_every_format(real: Reprokit) -> N
     assert done.stdout.startswith("Not compared. Nothing was compared")
 
 
-def test_what_a_run_prints_is_nowhere_in_it(real: Reprokit) -> None:
-    """A hundred megabytes of stdout pass through: neither the run nor its page grows by them."""
+def test_much_that_a_run_prints_is_kept_in_part_and_nowhere_in_its_page(real: Reprokit) -> None:
+    """Of a hundred megabytes of stdout the run keeps 16 MiB at most."""
     code = "import sys\nfor _ in range(100): sys.stdout.write('x' * (1 << 20))"
     with open("/dev/null", "wb") as nowhere:
         command = [COMMAND, "record", "-o", "loud", "--", sys.executable, "-c", code]
         assert subprocess.run(command, cwd=real.directory, stdout=nowhere, stderr=nowhere).returncode == 0
-    assert sum(path.stat().st_size for path in (real.directory / "loud").rglob("*") if path.is_file()) < 1 << 20
+    sizes = {path.parent.name: path.stat().st_size for path in (real.directory / "loud").rglob("*.console")}
+    assert sizes.keys() == {"console"}
+    assert 8 << 20 < sizes["console"] <= 16 << 20
     assert len(html.page(gather([real.directory / "loud"]))) < 1 << 20
 
 
