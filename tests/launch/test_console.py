@@ -170,7 +170,7 @@ def test_of_much_text_the_first_and_the_last_part_are_kept(reprokit: Reprokit) -
     one, other = pair(reprokit, "much")
     status, document = verify(reprokit, one, other)
     assert status == 0
-    assert "only the first and the last part were kept" in "\n".join(document["notes"])
+    assert "only whole lines of the first and the last part are compared" in "\n".join(document["notes"])
     directory = RunDirectory(one)
     (head,) = console.heads(directory).values()
     found = console.read(directory, head)

@@ -28,6 +28,7 @@ from reprokit.verify.compare.series_leaves import counted
 from reprokit.verify.read.scan import natural, of_process
 
 NAME = "console"
+CUT = "only whole lines of the first and the last part are compared, as the rest was not kept"
 LONGEST = 160  # characters of a line in a sentence
 
 
@@ -83,20 +84,19 @@ def _stream(
     title: str, stream: int, left: ProcessConsole, right: ProcessConsole, contexts: tuple[LineContext, LineContext]
 ) -> Difference | None:
     one, other = _printed(left, stream), _printed(right, stream)
+    cut = "" if one.is_whole and other.is_whole else CUT
     if not one.lines and not other.lines:
-        bars = max(one.bars, other.bars)
-        return Difference(title, Verdict.NOT_RECORDED, detail=_left_out({}, bars)) if bars else None
+        detail = "; ".join(filter(None, (_left_out({}, max(one.bars, other.bars)), cut)))
+        return Difference(title, Verdict.NOT_RECORDED, detail=detail) if detail else None
     if not one.lines or not other.lines:
         return missing(title, str(one), str(other))
     found = _compared(one, other, contexts)
     is_race = found.first is not None and _same_by_thread(one, other, contexts)
     if found.first is not None and not is_race:
         return _different(title, one, other, found.first)
-    details = [_left_out(found.varied, max(one.bars, other.bars))]
+    details = [_left_out(found.varied, max(one.bars, other.bars)), cut]
     if is_race:
         details.append("the order of lines of several threads, which is a race, is not compared")
-    if not (one.is_whole and other.is_whole):
-        details.append("of what was printed only the first and the last part were kept and are compared")
     tells = tells_results(one.lines)
     if not tells:
         details.append("nothing but times and the like")
