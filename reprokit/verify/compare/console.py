@@ -113,7 +113,7 @@ def _printed(process: ProcessConsole, stream: int) -> _PrintedStream:
     names = sorted({piece.thread for piece in pieces})
     by_thread = {name: [piece for piece in pieces if piece.thread == name] for name in names}
     threads = {name: printed_lines(console.text(own, stream))[0] for name, own in by_thread.items() if len(names) > 1}
-    return _PrintedStream(first, last, bars + more_bars, threads, not process.dropped and not process.lost)
+    return _PrintedStream(first, last, bars + more_bars, threads, not (pieces and (process.dropped or process.lost)))
 
 
 def _compared(
