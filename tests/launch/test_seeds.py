@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,21 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     assert "seeds replaced in process 0/1" in verified.stdout
     shown = reprokit.run("show", "replayed0").stdout
     assert "process 0: 12 seeds replaced by the recorded, first train.py:13: random.seed: recorded " in shown
+
+
+@pytest.mark.torch
+def test_a_seed_that_the_framework_hands_on(reprokit: Reprokit) -> None:
+    """DistributedSampler seeds a generator in each epoch, in a file of PyTorch's."""
+    script = training_text("pytorch_distributed_sampler.py")
+    command = [sys.executable, str(reprokit.script("train.py", script))]
+    bare = [subprocess.run(command, cwd=reprokit.directory, capture_output=True, text=True).stdout for _ in range(2)]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    assert len({*bare, recorded.stdout}) == 3
+    for number in range(2):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert replayed.stdout == recorded.stdout != ""
+        assert "seeds: 1 as the training asked, 3 given again as recorded" in replayed.stderr
+    assert reprokit.run("verify", "recorded", "replayed0").returncode == 0
 
 
 @pytest.mark.slow

@@ -201,15 +201,14 @@ def _arguments(value: object, arguments: tuple[Any, ...], keywords: dict[str, An
 
 
 def _origin(caller: FrameType) -> FrameType | None:
-    """Who seeds: the caller, or the script that it acts for; None where a framework does for its own purposes."""
+    """Who seeds: the caller, or the script that it acts for; None where a library seeds many parts of one estimator."""
     while _package(caller) == _OWN and caller.f_back is not None:  # another adapter stands in between
         if caller.f_globals.get("__name__") == _FROM_OUTSIDE:
             return None
         caller = caller.f_back
-    package = _package(caller)
-    if package not in _FRAMEWORKS:
+    if _package(caller) not in _ON_BEHALF:
         return caller
-    frame: FrameType | None = caller if package in _ON_BEHALF else None
+    frame: FrameType | None = caller
     called = False
     for _ in range(MAX_FRAMES):
         if frame is None or _package(frame) not in _BETWEEN:
