@@ -188,10 +188,17 @@ enum {
     TAKES_FIRST = 2,  /* a process id as its first argument */
     TAKES_SECOND = 4, /* as its second */
     PLACES = 8,       /* gives a file a name */
+    DEVICE = 16,      /* opens or reads a file, which may be the device */
 };
 
 /* By their numbers: the system calls that are looked at. The assembly in urandom_hook.c reads it. */
 __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
+    [SYS_read] = DEVICE,
+    [SYS_pread64] = DEVICE,
+    [SYS_openat] = DEVICE,
+#ifdef SYS_open
+    [SYS_open] = DEVICE,
+#endif
     [SYS_futex] = ANSWERED, /* its deadline */
     [SYS_getpid] = ANSWERED,
     [SYS_getppid] = ANSWERED,
@@ -247,6 +254,7 @@ __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long
     struct timespec moved;
     long id;
     if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
+    if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, RK_CALLER());
     if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
     if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
     if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);

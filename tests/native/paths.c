@@ -71,6 +71,16 @@ static void with_syscall(void) {
     CHECK(syscall(SYS_getpid) == getpid());
     CHECK(syscall(SYS_close, -1) == -1 && errno == EBADF);
 }
+static void with_syscall_read(void) {
+    int fd = open("/dev/urandom", O_RDONLY), other = (int)syscall(SYS_openat, AT_FDCWD, "/dev/urandom", O_RDONLY, 0);
+    CHECK(syscall(SYS_read, fd, buffer, 16) == 16);
+    CHECK(syscall(SYS_read, other, buffer + 16, 16) == 16);
+    CHECK(syscall(SYS_pread64, fd, buffer + 32, 16, 0L) == 16);
+    show(buffer, 48);
+    CHECK(syscall(SYS_read, fd, buffer, 0) == 0);
+    CHECK(syscall(SYS_read, -1, buffer, 1) == -1 && errno == EBADF);
+    CHECK(syscall(SYS_openat, AT_FDCWD, "/nowhere", O_RDONLY, 0) == -1 && errno == ENOENT);
+}
 static void with_getrandom_sources(void) {
     unsigned flags[] = {GRND_RANDOM, GRND_RANDOM | GRND_NONBLOCK, GRND_INSECURE};
     for (int i = 0; i < 3; i++) {
@@ -397,7 +407,8 @@ static const struct {
     const char *name;
     void (*run)(void);
 } paths[] = {
-    PATH(getrandom), PATH(getrandom_flags), PATH(getrandom_sources), PATH(mmap), PATH(getentropy), PATH(syscall), PATH(open),
+    PATH(getrandom), PATH(getrandom_flags), PATH(getrandom_sources), PATH(mmap), PATH(getentropy), PATH(syscall),
+    PATH(syscall_read), PATH(open),
     PATH(open_random), PATH(open64), PATH(openat), PATH(openat_directory), PATH(odd_spelling), PATH(symlink),
     PATH(read_write), PATH(readv), PATH(pread), PATH(preadv), PATH(fortified_read), PATH(large_read), PATH(dup),
     PATH(dup2), PATH(dup3), PATH(fcntl), PATH(fopen), PATH(fopen_large), PATH(fopen_unbuffered), PATH(fdopen),

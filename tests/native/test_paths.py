@@ -18,6 +18,7 @@ C_PATHS = [
     "getrandom_sources",
     "getentropy",
     "syscall",
+    "syscall_read",
     "open",
     "open_random",
     "open64",
