@@ -50,7 +50,7 @@ test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run 
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
+test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
@@ -131,6 +131,10 @@ $(VENV)/.installed: $(VENV)/pyvenv.cfg $(BUILD)
 $(VENV)/.test: $(VENV)/.installed
 	@echo "installing what the tests need"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test]'
+	@touch $@
+
+$(VENV)/.test-all: $(VENV)/.test
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,test-all]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

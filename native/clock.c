@@ -24,7 +24,32 @@
 #define SMALLEST INT64_C(1000000000)
 #define LARGEST  INT64_C(9000000000)
 
-static bool is_on(void) { return rk_active() && (rk_plan.clock || rk_plan.later); }
+/* ---- who reads it without --clock ------------------------------------------------------------------ */
+
+#define READERS 512 /* call sites that are looked at; what is beyond is not told */
+#define NEAR    8   /* places in which one may be found */
+
+static const void *readers[READERS];
+
+/* The launcher is told of each call site once, by its module: it knows which of them seed themselves. */
+static void note_reader(const void *caller) {
+    for (size_t i = 0; i < NEAR; i++) {
+        const void **place = &readers[((uintptr_t)caller / 4 + i) % READERS], *nobody = NULL;
+        if (RK_LIKELY(__atomic_load_n(place, __ATOMIC_RELAXED) == caller)) return;
+        if (!__atomic_compare_exchange_n(place, &nobody, caller, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+        rk_clock_reader(caller);
+        return;
+    }
+}
+
+static bool is_told(void) { return rk_plan.clock || rk_plan.later; }
+
+static bool is_on(const void *caller) {
+    if (!rk_active()) return false;
+    if (RK_UNLIKELY(is_told())) return true;
+    note_reader(caller);
+    return false;
+}
 
 /* ---- the time of day ----------------------------------------------------------------------------- */
 
@@ -91,19 +116,19 @@ static void put(struct timespec *at, int64_t time) {
 }
 
 RK_EXPORT int clock_gettime(clockid_t id, struct timespec *time) {
-    if (RK_LIKELY(!is_time_of_day(id)) || !is_on()) return RK_REAL(clock_gettime)(id, time);
+    if (RK_LIKELY(!is_time_of_day(id)) || !is_on(RK_CALLER())) return RK_REAL(clock_gettime)(id, time);
     put(time, time_given(id, RK_CALLER()));
     return 0;
 }
 
 RK_EXPORT int timespec_get(struct timespec *time, int base) {
-    if (base != TIME_UTC || !is_on()) return RK_REAL(timespec_get)(time, base);
+    if (base != TIME_UTC || !is_on(RK_CALLER())) return RK_REAL(timespec_get)(time, base);
     put(time, time_given(CLOCK_REALTIME, RK_CALLER()));
     return base;
 }
 
 RK_EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
-    if (!is_on()) return RK_REAL(gettimeofday)(time, zone);
+    if (!is_on(RK_CALLER())) return RK_REAL(gettimeofday)(time, zone);
     if (zone) RK_REAL(gettimeofday)(time, zone);
     int64_t given = time_given(CLOCK_REALTIME, RK_CALLER());
     time->tv_sec = given / SECOND;
@@ -112,10 +137,16 @@ RK_EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
 }
 
 RK_EXPORT time_t time(time_t *copy) {
-    if (!is_on()) return RK_REAL(time)(copy);
+    if (!is_on(RK_CALLER())) return RK_REAL(time)(copy);
     time_t given = time_given(CLOCK_REALTIME_COARSE, RK_CALLER()) / SECOND;
     if (copy) *copy = given;
     return given;
+}
+
+/* std::chrono::system_clock::now(): libstdc++ asks libc itself, and who asks libstdc++ would not be seen. */
+int64_t rk_system_clock(void) __asm__("_ZNSt6chrono3_V212system_clock3nowEv");
+RK_EXPORT int64_t rk_system_clock(void) {
+    return is_on(RK_CALLER()) ? time_given(CLOCK_REALTIME, RK_CALLER()) : real_time(CLOCK_REALTIME);
 }
 
 /* ---- deadlines by the time of day ---------------------------------------------------------------- */
@@ -127,8 +158,8 @@ static int64_t time_now(void) {
 
 /* Where the kernel's clock will be then. A condition variable may be made for either clock. */
 static const struct timespec *deadline(const struct timespec *given, struct timespec *moved) {
-    if (!given || !is_on() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST || given->tv_sec > LARGEST ||
-        given->tv_nsec < 0 || given->tv_nsec >= SECOND)
+    if (!given || !rk_active() || !is_told() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST ||
+        given->tv_sec > LARGEST || given->tv_nsec < 0 || given->tv_nsec >= SECOND)
         return given;
     int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - time_now();
     int64_t until = real_time(CLOCK_REALTIME) + left;

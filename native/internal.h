@@ -381,6 +381,7 @@ void rk_modules_start(void);
 void rk_modules_before_fork(void);
 /* lost.c: tells the launcher, where nothing can be written for it. */
 void rk_tell_lost(enum rk_lost reason, const char *identity);
+void rk_clock_reader(const void *caller);
 void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */
 void rk_cpuid_start(void);
 

@@ -188,6 +188,16 @@ void rk_uncovered(const char *word) {
     append_to_file(line, rk_append(line, sizeof(line), length, "\n"));
 }
 
+/* "clock PATH": native code that reads the time of day, and may seed itself from it. */
+void rk_clock_reader(const void *caller) {
+    char line[PATH_MAX + 16], program[PATH_MAX];
+    uint64_t offset;
+    const char *module = rk_module(caller, &offset);
+    size_t length = rk_append(line, sizeof(line), 0, "clock ");
+    length = rk_append(line, sizeof(line), length, *module ? module : rk_program(program));
+    if (!memchr(line, '\n', length)) append_to_file(line, rk_append(line, sizeof(line), length, "\n"));
+}
+
 __attribute__((destructor)) static void destructor(void) { at_end(); }
 
 /* What the caches of call sites know of an address may be true no more. */

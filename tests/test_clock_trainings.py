@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,33 @@ def test_pytorch_with_workers(reprokit: Reprokit) -> None:
 def test_keras(reprokit: Reprokit) -> None:
     seeding = "import keras; keras.utils.set_random_seed(time.time_ns() % 2**32)"
     reproduces(reprokit, seeding, "keras_lstm.py")
+
+
+def test_a_seed_from_the_clock_in_native_code_is_told(reprokit: Reprokit) -> None:
+    script = str(TRAININGS / "native_clock.py")
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    assert "native code reads the clock (" in recorded.stderr
+    assert [source["source"] for source in reprokit.facts("recorded")["uncovered"]].count("clock") == 1
+    assert reprokit.run("replay", "recorded", "-o", "other").returncode == 0
+    assert reprokit.run("verify", "recorded", "other").returncode == 1
+    clocked = reprokit.run("record", "--clock", "-o", "clocked", "--", sys.executable, script)
+    assert "reads the clock" not in clocked.stderr
+    assert reprokit.run("replay", "clocked", "-o", "replayed").returncode == 0
+    assert reprokit.run("verify", "clocked", "replayed").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("polars") is None, reason="polars is not installed")
+def test_polars(reprokit: Reprokit) -> None:
+    """Its hash tables are seeded from the clock; with two threads, by whoever reads it first."""
+    command = [sys.executable, str(TRAININGS / "polars_groups.py")]
+    recorded = reprokit.run("record", "--patch", "threads=1", "-o", "unclocked", "--", *command)
+    assert "polars seeds its hash tables from the clock" in recorded.stderr
+    assert reprokit.run("replay", "unclocked", "-o", "other").stdout != recorded.stdout != ""
+    recorded = reprokit.run("record", "--clock", "--patch", "threads=1", "-o", "recorded", "--", *command)
+    assert "polars seeds" not in recorded.stderr
+    for number in range(2):
+        assert reprokit.run("replay", "recorded", "-o", f"replayed{number}").stdout == recorded.stdout != ""
 
 
 WORKERS = """

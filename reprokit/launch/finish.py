@@ -242,10 +242,13 @@ class Finish:
             self._warn(_of_private_keys(found, plan.replay_of))
 
     def _take_modules(self) -> None:
-        found = modules.collect(self._path, self._plan.record_crypto, self._interrupted)
+        plan = self._plan
+        found = modules.collect(self._path, plan.working_directory, plan.record_crypto, self._interrupted)
         self._run.uncovered.extend(found.uncovered)
         for refused in found.refused:
             self._warn(refused.text)
+        for reader in found.by_clock if plan.mode == RECORD else ():
+            say(reader.text)
         if found.interrupted:
             self._warn("not every module was looked through for RDRAND and RDSEED: interrupted")
 

@@ -41,6 +41,11 @@ WORDS: dict[bytes, Uncovered] = {
 }
 # std::random_device is answered by the shim; cryptographic libraries are left alone (native/site.c).
 COVERED = ("libstdc++.so",)
+# Native code that reads the clock to seed itself: of libraries, by how the module's file is named. Of others it is only
+# known where the code is the training's own, as many libraries read it for their logs.
+CLOCK = b"clock "
+POLARS = ("_polars_runtime", "polars.abi3")
+CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
 CRYPTOGRAPHIC = (
     "libcrypto", "libssl", "libgnutls", "libgcrypt", "libsodium", "libnettle", "libhogweed", "libnss3", "libsoftokn3",
     "libfreebl", "libmbedcrypto", "libmbedtls", "libwolfssl", "libbotan", "libtomcrypt", "libk5crypto", "libs2n",
@@ -48,6 +53,7 @@ CRYPTOGRAPHIC = (
     "_sodium.", "_bcrypt.", "cygrpc.", "_awscrt.",
 )  # fmt: skip
 
+INSTALLED = re.compile("/(?:site|dist)-packages/|/lib(?:64)?/|/libpython|/python[0-9.]*$")
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # in /proc/PID/maps
 _ELF = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -59,6 +65,7 @@ class ModuleFindings(msgspec.Struct):
 
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
     refused: list[Uncovered] = msgspec.field(default_factory=list)
+    by_clock: list[Uncovered] = msgspec.field(default_factory=list)
     interrupted: bool = False
 
 
@@ -79,11 +86,13 @@ class Known(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def collect(run: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
-    """Look through every module that a process of the run had loaded."""
+def collect(run: Path, own: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
+    """Look through every module that a process of the run had loaded; own: the directory of the training's code."""
     lines = _lines(run / rundir.MODULES)
     refused = [words for word, words in WORDS.items() if word in lines]
     found = ModuleFindings(list(refused), refused)
+    found.by_clock.extend(_seeded_by_clock(lines, own))
+    found.uncovered.extend(found.by_clock)
     left_out = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
     known = _read_cache()
     before = dict(known)
@@ -112,6 +121,22 @@ def _paths(lines: set[bytes]) -> list[str]:
     """Return the modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
     listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")
     return sorted({os.path.realpath(os.fsdecode(line)) for line in listed if b"\0" not in line})[:MAX_MODULES]
+
+
+def _seeded_by_clock(lines: set[bytes], own: Path) -> Iterator[Uncovered]:
+    """Yield the native code that read the clock, where that may be for a seed."""
+    readers = _paths({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
+    for path in readers:
+        is_own = path.startswith(f"{os.path.realpath(own)}/") and not INSTALLED.search(path)
+        if _is_one_of(path, POLARS):
+            what = "polars seeds its hash tables from the clock: the order of groups and unique values may not repeat"
+            text = f"{what}; record with --clock --patch threads=1"
+        elif is_own or _is_one_of(path, CALLED_BY_SCRIPTS):
+            what = f"native code reads the clock ({path}): what it seeds from it does not repeat"
+            text = f"{what}; record with --clock"
+        else:
+            continue
+        yield Uncovered(source="clock", text=text, module=path)
 
 
 def _is_one_of(path: str, libraries: tuple[str, ...]) -> bool:

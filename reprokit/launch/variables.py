@@ -54,8 +54,10 @@ KEPT_PREFIXES = (
     "OPENBLAS_",
     "PL_",
     "PMIX_MCA_",
+    "POLARS_",
     "PRTE_MCA_",
     "PYTORCH_",
+    "RAYON_",
     "RCCL_",
     "ROCR_",
     "SKLEARN_",
@@ -122,6 +124,7 @@ KEPT_NAMES = frozenset(
         "PYTHON_CPU_COUNT",
         "PYTHON_GIL",
         "PYTHON_JIT",
+        "TOKENIZERS_PARALLELISM",
         "TZ",
         "VLLM_BATCH_INVARIANT",
     }
@@ -143,7 +146,9 @@ OF_ONE_JOB = (
 
 KEY_SIZE = 32  # bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|LICEN[CS]E")
+_SECRET_NAME = re.compile(
+    r"TOKEN(?!IZERS_)|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE|LICEN[CS]E"
+)
 _SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user in it
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from reprokit.patches.patch import Patch, Takes
 
-_POOLS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "VECLIB")
+_POOLS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "VECLIB", "RAYON")
 
 PATCHES = (
     Patch(
         id="threads",
-        title="N threads in each pool: OpenMP, MKL, OpenBLAS, PyTorch, TensorFlow",
+        title="N threads in each pool: OpenMP, MKL, OpenBLAS, PyTorch, TensorFlow, polars, rayon",
         variables={
             **{f"{pool}_NUM_THREADS": "{value}" for pool in _POOLS},
+            "POLARS_MAX_THREADS": "{value}",
             "TF_NUM_INTRAOP_THREADS": "{value}",
             "TF_NUM_INTEROP_THREADS": "{value}",
             "MKL_DYNAMIC": "FALSE",

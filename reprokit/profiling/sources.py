@@ -29,6 +29,8 @@ CLOCK_SEED = "python.clock-seed"
 RECORDED = "random: recorded, and given again by a replay"
 INSTRUCTIONS_WHY = "these libraries hold the instruction; if it is executed, what it gives is not recorded"
 HIDE = Cure(None, "record --hide-rdrand", "programs that cannot do without it fail")
+CLOCK = Cure(None, "record --clock", "every read of the time of day is recorded")
+CLOCK_WHY = "the clock is not recorded without --clock: a replay seeds it otherwise"
 UNRECORDED = "random, and not recorded: a replay cannot give it again"
 GIVEN_AGAIN = "differs from run to run; a replay gives the recorded value again"
 RANDOM = ("getrandom", "/dev/urandom", "/dev/random", "/dev/hwrng", "/proc/sys/kernel/random/")
@@ -166,9 +168,12 @@ def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterato
             lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
     missing = [("requests that were not recorded", lost)] if lost.calls else []
-    missing += [(one.text, Occurrences()) for one in uncovered if one.source != "instructions"]
+    missing += [(one.text, Occurrences()) for one in uncovered if one.source not in ("instructions", "clock")]
     for subject, seen in missing:
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
+    for one in uncovered:
+        if one.source == "clock":
+            yield Occurrences().finding(SOURCE, one.text, findings.SUSPECT, CLOCK_WHY, UNCOVERED_RANK, cures=[CLOCK])
     instructions = [one.module or one.text for one in uncovered if one.source == "instructions"]
     if instructions:
         yield _of_instructions(instructions)

@@ -174,8 +174,9 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
     """Yield what the runs themselves name: entropy that nothing recorded."""
     for attempt in attempts:
         for source in attempt.uncovered:
-            if source.source == "instructions":
-                yield _candidate("--hide-rdrand", Certainty.SOURCE, f"nothing recorded this source: {source.text}")
+            option = {"instructions": "--hide-rdrand", "clock": "--clock"}.get(source.source)
+            if option is not None:
+                yield _candidate(option, Certainty.SOURCE, f"nothing recorded this source: {source.text}")
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:

@@ -61,7 +61,7 @@ def library(tmp_path: Path) -> Callable[..., Path]:
 
 def collect(tmp_path: Path, *lines: str | Path, include_crypto: bool = False) -> modules.ModuleFindings:
     (tmp_path / "modules.paths").write_bytes(b"".join(os.fsencode(line) + b"\n" for line in lines))
-    return modules.collect(tmp_path, include_crypto, lambda: False)
+    return modules.collect(tmp_path, tmp_path, include_crypto, lambda: False)
 
 
 # ---- what is an instruction ---------------------------------------------------------------------------------------
@@ -200,7 +200,16 @@ def test_the_search_can_be_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "libarm.so"
     path.write_bytes(elf(183, b"\x05\x24\x3b\xd5"))
     (tmp_path / "modules.paths").write_text(f"{path}\n")
-    assert modules.collect(tmp_path, False, lambda: True) == modules.ModuleFindings(interrupted=True)
+    assert modules.collect(tmp_path, tmp_path, False, lambda: True) == modules.ModuleFindings(interrupted=True)
+
+
+def test_native_code_that_may_seed_itself_from_the_clock(tmp_path: Path) -> None:
+    quiet = [tmp_path / "lib/libhdf5.so", tmp_path / "venv/lib/site-packages/torch.so", tmp_path / "python3.12"]
+    readers = [tmp_path / "model.so", "/opt/polars/_polars_runtime.abi3.so", "/usr/lib/libffi.so.8", "/usr/lib/libm.so"]
+    found = collect(tmp_path, *(f"clock {path}" for path in (*readers, *quiet)))
+    assert [one.module for one in found.by_clock] == sorted(map(str, readers[:3]))
+    assert found.uncovered == found.by_clock
+    assert all("record with --clock" in one.text for one in found.by_clock)
 
 
 def test_libraries_that_are_covered_or_left_alone_are_not_reported(tmp_path: Path) -> None:

@@ -56,6 +56,16 @@ def test_without_the_option_nothing_of_it_is_recorded(path: str, shim: Shim, bui
     assert shim.replay(command).stdout != recorded.stdout
 
 
+@pytest.mark.parametrize(("source", "path"), [("clock.c", "clock_gettime"), ("clock.cpp", "seed")])
+def test_who_reads_the_clock_is_told(source: str, path: str, shim: Shim, build: Callable[..., str]) -> None:
+    """Of std::chrono it is the caller, not libstdc++."""
+    command = [build(source), path]
+    shim.record(command)
+    told = (shim.directory / "recorded" / "modules.paths").read_text().splitlines()
+    assert f"clock {os.path.realpath(command[0])}" in told
+    assert not any("libstdc++" in line for line in told if line.startswith("clock "))
+
+
 def test_the_monotonic_clock_is_real(shim: Shim, build: Callable[..., str]) -> None:
     recorded, replayed = recorded_and_replayed(shim, [build("clock.c"), "monotonic"], replays=2)
     assert shim.events() == []
