@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,25 @@ def test_two_ranks(reprokit: Reprokit) -> None:
     replayed = reprokit.run("replay", "recorded", "-o", "replayed", environment=results("replayed-results"))
     assert replayed.returncode == 0, replayed.stderr[-2000:]
     assert read("replayed-results") == read("recorded-results")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("catboost") is None, reason="CatBoost is not installed")
+def test_catboost(reprokit: Reprokit) -> None:
+    """Its model has an id and a time in it, and its logs the time of each iteration."""
+    command = [sys.executable, str(TRAININGS / "catboost_digits.py")]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout == recorded.stdout != ""
+    assert "seeds: 0 as the training asked, 1 given again as recorded" in replayed.stderr
+    verified = reprokit.run("verify", "recorded", "replayed", "--all")
+    assert verified.returncode == 0, verified.stdout
+    assert "CatBoostClassifier.fit" in verified.stdout
+    assert "predictions of CatBoostClassifier.predict_proba" in verified.stdout
+    model = (reprokit.directory / "model.cbm").read_bytes()
+    reprokit.run("record", "-o", "other", "--", *command)
+    (reprokit.directory / "before.cbm").write_bytes(model)
+    found = reprokit.run("diff", "before.cbm", "model.cbm")
+    assert found.returncode == 1
+    assert "before.cbm/trees" in found.stdout
+    assert "model_guid" not in found.stdout

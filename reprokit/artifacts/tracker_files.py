@@ -30,7 +30,7 @@ MLFLOW_LARGEST = 64 << 20
 
 TENSORBOARD, WANDB, WANDB_SUMMARY, MLFLOW = "TensorBoard", "Weights & Biases", "Weights & Biases' summary", "MLflow"
 _KINDS = (
-    (re.compile(r"(?:.*/)?events\.out\.tfevents\.[^/]*"), TENSORBOARD),
+    (re.compile(r"(?:.*/)?events\.out\.tfevents(?:\.[^/]*)?"), TENSORBOARD),
     (re.compile(r"(?:.*/)?[^/]*\.wandb"), WANDB),
     (re.compile(r"(?:.*/)?wandb-summary\.json"), WANDB_SUMMARY),
     (re.compile(r"(?:.*/)?[0-9a-f]{32}/metrics/.+"), MLFLOW),

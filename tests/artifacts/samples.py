@@ -54,6 +54,37 @@ def npz(content: Arrays, *, compressed: bool = False) -> bytes:
     return file.getvalue()
 
 
+def cbm(facts: dict[str, str], trees: bytes) -> bytes:
+    """A model in CatBoost's order: tables, facts, trees."""
+    data = bytearray()
+
+    def put(form: str, *numbers: int) -> int:
+        data.extend(struct.pack("<" + form, *numbers))
+        return len(data) - struct.calcsize("<" + form)
+
+    def table(fields: int) -> int:
+        put(f"{2 + fields}H", 4 + 2 * fields, 4 + 4 * fields, *range(4, 4 + 4 * fields, 4))
+        return put(f"i{fields}I", 4 + 2 * fields, *[0] * fields)
+
+    def refer(place: int, to: int) -> None:
+        struct.pack_into("<I", data, place, to - place)
+
+    put("I", 0)
+    root = table(3)
+    refer(0, root)
+    refer(root + 12, len(data))
+    vector = put(f"I{len(facts)}I", len(facts), *[0] * len(facts))
+    for number, fact in enumerate(facts.items()):
+        entry = table(2)
+        refer(vector + 4 + 4 * number, entry)
+        for field, text in enumerate(fact):
+            refer(entry + 4 + 4 * field, len(data))
+            put("I", len(text.encode()))
+            data.extend(text.encode())
+    refer(root + 8, len(data))
+    return b"CBM1" + struct.pack("<I", len(data) + len(trees)) + data + trees
+
+
 def safetensors(content: Arrays, metadata: dict[str, str] | None = None, *, indent: int | None = None) -> bytes:
     names = {"float32": "F32", "float64": "F64", "int64": "I64", "bool": "BOOL", "complex64": "C64", "uint16": "BF16"}
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}

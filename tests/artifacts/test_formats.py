@@ -52,6 +52,20 @@ def test_the_order_of_an_array_is_noise(dtype: str, other: object) -> None:
     assert "order" in detail(samples.npy(left), samples.npy(other(left)), "x.npy")  # type: ignore[operator]
 
 
+def test_models_of_catboost_without_what_is_of_one_training() -> None:
+    facts = {"params": "{}", "model_guid": "1a2b", "train_finish_time": "2026-01-01T00:00:00Z"}
+    left = samples.cbm(facts, b"trees")
+    assert detail(left, samples.cbm({**facts, "model_guid": "1a2b3c"}, b"trees"), "m.cbm")
+    assert leaves(left, samples.cbm({**facts, "params": "[]"}, b"trees"), "m.cbm") == [
+        ("m.cbm/facts/params", "{}", "[]")
+    ]
+    assert [name for name, *_ in leaves(left, samples.cbm(facts, b"tries"), "m.cbm")] == ["m.cbm/trees"]
+    for size in range(4, len(left)):
+        assert diff(left, left[:size], "m.cbm").verdict is Verdict.DIFFERENT
+    for at in range(4, len(left) - 5, 4):
+        diff(left, left[:at] + b"\xff\xff\xff\xff" + left[at + 4 :], "m.cbm")
+
+
 def test_texts_records_and_objects_in_arrays() -> None:
     texts = np.array(["one", "two"]), np.array(["one", "tWo"])
     assert leaves(samples.npy(texts[0]), samples.npy(texts[1]), "x.npy")[0][1:] == (

@@ -56,6 +56,7 @@ _WAITS_FOR = {
     "sklearn": ["sklearn", "sklearn.base", "sklearn.model_selection._validation"]
     + [f"sklearn.metrics.{under}{name}" for name in ("classification", "ranking", "regression") for under in ("_", "")],
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
+    "catboost": ["catboost", "catboost.core"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
     "orders": ["queue", "concurrent.futures._base", "multiprocessing.pool", "asyncio.base_events", "joblib.parallel"],

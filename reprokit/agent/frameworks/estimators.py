@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-LIBRARIES = frozenset(["imblearn", "joblib", "lightgbm", "sklearn", "xgboost"])
+LIBRARIES = frozenset(["catboost", "imblearn", "joblib", "lightgbm", "sklearn", "xgboost"])
 METHODS = ("predict", "predict_proba", "score")
 
 

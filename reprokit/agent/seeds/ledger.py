@@ -36,7 +36,9 @@ MAX_LINES = 1000  # of one place; further calls there are counted and left alone
 MAX_PLACES = 10_000
 MAX_ARGUMENT = 200  # characters of a seed's text
 MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
-_ON_BEHALF = frozenset({"lightgbm", "scipy", "sklearn", "xgboost"})  # whose random_state becomes a seed inside
+_ON_BEHALF = frozenset(
+    {"catboost", "lightgbm", "scipy", "sklearn", "xgboost"}
+)  # whose random_state becomes a seed inside
 _TAKES, _TAKES_NEXT = "dispatch_one_batch", "dispatch_next"  # methods of Parallel; joblib's threads call the latter
 _CALLED_BY = "joblib"  # stands between scikit-learn and itself
 _OWN = __name__.partition(".")[0]

@@ -102,6 +102,7 @@ FORMATS: tuple[Format, ...] = (
         _begins(rb"(?=" + TAR + rb")(?:sys_info|pickle|storages|tensors)\0+.{157}ustar"),
         _not_read("save it again with a later PyTorch"),
     ),
+    Format("catboost", _begins(rb"CBM1"), _reader("catboost")),
     Format("xgboost", _begins(rb'\{\s*"learner"\s*:\s*\{|\{' + XGBOOST_KEY), _reader("xgboost")),
     Format(
         "joblib",
@@ -147,6 +148,8 @@ FORMATS: tuple[Format, ...] = (
     Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
     Format("tar", _begins(TAR), _reader("tar")),
+    Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
+    Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
     Format("json", _text(name=r"\.json\Z"), _reader("json")),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),

@@ -6,6 +6,7 @@ See https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_det
 from __future__ import annotations
 
 import itertools
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from reprokit.artifacts.sources import Slice, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
 
 _HEAD, _FOOT = 12, 4  # length with its sum before each record, a sum behind it
+OLDEST = 1e9  # seconds since 1970 of an event, at least
 FEATURES = b"\n"  # field 1 of an Example, which has nothing else
 
 
@@ -30,11 +32,17 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     if first is None:
         return
     found = itertools.chain([first], found)
-    if first.read(9, 14) == b"\x1a\x0dbrain.Event:":  # the first event says so, behind its time
+    if _is_event(first.read(0, 23)):
         yield from _events(found, limits)
         return
     for number, record in enumerate(found):
         yield from _record(number, record, limits)
+
+
+def _is_event(head: bytes) -> bool:
+    """Return whether the first event says so, behind its time; CatBoost's has a step or a summary there."""
+    (time,) = struct.unpack("<d", head[1:9]) if len(head) > 9 and head[0] == 0x09 else (0.0,)
+    return head[9:] == b"\x1a\x0dbrain.Event:" or (OLDEST < time < 4 * OLDEST and head[9:10] in (b"\x10", b"\x2a"))
 
 
 def _unpacked(source: Source, limits: Limits) -> Source:

@@ -1,0 +1,56 @@
+"""CatBoost: its version, the seeds of its trainings, the metrics of their iterations, and what its models predict."""
+
+from __future__ import annotations
+
+import sys
+
+from ..core.exact_values import describe
+from ..core.patching import replace
+from .base import SEED_NAMES, Adapter
+from .estimators import Estimators, Scoring
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Function = Callable[..., Any]
+
+
+class CatboostAdapter(Adapter):
+    """Watches catboost."""
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name == "catboost":
+            super().instrument(name, module)
+            return
+        estimators = Estimators(self._agent, Scoring())
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and issubclass(value, module.CatBoost):
+                estimators.instrument(value)
+                replace(value, "fit", self._make_fit)
+
+    def _make_fit(self, original: Function) -> Function:
+        def fit(model: Any, *arguments: Any, **keywords: Any) -> Any:
+            self._agent.attempt(self._give_seeds, model, sys._getframe(1))
+            result = original(model, *arguments, **keywords)
+            self._agent.attempt(self._write_metrics, model)
+            return result
+
+        return fit
+
+    def _give_seeds(self, model: Any, caller: Any) -> None:
+        parameters = model.get_params()
+        for name in SEED_NAMES:
+            asked = parameters.get(name)
+            given = self._agent.seeds.seed(f"catboost.fit {name}", asked, caller)
+            if given is not asked:
+                model.set_params(**{name: given})
+
+    def _write_metrics(self, model: Any) -> None:
+        values = {}
+        for data, metrics in model.get_evals_result().items():
+            for metric, series in metrics.items():
+                values[f"{data}/{metric}"] = describe(float(series[-1]))
+                values[f"{data}/{metric} of each iteration"] = describe(sys.modules["numpy"].asarray(series))
+        self._agent.journal.write("evaluate", {"name": f"{type(model).__name__}.fit", "values": values})
