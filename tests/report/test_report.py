@@ -276,9 +276,13 @@ def test_secrets_of_the_command_line_are_not_reported(pair: Pair) -> None:
 
 
 def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
-    page = Page(html.page(facts_of(pair)))
+    text = html.page(facts_of(pair))
+    page = Page(text)
     assert [one for one in page.ids if one in ORDER] == ORDER
     assert page.outside == page.handlers == []
+    paper = text.partition("<style>@page")[2].partition("</style>")[0]
+    assert all(building.run.run_id in paper for building in pair)
+    assert "counter(page)" in paper
     assert page.tags.count("a") == page.tags.count("details") == len(ORDER)
     assert not {"script", "iframe", "object", "embed", "form", "link", "base"} & set(page.tags)
     assert page.tags.count("h1") == page.tags.count("main") == 1
