@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from ..core.journal import Journal
 
-MAX_TURNS = 16 << 10  # of one line
-MAX_PENDING = 100  # lines of a track that has one actor
-FIRST_TURNS = 64  # after which a track is written for the first time, so that a SIGKILL loses little
+MAX_TURNS = 1 << 10  # of one line; what a SIGKILL loses at most
+MAX_PENDING = 2000  # lines of a track that has one actor
+FIRST_TURNS = 64  # of the first line
 MAX_TRACKS = 10_000  # of a process
 MAX_WRITTEN = 16 << 20  # bytes of a process' lines
 MAX_PLACES = 10_000
@@ -65,6 +65,8 @@ class Track:
         if self._is_whole:
             self._is_whole = self.is_written = self._orders.begin(self)
             self.write()
+        else:
+            self._orders.warn("orders of some queues are not recorded: too many, or a second thread came too late")
 
     def _take(self) -> None:
         self._limit = min(2 * self._limit, MAX_TURNS)
@@ -90,7 +92,7 @@ class Orders:
 
     def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
         self._journal = journal
-        self._warn = warn
+        self.warn = warn
         self._guard = allocate_lock()
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
@@ -164,13 +166,13 @@ class Orders:
         try:
             return function(*arguments)
         except Exception as error:
-            self._warn(f"order of turns: {type(error).__name__}: {error}")
+            self.warn(f"order of turns: {type(error).__name__}: {error}")
             return None
 
     def begin(self, track: Track) -> bool:
         """Keep a track that has several actors; False where there are too many."""
         if len(self._begun) >= MAX_TRACKS:
-            self._warn(f"more than {MAX_TRACKS} queues and the like: the order of turns in further ones is not kept")
+            self.warn(f"more than {MAX_TRACKS} queues and the like: the order of turns in further ones is not kept")
             return False
         self._begun.append(track)
         return True
@@ -182,7 +184,7 @@ class Orders:
         if self._room > 0:
             self._journal.write("order", {"track": name, "actors": actors, "turns": turns, "count": count})
         else:
-            self._warn(f"the order of turns is not kept beyond {MAX_WRITTEN} bytes of a process")
+            self.warn(f"the order of turns is not kept beyond {MAX_WRITTEN} bytes of a process")
 
     def on_fork(self, forget: Callable[[], object]) -> None:
         """Call this in forked children, in which no thread is left that could have turns."""
