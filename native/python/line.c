@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "step.h"
 
 #define DIGITS  17
-#define DECIMAL 48 /* bytes that a decimal may take */
+#define DECIMAL 48  /* bytes that a decimal may take */
+#define NUMBERS 200 /* bytes of a line beside its names, and one behind it */
 
 /* A line in the making: what does not fit makes it too long, and is not written. */
 struct text {
@@ -164,20 +166,62 @@ static void add_time(struct text *text, uint64_t microseconds) {
     add_digits(text, microseconds % 1000000, 6);
 }
 
-uint64_t rkp_write_line(const struct loss *loss) {
-    bool is_single = loss->format == RKT_FLOAT32;
-    struct text text = {(char *)(uintptr_t)loss->to, 0, loss->room};
-    add_text(&text, loss->head);
-    add_number(&text, loss->number);
+/* Where lines wait (HeldLines of the agent). */
+struct lines {
+    uint64_t address, used, size;
+};
+
+/* Writes down the number, or what is too long to be taken. */
+static uint64_t write_line(const struct lines *lines, const char *head, const char *name, const uint64_t facts[3],
+                           double value, bool is_single) {
+    struct text text = {(char *)(uintptr_t)lines->address + lines->used, 0, lines->size - lines->used};
+    add_text(&text, head);
+    add_number(&text, facts[0]);
     add_text(&text, ",\"t\":");
-    add_time(&text, loss->microseconds);
-    add_text(&text, loss->name);
-    add_number(&text, loss->step);
+    add_time(&text, facts[1]);
+    add_text(&text, name);
+    add_number(&text, facts[2]);
     add_text(&text, is_single ? ",\"value\":{\"dtype\":\"float32\",\"bits\":\""
                               : ",\"value\":{\"dtype\":\"float64\",\"bits\":\"");
-    add_bits(&text, loss->value, is_single);
+    add_bits(&text, value, is_single);
     add_text(&text, "\",\"decimal\":");
-    add_decimal(&text, loss->value, is_single);
+    add_decimal(&text, value, is_single);
     add_text(&text, "}}\n");
     return text.length;
+}
+
+static uint64_t microseconds(double epoch) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)((epoch + (double)now.tv_sec + (double)now.tv_nsec / 1e9) * 1e6);
+}
+
+/* A line is written in one piece, as the interpreter's lock is held. Where another thread writes, or is interrupted
+ * by what brings this line, it is not taken. */
+PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *place, *guard, *numbers, *epoch, *head, *name, *step, *dtype, *value;
+    if (!PyArg_UnpackTuple(arguments, "loss_line", 9, 9, &place, &guard, &numbers, &epoch, &head, &name, &step, &dtype,
+                           &value))
+        return NULL;
+    struct lines *lines = PyLong_AsVoidPtr(place);
+    const char *first = PyBytes_AsString(head), *second = PyBytes_AsString(name);
+    uint64_t facts[3] = {0, 0, PyLong_AsUnsignedLongLong(step)};
+    double shift = PyFloat_AsDouble(epoch);
+    if (PyErr_Occurred()) return NULL;
+    if (!PyUnicode_Check(dtype)) Py_RETURN_FALSE;
+    bool is_single = !PyUnicode_CompareWithASCIIString(dtype, "float32");
+    uint64_t room = strlen(first) + strlen(second) + NUMBERS;
+    bool is_known = is_single || !PyUnicode_CompareWithASCIIString(dtype, "float64");
+    if (!is_known || !PyFloat_CheckExact(value)) Py_RETURN_FALSE;
+    if (!lines->address || lines->used + room >= lines->size) Py_RETURN_FALSE;
+    if (rkp_is_true(PyObject_CallMethodObjArgs(guard, name_of_locked, NULL))) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_FALSE;
+    }
+    facts[1] = microseconds(shift);
+    facts[0] = rkp_number(PyIter_Next(numbers));
+    if (PyErr_Occurred()) return NULL;
+    lines->used += write_line(lines, first, second, facts, PyFloat_AsDouble(value), is_single);
+    Py_RETURN_TRUE;
 }

@@ -2,6 +2,8 @@
  *
  * An extension module. A step finds nothing of ours in the processor's caches: what counts is how much code and memory
  * it has to look at. */
+#include <string.h>
+
 #include "step.h"
 
 #define DEFINE_NAME(name, text) PyObject *name_of_##name;
@@ -52,6 +54,31 @@ enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes) {
     *bytes = rkp_number(PyObject_GetAttr(tensor, name_of_nbytes));
     if (!PyErr_Occurred()) *address = rkp_number(PyObject_CallMethodObjArgs(tensor, name_of_data_ptr, NULL));
     return PyErr_Occurred() ? FAILED : FINITE;
+}
+
+bool rkp_is_negative(PyObject *tensor) {
+    int found = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_neg, NULL));
+    PyErr_Clear();
+    return found;
+}
+
+/* ---- losses ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *number(PyObject *module, PyObject *tensor) {
+    (void)module;
+    struct dl_tensor shaped;
+    if ((PyObject *)Py_TYPE(tensor) != rkp_exchanged || !rkp_describe(tensor, &shaped)) Py_RETURN_NONE;
+    bool is_known = shaped.device_type == DL_CPU && shaped.code == DL_FLOAT && (shaped.bits == 32 || shaped.bits == 64);
+    if (!is_known || rkp_bytes_in_order(&shaped) != shaped.bits / 8u || rkp_is_negative(tensor)) Py_RETURN_NONE;
+    const char *at = (const char *)shaped.data + shaped.byte_offset;
+    float single;
+    double value;
+    memcpy(&value, at, shaped.bits == 64 ? sizeof(value) : 0);
+    if (shaped.bits == 32) value = (double)*(float *)memcpy(&single, at, sizeof(single));
+    PyObject *exact = PyFloat_FromDouble(value);
+    PyObject *result = exact ? PyTuple_Pack(2, shaped.bits == 32 ? name_of_float32 : name_of_float64, exact) : NULL;
+    Py_XDECREF(exact);
+    return result;
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------------- */
@@ -160,25 +187,37 @@ PyDoc_STRVAR(use_exchange_text,
 
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
+PyDoc_STRVAR(fold_text, "fold((plain, parameter, salts, salt_of), before, tensors)\n--\n\n"
+                        "The digest so far, with that of these tensors of the classes `plain` and `parameter`; None\n"
+                        "where the bytes of one are not all that it is. `salts` has what salt_of(tensor) gave.");
 PyDoc_STRVAR(
     trail_step_text,
-    "trail_step((plain, parameter, salts, salt_of), (now, seen, seen_size, state, size, salt, refresh),\n"
+    "trail_step((plain, parameter), (now, seen, seen_size, state, size, salt, refresh),\n"
     "(modules, python, python_at, numpy, numpy_at, words_salt), (series, take, seen, pointers), parameters,\n"
-    "batch, loss, flags, how, batch_digest, loss_digest, before, buffers, inputs, torch_more)\n--\n\n"
+    "flags, how, batch, loss, before, buffers, inputs, torch_more)\n--\n\n"
     "Write down a step by `take` (reprokit_trail_step), if all can be read where it lies: tensors of the classes\n"
     "`plain` and `parameter`, parameters where `seen` says, the generators of `modules` that are named.\n"
-    "`salts` has what salt_of(tensor) gave, None of a tensor whose bytes are not all that it is. refresh() copies\n"
-    "the state of PyTorch's generator to `state` when `now` is not what was `seen`. It gives the ticket, how often\n"
-    "the parameters were changed, and the gradients, which must live as long as they are read; None where nothing\n"
-    "was written. Parameters are None where no pointers are to be set.");
-PyDoc_STRVAR(loss_line_text,
-             "loss_line(to, room, head, name, number, microseconds, step, format, value)\n--\n\n"
-             "Write the line of a loss to an address (struct loss of native/python/step.h); its bytes.");
+    "refresh() copies the state of PyTorch's generator to `state` when `now` is not what was `seen`. It gives the\n"
+    "ticket, how often the parameters were changed, and the gradients, which must live as long as they are read;\n"
+    "None where nothing was written. Parameters are None where no pointers are to be set.");
+PyDoc_STRVAR(number_text, "number(tensor)\n--\n\n"
+                          "What tensors.number() says of it; None of one that it does not describe.");
+PyDoc_STRVAR(loss_line_text, "loss_line(lines, guard, numbers, epoch, head, name, step, dtype, value)\n--\n\n"
+                             "Write the line of a loss where lines wait, if there is room and nobody else writes\n"
+                             "there: whether it did. `lines` is the address of their place, its used bytes and size.");
+
+PyDoc_STRVAR(random_states_text,
+             "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset)\n--\n\n"
+             "Copies of Python's state and its `gauss_next`, of NumPy's, and of the second normal number that NumPy's\n"
+             "RandomState has at this offset; None where the generators are not these, or one is not known.");
 
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
     {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
+    {"number", number, METH_O, number_text},
     {"changes", rkp_changes, METH_O, changes_text},
+    {"fold", rkp_fold, METH_VARARGS, fold_text},
+    {"random_states", rkp_random_states, METH_VARARGS, random_states_text},
     {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
     {NULL, NULL, 0, NULL},

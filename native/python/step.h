@@ -16,12 +16,16 @@
     NAME(is_cpu, "is_cpu")               \
     NAME(is_contiguous, "is_contiguous") \
     NAME(is_neg, "is_neg")               \
+    NAME(float32, "float32")             \
+    NAME(float64, "float64")             \
+    NAME(locked, "locked")               \
     NAME(nbytes, "nbytes")               \
     NAME(dtype, "dtype")                 \
     NAME(shape, "shape")                 \
     NAME(data_ptr, "data_ptr")           \
     NAME(version, "_version")            \
     NAME(random, "random")               \
+    NAME(gauss_next, "gauss_next")       \
     NAME(inst, "_inst")                  \
     NAME(mtrand, "numpy.random.mtrand")  \
     NAME(rand, "_rand")                  \
@@ -60,23 +64,18 @@ uint64_t rkp_number(PyObject *value); /* an exception is set where it could not 
 /* What a tensor of that class, or a parameter, is; false of one that has no such description. */
 bool rkp_describe(PyObject *object, struct dl_tensor *tensor);
 uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor); /* UINT64_MAX of one that does not lie in order */
+/* A flag of PyTorch's says that numbers mean their negative, which stands in no memory. */
+bool rkp_is_negative(PyObject *tensor);
 /* Where bytes lie, as the tensor itself says; UNKNOWN where they do not all lie here, in order. */
 enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
 
 /* trail.c */
 PyObject *rkp_changes(PyObject *module, PyObject *tensors);
+PyObject *rkp_fold(PyObject *module, PyObject *arguments);
+PyObject *rkp_random_states(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_step(PyObject *module, PyObject *arguments);
-PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
 
 /* line.c */
-/* A loss that becomes a line, and its parts. */
-struct loss {
-    uint64_t to, room;
-    const char *head, *name;
-    uint64_t number, microseconds, step, format;
-    double value;
-};
-uint64_t
-rkp_write_line(const struct loss *loss); /* its bytes; one that is longer than the room was not written whole */
+PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
 
 #endif

@@ -1,4 +1,4 @@
-/* trail.c - a step of the trail, and the line of a loss, each in one call of the training's interpreter. */
+/* trail.c - a step of the trail in one call of the training's interpreter. */
 #include <string.h>
 
 #include "step.h"
@@ -72,28 +72,43 @@ static bool salt_of(const struct salts *salts, PyObject *tensor, const struct dl
     return is_known;
 }
 
-/* A flag of PyTorch's says that numbers mean their negative, which stands in no memory. */
-static bool is_negative(PyObject *tensor) {
-    int found = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_neg, NULL));
-    PyErr_Clear();
-    return found;
-}
-
-static bool put_items(const struct classes *classes, const struct salts *salts, PyObject *tensors,
-                      struct rkt_facts *facts, uint64_t *count) {
-    *count = (uint64_t)PyList_Size(tensors);
-    if (facts->batches + facts->losses > RKT_ITEMS) return false;
-    struct rkt_item *item = facts->items + (count == &facts->losses ? facts->batches : 0);
-    for (Py_ssize_t i = 0; i < (Py_ssize_t)*count; i++, item++) {
-        PyObject *tensor = PyList_GetItem(tensors, i);
-        struct rkt_stretch at;
-        struct dl_tensor shaped;
-        if (!locate(classes, tensor, &at, &shaped) || shaped.ndim > MAX_AXES || is_negative(tensor)) return false;
-        if (!salt_of(salts, tensor, &shaped, &item->salt)) return false;
-        item->data = at.address;
-        item->size = at.size;
+/* False where the bytes of a tensor are not all that it is, or do not lie here, in order. */
+static bool fold(const struct classes *classes, const struct salts *salts, PyObject *tensor, uint64_t *digest) {
+    struct rkt_stretch at;
+    struct dl_tensor shaped;
+    uint64_t salt;
+    if (!locate(classes, tensor, &at, &shaped) || shaped.ndim > MAX_AXES || rkp_is_negative(tensor)) return false;
+    if (!salt_of(salts, tensor, &shaped, &salt)) return false;
+    const void *data = (const void *)(uintptr_t)at.address;
+    if (at.size <= RKT_SMALL) {
+        *digest = reprokit_trail_fold(*digest, data, at.size, salt);
+    } else {
+        Py_BEGIN_ALLOW_THREADS;
+        *digest = reprokit_trail_fold(*digest, data, at.size, salt);
+        Py_END_ALLOW_THREADS;
     }
     return true;
+}
+
+PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
+    (void)module;
+    struct classes classes;
+    struct salts salts;
+    PyObject *known, *before, *tensors;
+    if (!PyArg_UnpackTuple(arguments, "fold", 3, 3, &known, &before, &tensors)) return NULL;
+    if (!PyArg_ParseTuple(known, "OOO!O", &classes.plain, &classes.parameter, &PyDict_Type, &salts.known, &salts.of))
+        return NULL;
+    uint64_t digest = PyLong_AsUnsignedLongLong(before);
+    Py_ssize_t count = PyErr_Occurred() ? -1 : PySequence_Size(tensors);
+    bool is_whole = count >= 0;
+    for (Py_ssize_t i = 0; i < count && is_whole; i++) {
+        PyObject *tensor = PySequence_GetItem(tensors, i);
+        is_whole = tensor && fold(&classes, &salts, tensor, &digest);
+        Py_XDECREF(tensor);
+    }
+    if (PyErr_Occurred()) return NULL;
+    if (!is_whole) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(digest);
 }
 
 /* ---- random generators ----------------------------------------------------------------------------------------- */
@@ -115,6 +130,28 @@ static bool are_still(PyObject *modules, PyObject *python, PyObject *numpy) {
     PyErr_Clear();
     Py_XDECREF(bits);
     return is_still;
+}
+
+static PyObject *copied(uint64_t address, uint64_t size) {
+    if (address) return PyBytes_FromStringAndSize((const char *)(uintptr_t)address, (Py_ssize_t)size);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+PyObject *rkp_random_states(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *modules, *python, *numpy;
+    unsigned long long python_at, numpy_at, salt, offset;
+    if (!PyArg_ParseTuple(arguments, "(O!OKOKK)K", &PyDict_Type, &modules, &python, &python_at, &numpy, &numpy_at,
+                          &salt, &offset))
+        return NULL;
+    bool is_known = python_at && (numpy == Py_None || (numpy_at && offset)) && are_still(modules, python, numpy);
+    PyObject *state = is_known ? in_module(modules, name_of_mtrand, name_of_rand) : NULL;
+    if (!is_known || (state == NULL) != (numpy == Py_None)) Py_RETURN_NONE;
+    PyObject *following = PyObject_GetAttr(python, name_of_gauss_next);
+    if (!following) return NULL;
+    return Py_BuildValue("(NNNN)", copied(python_at, RKT_WORDS), following, copied(state ? numpy_at : 0, RKT_WORDS),
+                         copied(state ? (uint64_t)(uintptr_t)state + offset : 0, 16));
 }
 
 /* PyTorch's generator: the memory that it changes with, what stood there, and who copies its state anew. */
@@ -184,16 +221,14 @@ static uint64_t take(const struct steps *steps, const struct rkt_facts *facts) {
 PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;
-    struct salts salts;
     struct generator generator;
-    PyObject *modules, *python, *numpy, *parameters, *batch, *loss;
+    PyObject *modules, *python, *numpy, *parameters;
     unsigned long long series, function, seen, pointers, now, copied, copied_size, state, state_size, state_salt,
         python_at, numpy_at, words_salt, facts_of[8];
-    if (!PyArg_ParseTuple(arguments, "(OOO!O)(KKKKKKO)(O!OKOKK)(KKKK)OO!O!KKKKKKKK", &classes.plain, &classes.parameter,
-                          &PyDict_Type, &salts.known, &salts.of, &now, &copied, &copied_size, &state, &state_size,
-                          &state_salt, &generator.refresh, &PyDict_Type, &modules, &python, &python_at, &numpy,
-                          &numpy_at, &words_salt, &series, &function, &seen, &pointers, &parameters, &PyList_Type,
-                          &batch, &PyList_Type, &loss, facts_of, facts_of + 1, facts_of + 2, facts_of + 3, facts_of + 4,
+    if (!PyArg_ParseTuple(arguments, "(OO)(KKKKKKO)(O!OKOKK)(KKKK)OKKKKKKKK", &classes.plain, &classes.parameter, &now,
+                          &copied, &copied_size, &state, &state_size, &state_salt, &generator.refresh, &PyDict_Type,
+                          &modules, &python, &python_at, &numpy, &numpy_at, &words_salt, &series, &function, &seen,
+                          &pointers, &parameters, facts_of, facts_of + 1, facts_of + 2, facts_of + 3, facts_of + 4,
                           facts_of + 5, facts_of + 6, facts_of + 7))
         return NULL;
     struct steps steps = {(struct rkt_series *)(uintptr_t)series, NULL, (const uint64_t *)(uintptr_t)seen,
@@ -207,25 +242,11 @@ PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
     facts.python_state = python_at, facts.numpy_state = numpy_at, facts.words_salt = words_salt;
     uint64_t changes = 0;
     PyObject *held = NULL, *result = NULL;
-    if (are_still(modules, python, numpy) && is_copied(&generator) &&
-        put_items(&classes, &salts, batch, &facts, &facts.batches) &&
-        put_items(&classes, &salts, loss, &facts, &facts.losses))
+    if (are_still(modules, python, numpy) && is_copied(&generator))
         held = point(&classes, &steps, parameters, &changes);
     if (held)
         result = Py_BuildValue("KKO", (unsigned long long)take(&steps, &facts), (unsigned long long)changes, held);
     Py_XDECREF(held);
     if (result || PyErr_Occurred()) return result;
     Py_RETURN_NONE;
-}
-
-PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
-    (void)module;
-    unsigned long long to, room, number, microseconds, step, format;
-    const char *head, *name;
-    double value;
-    if (!PyArg_ParseTuple(arguments, "KKyyKKKKd", &to, &room, &head, &name, &number, &microseconds, &step, &format,
-                          &value))
-        return NULL;
-    struct loss loss = {to, room, head, name, number, microseconds, step, format, value};
-    return PyLong_FromUnsignedLongLong(rkp_write_line(&loss));
 }

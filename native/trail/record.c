@@ -171,16 +171,10 @@ static uint64_t state(uint64_t address, uint64_t size, uint64_t salt) {
     return address ? reprokit_trail_digest((const void *)(uintptr_t)address, size, salt) : 0;
 }
 
-static uint64_t folded(uint64_t digest, const struct rkt_item *items, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++)
-        digest = reprokit_trail_fold(digest, (const void *)(uintptr_t)items[i].data, items[i].size, items[i].salt);
-    return digest;
-}
-
 static void write_facts(struct rkt_record *record, const struct rkt_facts *facts) {
     record->flags = (uint32_t)facts->flags;
-    record->batch = folded(facts->batch, facts->items, facts->batches);
-    record->loss = folded(facts->loss, facts->items + facts->batches, facts->losses);
+    record->batch = facts->batch;
+    record->loss = facts->loss;
     record->before = facts->before;
     record->buffers = facts->buffers;
     record->inputs = facts->inputs;
@@ -253,8 +247,10 @@ RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, co
 }
 
 /* The digest so far of several things, and more of them. */
-RK_EXPORT uint64_t reprokit_trail_folded(uint64_t before, const struct rkt_item *items, uint64_t count) {
-    return folded(before, items, count);
+RK_EXPORT uint64_t reprokit_trail_folded(uint64_t digest, const struct rkt_item *items, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++)
+        digest = reprokit_trail_fold(digest, (const void *)(uintptr_t)items[i].data, items[i].size, items[i].salt);
+    return digest;
 }
 
 /* Of the last step: what was read while it changed is worth nothing. */

@@ -9,7 +9,7 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         6
+#define RKT_ABI         7
 #define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
@@ -17,7 +17,6 @@
 #define RKT_ROOM        (32u << 20) /* bytes for them, at most */
 #define RKT_LARGEST     (UINT64_C(4) << 30)
 #define RKT_SERIES      4096
-#define RKT_ITEMS       16
 #define RKT_WORDS       2500 /* bytes of the state of a Mersenne Twister: 624 words and a position */
 
 enum rkt_kind { RKT_KIND_SERIES = 1, RKT_KIND_STEPS = 2, RKT_KIND_TENSORS = 3 };
@@ -108,10 +107,11 @@ struct rkt_facts {
     uint64_t batch, loss, before, buffers, inputs;
     uint64_t torch_state, torch_size, torch_salt, torch_more; /* more: digest of further generators, or 0 */
     uint64_t python_state, numpy_state, words_salt;           /* 625 words of 32 bits each */
-    uint64_t batches, losses;                                 /* how many of the items below, in this order */
-    struct rkt_item {
-        uint64_t data, size, salt;
-    } items[RKT_ITEMS]; /* go into batch and loss */
+};
+
+/* One of several things that a digest is of. */
+struct rkt_item {
+    uint64_t data, size, salt;
 };
 
 struct rkt_trail;

@@ -103,7 +103,7 @@ class ForwardBegan(TrainingEvent):
 
 @dataclass(eq=False)
 class ForwardEnded(TrainingEvent):
-    """What began has ended, or failed."""
+    """What began has ended, or failed; PyTorch tells of the end of compiled functions only."""
 
     began: ForwardBegan
     error: BaseException | None
@@ -122,6 +122,7 @@ class BackwardBegan(TrainingEvent):
     """A backward pass is about to begin from these tensors, or this one."""
 
     tensors: Any
+    number: tuple[str, float] | None = None  # dtype and value of the loss, where one is at hand
 
 
 @dataclass(eq=False)
@@ -130,6 +131,7 @@ class LossComputed(TrainingEvent):
 
     loss: Any
     is_here: bool  # in the memory of this side
+    number: tuple[str, float] | None = None  # its dtype and value, where one is at hand
 
 
 @dataclass(eq=False)

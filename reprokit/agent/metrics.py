@@ -150,7 +150,7 @@ class Metrics:
         name, epoch = self._thread.losses, self._thread.epoch
         step = self._agent.number(name)
         if event.is_here:
-            self._write_loss(name, step, loss, epoch)
+            self._write_loss(name, step, loss, epoch, event.number)
             return
         copy = self._tensors.later(loss)
         if copy is not None:
@@ -158,8 +158,8 @@ class Metrics:
             if len(self._pending) >= MAX_PENDING:
                 self._flush()
 
-    def _write_loss(self, name: str, step: int, loss: Any, epoch: EpochState | None) -> None:
-        number = self._tensors.number(loss)
+    def _write_loss(self, name: str, step: int, loss: Any, epoch: EpochState | None, number: Any = None) -> None:
+        number = number or self._tensors.number(loss)
         if number is None:
             value = {"dtype": "str", "text": self._tensors.entry("", loss)[3]}
             self._agent.journal.write("log", {"name": name, "step": step, "epoch": None, "value": value})

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-ABI = 6  # RKT_ABI of native/trail/trail.h
+ABI = 7  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL = 8192, 16384, 32768
@@ -26,8 +26,7 @@ CHANGED_GRADIENTS, CHANGED_PARAMETERS = 1, 2
 SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
 MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
-ITEMS = 16  # tensors of batch and loss that a step takes itself
-FACTS = 16  # words of struct rkt_facts before its items
+FACTS = 14  # words of struct rkt_facts
 pack = struct.Struct("<%dQ" % FACTS).pack
 STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB

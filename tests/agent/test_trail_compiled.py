@@ -139,7 +139,7 @@ def test_a_step_is_what_it_is_where_nothing_is_compiled(describing: Any, tmp_pat
         random._inst = generator
     assert in_one_call.written() == by_python.written()
     changes = [False, True, True, True, False, False, False, True, False, True]
-    assert in_one_call.taken == [*changes, *[False] * 5, True]
+    assert in_one_call.taken == [*changes, *[True] * 6]
 
 
 def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: Any, tmp_path: Path) -> None:
@@ -149,8 +149,9 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
     steps.step([torch.ones(3)])
     (record,) = steps.records._optimizers.values()
     known = steps.trail._words.known, record.trail.series.known
+    first_batch = steps.trail._fold(0, [torch.ones(3)])
     assert steps.trail._step is not None
-    done = steps.trail._step(*known, None, [torch.ones(3)], [], library.BATCH, library.LATER, *[0] * 6)
+    done = steps.trail._step(*known, None, library.BATCH, library.LATER, first_batch, *[0] * 5)
     assert done == (0, 0, [])
     first, second = steps.written()
     assert (second.batch, second.gradients, second.loss) == (first.batch, None, None)
@@ -168,3 +169,34 @@ def test_changes_are_counted_together() -> None:
         module.changes([5])
     with pytest.raises(TypeError):
         module.trail_step((), ())
+    with pytest.raises(TypeError):
+        module.fold((), 0, [])
+
+
+def test_the_number_of_a_loss_is_what_the_loss_says(describing: Any) -> None:
+    import torch
+
+    from reprokit.agent.pytorch import tensors
+
+    describing.use_exchange(torch.Tensor)
+    values = torch.tensor([0.1, float("nan"), -5e-324, float("inf")], dtype=torch.float64)
+    losses = [part.to(dtype) for part in values for dtype in (torch.float32, torch.float64)]
+    losses += [torch.ones(1, 1), torch.ones(3, requires_grad=True).sum(), values[1:2]]
+    assert [repr(describing.number(one)) for one in losses] == [repr(tensors.number(one)) for one in losses]
+    others = [
+        torch.ones(2),
+        torch.ones(()).half(),
+        torch.tensor(1),
+        torch.ones(1).to_sparse(),
+        torch.ones((), device="meta"),
+    ]
+    others += [torch.tensor(1 + 2j).conj().imag, torch.nn.Parameter(torch.ones(())), torch.tensor(1j), 5, None]
+    assert [describing.number(one) for one in others] == [None] * len(others)
+    seen: list[Any] = []
+
+    def told(x: Any) -> Any:
+        seen.append(describing.number(x))
+        return x
+
+    torch.func.vmap(told)(torch.ones(3))
+    assert seen == [None]

@@ -54,7 +54,7 @@ def test_it_works_in_every_interpreter(version: str) -> None:
     done = subprocess.run([python, "-c", IN_ANY_INTERPRETER, *paths], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     *answers, failures = json.loads(done.stdout)
-    assert answers == [True, True, True, False, None, True, True]
+    assert answers == [True, True, True, False, None, True, True, False]
     assert failures == ["TypeError", "TypeError", "", "AttributeError", "ValueError"]
 
 

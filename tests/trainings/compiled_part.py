@@ -1,8 +1,10 @@
 """Tries the compiled part of the agent on classes that stand for PyTorch's."""
 
 import array
+import itertools
 import json
 import sys
+from _thread import allocate_lock
 
 sys.path.insert(0, sys.argv[1])
 from reprokit.agent.core import native_module
@@ -34,13 +36,17 @@ def test(*gradients):
     return module.finite_gradients(Tensor, {"float32": 3}, [{"params": [Parameter(one)]} for one in gradients])
 
 
-def loss(number):
-    room = array.array("B", bytes(300))
-    size = module.loss_line(room.buffer_info()[0], len(room), b'{"n":', b',"step":', 1, 2, 3, 4, number)
-    return json.loads(room.tobytes()[:size].decode())["value"]["decimal"]
+def loss(number, free=300, guard=None):
+    room = array.array("B", bytes(free))
+    lines = array.array("Q", [room.buffer_info()[0], 0, free])
+    place = lines.buffer_info()[0], guard or allocate_lock(), itertools.count(1), 0.5
+    is_written = module.loss_line(*place, b'{"n":', b',"step":', 4, "float64", number)
+    return is_written and json.loads(room.tobytes()[: lines[1]].decode())["value"]["decimal"]
 
 
 failures = []
+taken = allocate_lock()
+taken.acquire()
 
 
 def fails(function, *wrong):
@@ -67,6 +73,7 @@ print(
             test(Tensor(1), object()),
             module.changes([]) == 0,
             loss(0.5) == 0.5,
+            loss(5) or loss(0.5, 200) or loss(0.5, guard=taken),
             failures,
         ]
     )

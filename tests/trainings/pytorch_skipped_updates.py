@@ -25,13 +25,17 @@ class EachSecond:
         self.done += 1
 
 
-def attempt(function, *arguments):
-    return function(*arguments)
+class Guard:
+    def attempt(self, function, *arguments):
+        return function(*arguments)
+
+    def failed(self, _function, error):
+        raise error
 
 
 call = torch.nn.Module.__call__
 events, listener = Events(), EachSecond()
-hooks = EventHooks(attempt, events, torch, Modules())
+hooks = EventHooks(Guard(), events, torch, Modules())
 hooks.decide(listener)
 print("calls are left alone:", torch.nn.Module.__call__ is call, "backward has handlers:", bool(events.backward_ended))
 model = torch.nn.Linear(2, 1)

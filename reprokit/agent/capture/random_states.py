@@ -28,17 +28,27 @@ _VERSION = 3  # of what Python's generator gives
 class RandomStates:
     """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
 
-    def __init__(self, torch: Any = None) -> None:
+    def __init__(self, torch: Any = None, compiled: Any = None) -> None:
         from ctypes import string_at
 
         self._torch = torch
+        self._copies: Callable[..., Any] | None = None if compiled is None else compiled.random_states
         self._copied = string_at
         self._words = Words()
         self._gauss_offset: int | None = None  # in a RandomState of NumPy's, once it was looked for
-        self._held: dict[str, Callable[[], Any]] = {}
+        self._held: tuple[Any, Any, Any] = (None, {}, None)  # copies by compiled code, readers, and PyTorch's state
 
     def keep(self) -> None:
         """Hold the states as they are now."""
+        copies = None if self._copies is None else self._copies(self._words.known, self._gauss_offset or 0)
+        readers = self._readers() if copies is None else {}
+        torch = self._torch
+        if torch is not None and private_api.uses_cuda(torch):
+            readers["torch.cuda"] = _known(self._devices())
+        self._held = copies, readers, None if torch is None else torch.default_generator.get_state()
+
+    def _readers(self) -> dict[str, Callable[[], Any]]:
+        """Return what gives the states of Python and NumPy as they are now."""
         held: dict[str, Callable[[], Any]] = {}
         of_python, of_numpy = self._words.both()
         python = getattr(sys.modules.get("random"), "_inst", None)
@@ -53,11 +63,7 @@ class RandomStates:
             held["numpy"] = functools.partial(_of_numpy, *parts)
         elif numpy is not None:
             held["numpy"] = _known(_asked(numpy))
-        if self._torch is not None:
-            held["torch"] = _known(self._torch.default_generator.get_state())
-            if private_api.uses_cuda(self._torch):
-                held["torch.cuda"] = _known(self._devices())
-        self._held = held
+        return held
 
     def kept(self) -> dict[str, Any]:
         """Return what `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
@@ -65,8 +71,7 @@ class RandomStates:
 
     def taken(self) -> RandomReader:
         """Return what gives the states that are held now, also after keep() was called again."""
-        held = self._held
-        return lambda: {name: read() for name, read in held.items()}
+        return functools.partial(_states, *self._held)
 
     def _devices(self) -> list[Any]:
         """Seeds and offsets of GPUs, which the processor has."""
@@ -81,6 +86,15 @@ class RandomStates:
             except Exception:  # another NumPy, which is asked each time
                 self._gauss_offset = 0
         return id(state) + self._gauss_offset if self._gauss_offset else 0
+
+
+def _states(copies: Any, readers: dict[str, Callable[[], Any]], torch: Any) -> dict[str, Any]:
+    states = {name: read() for name, read in readers.items()}
+    if copies is not None:
+        python, following, numpy, gauss = copies
+        states["python"] = _of_python(python, following)
+        states.update({} if numpy is None else {"numpy": _of_numpy(numpy, gauss)})
+    return states if torch is None else {**states, "torch": torch}
 
 
 def _known(state: Any) -> Callable[[], Any]:

@@ -78,7 +78,8 @@ class Batches:
         if len(self.held) >= MAX_BATCHES:
             return None
         self._copies -= 1
-        self._walk = _Walk()
+        self._walk.leaves = self._walk.objects = 0
+        self._walk.open.clear()
         record = BatchRecord(origin, source, self._hold(value, 0))
         self.held.append(record)
         return record
@@ -90,7 +91,10 @@ class Batches:
         if kind in _PLAIN or depth > MAX_DEPTH or is_tensor(value):
             return value
         if kind is list or kind is tuple:
-            return kind([self._hold(part, depth + 1) for part in value])
+            parts, tensor_class = [], self._tensor
+            for part in value:
+                parts.append(self._tensor_held(part) if type(part) is tensor_class else self._hold(part, depth + 1))
+            return kind(parts)
         if isinstance(value, Mapping):
             return {key: self._hold(value[key], depth + 1) for key in value}
         if isinstance(value, tuple) and hasattr(kind, "_fields"):

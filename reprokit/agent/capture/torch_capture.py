@@ -71,7 +71,10 @@ class TorchCapture:
 def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     """Return the hooks of a run that is recorded too, else some of the capture's own."""
     hooks = None if capture.agent is None else capture.agent.pytorch
-    return hooks or EventHooks(capture.attempt, events.Events(), torch, Modules())
+    if hooks is not None:
+        return hooks
+    compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)
+    return EventHooks(capture, events.Events(), torch, Modules(), compiled=compiled)
 
 
 class TorchWatch:
@@ -308,7 +311,7 @@ class Training:
         self.ranks = Ranks(torch)
         self.checks = StepChecks(self)
         self.policy = CapturePolicy(self)
-        self._make_random = functools.partial(RandomStates, torch)
+        self._make_random = functools.partial(RandomStates, torch, native)
         self.threads = Threads(self._new_step)
 
     def _new_step(self) -> TrainingStep:

@@ -57,10 +57,12 @@ class FiniteTests:
         """Return whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
         if not signals:
             try:
-                optimizers: list[Any] = [record.reference() for record in records]
-                found = [self.of_groups(optimizer.param_groups) for optimizer in optimizers]
-                if None not in found:
-                    return all(found)
+                are_finite: bool | None = True
+                for record in records:
+                    optimizer: Any = record.reference()
+                    are_finite = self.of_groups(optimizer.param_groups) if are_finite else are_finite
+                if are_finite is not None:
+                    return are_finite
             except Exception:  # whatever it is, the slower way knows it, or says so
                 pass
         return self.are_finite([*gradients_of(records), *signals])
@@ -222,21 +224,25 @@ class StepChecks:
 
     # Losses and outputs
 
-    def of_loss(self, held: TrainingStep, loss: Any) -> None:
+    def of_loss(self, held: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
         """Judge a loss, or keep it for later where it lies on a GPU."""
         triggers = held.findings.triggers
-        if loss.numel() == 1 and not loss.is_complex():
+        if number is not None:
+            self._of_value(held, number[1])
+        elif loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
-                value = float(loss.item())
-                held.losses.last.append(value)
-                trigger = checks.loss(value, self._conditions.loss_above)
-                triggers += [] if trigger is None else [trigger]
+                self._of_value(held, float(loss.item()))
                 return
             far = loss.detach()
             held.losses.last.append(far)
             held.findings.far.append(far)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
+
+    def _of_value(self, held: TrainingStep, value: float) -> None:
+        held.losses.last.append(value)
+        trigger = checks.loss(value, self._conditions.loss_above)
+        held.findings.triggers += [] if trigger is None else [trigger]
 
     def of_output(self, seen: StepFindings, module: Any, output: Any) -> None:
         """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""

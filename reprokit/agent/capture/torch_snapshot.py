@@ -123,7 +123,7 @@ class Snapshooter:
             batches=batches,
             loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
             losses=tuple([loss.hex() for loss in held.losses.finite()]),
-            loss=_loss(held),
+            loss=_loss(self._torch, held),
             random=take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
             random_after_update=take_random(tensors, after_update, "random_after_update"),
             environment=self._environment(),
@@ -374,8 +374,8 @@ def _has_objects(value: Any, depth: int = 0) -> bool:
     return is_object or (depth < 16 and any(_has_objects(part, depth + 1) for part in _parts(value)))
 
 
-def _loss(held: TrainingStep) -> dict[str, Any] | None:
-    loss = held.losses.of_step
+def _loss(torch: Any, held: TrainingStep) -> dict[str, Any] | None:
+    loss = held.losses.tensor(torch)
     if loss is None:
         return None
     value = float(loss.item()).hex() if loss.numel() == 1 and not loss.is_complex() else None

@@ -138,8 +138,23 @@ class StepLosses:
 
     def __init__(self) -> None:
         self.last: deque[Any] = deque(maxlen=LOSSES)
-        self.of_step: Any = None  # the last that backward() was called of
+        self.of_step: Any = None  # the last that backward() was called of, or its number and shape
         self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
+
+    def note(self, loss: Any, number: tuple[str, float] | None) -> None:
+        """Hold the loss of the step, which the script may change before the update."""
+        if number is not None:
+            self.of_step = number, loss.shape
+            return
+        value = loss.detach()
+        self.of_step = value.clone() if value.is_cpu and value.numel() == 1 else value
+
+    def tensor(self, torch: Any) -> Any:
+        """Return the loss of the step; None where there is none."""
+        if type(self.of_step) is not tuple:
+            return self.of_step
+        (dtype, value), shape = self.of_step
+        return torch.full(shape, value, dtype=getattr(torch, dtype))
 
     def finite(self) -> Iterator[float]:
         """Yield the last losses as numbers."""

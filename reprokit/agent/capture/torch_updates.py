@@ -51,12 +51,11 @@ class Losses:
         seen = held.findings
         seen.clean = {}
         loss = tensors if hasattr(tensors, "data_ptr") else next(iter(tensors), None)
-        if loss is None or loss.numel() == 0:
+        if loss is None or (event.number is None and loss.numel() == 0):
             return
-        value = loss.detach()  # the script may change its own before the update
-        held.losses.of_step = value.clone() if value.is_cpu and value.numel() == 1 else value
+        held.losses.note(loss, event.number)
         if not held.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
-            self._checks.of_loss(held, loss)
+            self._checks.of_loss(held, loss, event.number)
         if self._ranks.are_several:
             self._ranks.watch(self._watched.parameters())
             self._tell_ranks(held, tensors)

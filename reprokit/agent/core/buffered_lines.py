@@ -9,16 +9,11 @@ from __future__ import annotations
 import os
 import sys
 
-from .json_text import to_json
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    LossNames = tuple[int, bytes, bytes]  # the bytes that a line needs at most, and its parts
-
 DIRECTORY = "pending"
-NUMBERS = 200  # bytes of a loss's line beside its names
 SIZE = 16 << 10  # a hundred losses
 MAX_FILES = 64  # of processes that had the same number
 PLACE = 0x2E0000000000  # a wish: apart from the program's own mappings, and from those of shim and trail
@@ -35,37 +30,41 @@ class HeldLines:
         self._refused = False
         self._ctypes: Any = None
         self._room: Any = None
-        self.address = 0
-        self.used = 0
+        self._place: Any = None  # where they lie, their bytes and the room for them, as compiled code knows it
 
     def put(self, line: bytes) -> bool:
         """Take in a line; False where there is no room for it, or nowhere to hold any."""
-        used = self.used + len(line)
-        if used >= SIZE or not (self.address or self._begin()):
+        if not self.place():
             return False
-        self._ctypes.memmove(self.address + self.used, line, len(line))
-        self.used = used
+        address, used, size = self._place
+        if used + len(line) >= size or not address:
+            return False
+        self._ctypes.memmove(address + used, line, len(line))
+        self._place[1] = used + len(line)
         return True
 
-    def is_there(self) -> bool:
-        """Whether lines can be held; who writes one at `address + used` raises `used`, and leaves a byte behind it."""
-        return bool(self.address or self._begin())
+    def place(self) -> int:
+        """Return what compiled code writes lines by (struct lines of native/python/line.c); 0 where none can wait."""
+        return self._ctypes.addressof(self._place) if self._place is not None or self._begin() else 0
 
     def lines(self) -> Any:
         """Return all that waits, as it lies in memory."""
-        return memoryview(self._room)[: self.used] if self.used else b""
+        return memoryview(self._room)[: self._place[1]] if self._place is not None else b""
 
     def clear(self) -> None:
         """They were written. The first byte goes first: a reader stops at it."""
-        if self.used:
-            self._ctypes.memset(self.address, 0, 1)
-            self._ctypes.memset(self.address, 0, self.used)
-            self.used = 0
+        if self._place is not None:
+            address, used, _ = self._place
+            self._ctypes.memset(address, 0, min(used, 1))
+            self._ctypes.memset(address, 0, used)
+            self._place[1] = 0
 
     def close(self) -> None:
         """Hold no more; a file that still has lines is left to the launcher."""
-        self._refused, self.address = True, 0
-        if self._path and not self.used:
+        self._refused = True
+        if self._place is not None:
+            self._place[0] = 0
+        if self._path and not (self._place is not None and self._place[1]):
             os.unlink(self._path)
             self._path = ""
 
@@ -78,7 +77,7 @@ class HeldLines:
             self._path = self._make()
         except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
             return False
-        self._refused = not self.address
+        self._refused = self._place is None
         return not self._refused
 
     def _make(self) -> str:
@@ -112,25 +111,4 @@ class HeldLines:
         address = libc.mmap(PLACE, SIZE, _READ_WRITE, _SHARED, descriptor, 0)
         if address and address != ctypes.c_void_p(-1).value:
             self._room = (ctypes.c_char * SIZE).from_address(address)
-            self._ctypes, self.address = ctypes, address
-
-
-class LossLines:
-    """Writes lines of losses by compiled code where they wait: each step of a training pays for one."""
-
-    def __init__(self, run: str) -> None:
-        from .. import trail_library
-        from .native_module import load
-
-        module = load(trail_library.path_of(run))
-        self.formats = trail_library.FORMATS
-        self.write: Any = None if module is None else module.loss_line
-        self.names: dict[str, LossNames] = {}
-
-    def prepare(self, identity: str, name: str) -> LossNames:
-        """Return what lines of a name need: more than there can be, where nothing compiled writes any."""
-        head = f'{{"k":"loss","p":{identity},"n":'.encode()
-        rest = f',"name":{to_json(name)},"step":'.encode()
-        room = 1 << 62 if self.write is None else len(head) + len(rest) + NUMBERS
-        known = self.names[name] = room, head, rest
-        return known
+            self._ctypes, self._place = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)

@@ -9,12 +9,13 @@ alone, not by the clock: a replay must do what the recording did.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import time
 from _thread import allocate_lock
 
-from .buffered_lines import SIZE, HeldLines, LossLines
+from .buffered_lines import HeldLines
 from .json_text import to_json
 
 TYPE_CHECKING = False
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
 HELD = frozenset(["loss", "log", "epoch", "weights"])  # kinds of lines that come with each step or epoch
-LOSSES = frozenset(["float32", "float64"])  # dtypes whose lines compiled code writes
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 
@@ -43,7 +43,8 @@ class Journal:
         self._epoch = time.time() - time.monotonic()
         self._broken = False
         self._held = HeldLines(run)
-        self._losses: LossLines | None = None
+        self._loss_heads: dict[str, tuple[bytes, bytes]] = {}  # parts of lines, by the name of the losses
+        self._put_loss: Callable[..., bool] | None = None  # by compiled code, once there is a place for it
         self._guard = allocate_lock()
         self._announced = True
         self.written = False
@@ -91,30 +92,27 @@ class Journal:
         self._take(kind in HELD, line)
 
     def write_loss(self, name: str, step: int, dtype: str, number: Any) -> None:
-        """Append the line of a loss, as write() would: in one piece, as each step of a training pays for it."""
-        is_known = self._identity is not None and self._announced and dtype in LOSSES and type(number) is float
-        if is_known and self._losses is None:
-            self._losses = LossLines(self._run)  # not under the guard: a thread that finds it taken writes at once
-        if is_known and self._guard.acquire(False):
-            try:
-                if self._hold_loss(name, step, dtype, number):
-                    return
-            finally:
-                self._guard.release()
-        from .exact_values import from_number
+        """Append the line of a loss, as write() would: by one call, as each step of a training pays for it."""
+        head = self._loss_heads.get(name)
+        if head is None or not self._put_loss(self._guard, self._numbers, self._epoch, *head, step, dtype, number):  # type: ignore[misc]
+            from .exact_values import from_number
 
-        self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
+            self.write("loss", {"name": name, "step": step, "value": from_number(dtype, number)})
+            if head is None:
+                self._prepare(name)
 
-    def _hold_loss(self, name: str, step: int, dtype: str, number: float) -> bool:
-        lines, held = self._losses or LossLines(self._run), self._held
-        room, head, rest = lines.names.get(name) or lines.prepare(self._quoted, name)
-        if held.used + room >= SIZE or not (held.address or held.is_there()):
-            return False
-        at, form = int((self._epoch + time.monotonic()) * 1e6), lines.formats[dtype]
-        line = held.address + held.used, room, head, rest, next(self._numbers), at, step, form, number
-        held.used += lines.write(*line)
-        self.written = True
-        return True
+    def _prepare(self, name: str) -> None:
+        """Have compiled code write the lines of this name, where there is any."""
+        place = self._held.place()
+        if place and self._put_loss is None:
+            from ..trail_library import path_of
+            from .native_module import load
+
+            module = load(path_of(self._run))
+            self._put_loss = None if module is None else functools.partial(module.loss_line, place)
+        if place and self._put_loss is not None:
+            head = f'{{"k":"loss","p":{self._quoted},"n":', f',"name":{to_json(name)},"step":'
+            self._loss_heads[name] = head[0].encode(), head[1].encode()
 
     def _take(self, may_wait: bool, line: bytes) -> None:
         if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing
@@ -180,7 +178,7 @@ class Journal:
             os.environ["REPROKIT_ID"] = self._forked_as + "/started"
         self._numbers = itertools.count()
         self._held, self._guard = HeldLines(self._run), allocate_lock()
-        self._losses = None
+        self._loss_heads, self._put_loss = {}, None
         self._broken = self._announced = self.written = False
 
     def _name_fork(self) -> None:

@@ -85,7 +85,7 @@ class Places:
     def __init__(self, torch: Any) -> None:
         self._next_node = private_api.next_node(torch)
         self._node = private_api.current_node(torch)
-        self._is_in_backward = private_api.is_in_engine(torch)
+        self._backward_pass = private_api.engine_task(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
 
@@ -100,7 +100,7 @@ class Places:
 
     def of_call(self, depth: int) -> tuple[list[Place], str]:
         """Place and phase of the call that is now dispatched."""
-        in_backward = self._is_in_backward()
+        in_backward = self._backward_pass() != private_api.NO_TASK
         stack = _Stack(sys._getframe(depth).f_back, in_backward)
         if stack.is_ours:
             return [], OURS

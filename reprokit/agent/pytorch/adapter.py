@@ -48,25 +48,26 @@ class PytorchAdapter(Adapter):
         self._torch = torch
         events = Events()
         self._records = Records(self._agent, events, torch)
-        self._trail = self._agent.attempt(self._begin_trail, events)
+        compiled = self._agent.attempt(private_api.compiled, torch, trail_library.path_of(self._agent.run))
+        self._trail = self._agent.attempt(self._begin_trail, events, compiled)
         self._metrics = Metrics(self._agent, events, self._records, tensors)
         events.add(self._metrics)
         if self._agent.observer is not None:
             events.add(self._agent.observer)
-        self._hooks = EventHooks(self._agent.attempt, events, torch, self._records.modules, self._records)
+        modules = self._records.modules
+        self._hooks = EventHooks(self._agent, events, torch, modules, self._records, compiled)
         self._agent.pytorch = self._hooks
         self._agent.attempt(watch_generator, self._agent, torch)
         for name, module in self._early:
             self._agent.attempt(self._hooks.watch, name, module)
 
-    def _begin_trail(self, events: Events) -> StepTrail | None:
+    def _begin_trail(self, events: Events, compiled: Any) -> StepTrail | None:
         """First of all listeners, so that a step's facts are taken before anybody acts on them."""
         library = trail_library.load(self._agent.run)
         if library is None:
             return None
         from .trail import StepTrail
 
-        compiled = self._agent.attempt(private_api.compiled, self._torch, library.path)
         trail = StepTrail(self._agent, events, library, self._torch, compiled)
         events.add(trail)
         return trail

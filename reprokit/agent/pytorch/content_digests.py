@@ -118,15 +118,15 @@ class FetchedTensors:
     """The tensors of a batch and how often each was changed: an argument that is one of them is not digested again."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
-        self._tensors = tensors
-        self._changes = private_api.changes_each(tensors)
+        self._tensors = list(tensors)
+        self._changes = list(map(private_api.changes, tensors))
 
     def is_first(self, arguments: Sequence[Any]) -> bool:
         """Return whether the one argument is the first tensor, as it came: in most trainings it is."""
         tensors = self._tensors
         if len(arguments) != 1 or not tensors or arguments[0] is not tensors[0]:
             return False
-        return private_api.changes(tensors[0]) == self._changes[0]
+        return bool(private_api.changes(tensors[0]) == self._changes[0])
 
     def name(self, tensor: Any, salt: int) -> int:
         """What stands for the tensor that this is, or has all bytes of in their order, as it was; 0 for another one."""
@@ -240,6 +240,8 @@ class ModelBuffers:
 
     def digest(self) -> int | None:
         """Their digest now, 0 where there are none; None where some cannot be read."""
+        if not any(self._containers):
+            return 0
         tensors = [tensor for buffers in self._containers for tensor in buffers.values() if tensor is not None]
         if not tensors:
             return 0

@@ -178,7 +178,7 @@ class DecisionHooks:
 
     def _make_step(self, original: Function) -> Function:
         inside, handlers, hooks = self._thread, self._handlers, self._hooks
-        is_compiling, attempt = hooks.is_compiling, hooks.attempt
+        is_compiling, failed = hooks.is_compiling, hooks.failed
         update_due, update_done = hooks.update_due, hooks.update_done
 
         def step(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -189,12 +189,19 @@ class DecisionHooks:
             inside.steps += 1
             inside.has_stepped = True
             try:
-                if attempt(update_due, due) is SKIP:
+                try:
+                    answer = update_due(due)
+                except Exception as error:
+                    answer = failed(update_due, error)
+                if answer is SKIP:
                     return due.result
                 if due.closure is not closure:
                     arguments, keywords = _with_closure(due.closure, arguments, keywords)
                 result = original(optimizer, *arguments, **keywords)
-                attempt(update_done, due)
+                try:
+                    update_done(due)
+                except Exception as error:
+                    failed(update_done, error)
                 return result
             except events.NotApplied:
                 if due.is_nested:

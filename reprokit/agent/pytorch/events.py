@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..capture import CaptureSession
     from ..events import EventListener, Events
     from .state import Records
 
@@ -84,12 +85,20 @@ class EventHooks:
     """Puts the agent's functions around PyTorch's, once."""
 
     def __init__(
-        self, attempt: Function, events: Events, torch: Any, modules: Modules, records: Records | None = None
+        self,
+        guard: Agent | CaptureSession,
+        events: Events,
+        torch: Any,
+        modules: Modules,
+        records: Records | None = None,
+        compiled: Any = None,
     ) -> None:
-        self.attempt, self.events, self.torch, self.modules = attempt, events, torch, modules
+        self.attempt, self.failed = guard.attempt, guard.failed
+        self.events, self.torch, self.modules = events, torch, modules
         self._records = records  # None where nothing of the training is written down
         self.is_compiling = tracing_test(torch)
-        self._is_in_engine = private_api.is_in_engine(torch)
+        self._number: Function = number_of if compiled is None else compiled.number
+        self._engine_task = private_api.engine_task(torch)
         self._without_overrides = type(private_api.without_overrides(torch))  # called without a function of ours
         self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
@@ -102,7 +111,7 @@ class EventHooks:
             self._instrument_modules,
             self._instrument_calls,
         ):
-            attempt(instrument, torch)
+            self.attempt(instrument, torch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
         """Put a wrapper of these hooks around a function, once."""
@@ -172,13 +181,16 @@ class EventHooks:
         self.replace(torch.autograd, "backward", self._make_backward)
 
     def _make_backward(self, original: Function) -> Function:
-        inside, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
-        began, ended, is_in_engine = self._backward_began, self._backward_ended, self._is_in_engine
+        inside, events, is_compiling, failed = self.thread, self.events, self.is_compiling, self.failed
+        began, ended, task, no_task = self._backward_began, self._backward_ended, self._engine_task, private_api.NO_TASK
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.backward or is_in_engine():  # checkpointing calls backward within backward
+            if is_compiling() or inside.backward or task() != no_task:  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
-            attempt(began, tensors)
+            try:
+                began(tensors)
+            except Exception as error:
+                failed(began, error)
             inside.backward = has_failed = True
             try:
                 original(tensors, *arguments, **keywords)
@@ -186,22 +198,24 @@ class EventHooks:
             finally:
                 inside.backward = False
                 if events.backward_ended:
-                    attempt(ended, has_failed)
+                    ended(has_failed)
 
         return backward
 
     def _backward_began(self, tensors: Any) -> None:
-        events = self.events
+        events, tensor_class = self.events, self.torch.Tensor
         if events.tensors_change:
             tell(events.tensors_change, TensorsChange())
-        if events.loss_computed:
-            tensor_class = self.torch.Tensor
-            loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
+        loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
+        number = self._number(loss)  # asks no class of the user's
+        if events.loss_computed and number is not None:
+            tell(events.loss_computed, LossComputed(loss, True, number))
+        elif events.loss_computed:
             with self._without_overrides():
                 if isinstance(loss, tensor_class) and is_plain(loss):
                     tell(events.loss_computed, LossComputed(loss, loss.is_cpu))
         if events.backward_began:
-            tell(events.backward_began, BackwardBegan(tensors))
+            tell(events.backward_began, BackwardBegan(tensors, number))
 
     def _backward_ended(self, has_failed: bool) -> None:
         with self._without_overrides():
@@ -238,19 +252,20 @@ class EventHooks:
             tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
 
     def _make_step_hook(self, then: Callable[[UpdateDue], object]) -> Function:
-        attempt, is_compiling, inside = self.attempt, self.is_compiling, self.thread
+        failed, is_compiling, inside = self.failed, self.is_compiling, self.thread
 
         def step_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
             if not (inside.steps or is_compiling()):  # else it is told where the step may be skipped
-                attempt(then, UpdateDue(None, optimizer))
+                try:
+                    then(UpdateDue(None, optimizer))
+                except Exception as error:
+                    failed(then, error)
 
         return step_hook
 
     def update_due(self, due: UpdateDue) -> str | None:
         """Tell that an optimizer is about to update; return SKIP where it must not."""
         events = self.events
-        if events.tensors_change:
-            tell(events.tensors_change, TensorsChange())
         if not events.update_due:
             return None
         if self._records is not None:
@@ -299,13 +314,13 @@ class EventHooks:
     # Calls of models
 
     def _instrument_calls(self, torch: Any) -> None:
-        self._is_elsewhere = private_api.is_in_engine_or_traced(torch)
+        self._traced_graph = private_api.traced_graph(torch)
         self._has_gradients = torch.is_grad_enabled
         if self.events.model_called or self.events.forward_began:
             self.replace(torch.nn.Module, "__call__", self._make_call)
 
     def _make_call(self, original: Function) -> Function:
-        inside, events, attempt, called = self.thread, self.events, self.attempt, self._called
+        inside, events, failed, called = self.thread, self.events, self.failed, self._called
         is_compiling = tracing_test(self.torch)
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -314,7 +329,10 @@ class EventHooks:
             inside.call = True
             try:
                 if events.model_called:
-                    attempt(called, module, arguments, keywords)
+                    try:
+                        called(module, arguments, keywords)
+                    except Exception as error:
+                        failed(called, error)
                 if events.forward_began and not (inside.told or inside.backward):
                     return self.tell_of_call(original, (module,), ForwardBegan(module, arguments, keywords))
                 return original(module, *arguments, **keywords)
@@ -335,12 +353,14 @@ class EventHooks:
             raise
         finally:
             inside.told = False
-            if events.forward_ended:
+            if events.forward_ended and (error is not None or began.is_compiled):
                 tell(events.forward_ended, ForwardEnded(began, error))
 
     def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""
-        if self._is_elsewhere() or not (id(module) in self._models or self._is_model(module)):
+        if self._engine_task() != private_api.NO_TASK or self._traced_graph() is not None:
+            return
+        if not (id(module) in self._models or self._is_model(module)):
             return
         with self._without_overrides():
             tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
@@ -409,6 +429,10 @@ class EventHooks:
 
 
 # What torch.compile must know of the agent.
+
+
+def number_of(_loss: Any) -> None:
+    """Return nothing where no compiled code reads a loss; listeners ask it themselves."""
 
 
 def tracing_test(torch: Any) -> Callable[[], bool]:

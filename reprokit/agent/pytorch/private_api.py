@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from functools import partial
+from operator import attrgetter
 
 from ..core.native_module import load
 from ..core.patching import replace
@@ -92,16 +93,18 @@ def without_overrides(torch: Any) -> Any:
     return torch._C.DisableTorchFunction()
 
 
-def is_in_engine(torch: Any) -> Callable[[], bool]:
-    """Return a function that tells whether this thread is inside of a backward pass."""
-    task: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
-    return (lambda: False) if task is None else lambda: task() != -1
+NO_TASK = -1
 
 
-def is_in_engine_or_traced(torch: Any) -> Callable[[], bool]:
-    """A function that tells whether this thread is inside of a backward pass, or torch.jit traces what it does."""
-    task, tracing = getattr(torch._C, "_current_graph_task_id", lambda: -1), torch._C._get_tracing_state
-    return lambda: task() != -1 or tracing() is not None
+def engine_task(torch: Any) -> Callable[[], int]:
+    """Return a function that gives the number of the backward pass that this thread is inside of, or NO_TASK."""
+    return getattr(torch._C, "_current_graph_task_id", lambda: NO_TASK)
+
+
+def traced_graph(torch: Any) -> Callable[[], Any]:
+    """Return a function that gives the graph that torch.jit makes of what this thread does, or None."""
+    found: Callable[[], Any] = torch._C._get_tracing_state
+    return found
 
 
 def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
@@ -110,19 +113,12 @@ def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
     return functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def changes(tensor: Any) -> int:
-    """Return how often the tensor was changed in place."""
-    return tensor._version  # type: ignore[no-any-return]
-
-
-def changes_each(tensors: Sequence[Any]) -> list[int]:
-    """Return how often each of these was."""
-    return [tensor._version for tensor in tensors]
+changes = attrgetter("_version")  # how often a tensor was changed in place; no function of ours, as steps ask often
 
 
 def changes_of(tensors: list[Any]) -> int:
     """Return how often all of these were."""
-    return sum([tensor._version for tensor in tensors])
+    return sum(map(changes, tensors))
 
 
 def compiled(torch: Any, library: str) -> Any:
@@ -175,9 +171,7 @@ def address(generator: Any) -> int:
     return generator._cdata  # type: ignore[no-any-return]
 
 
-def uses_cuda(torch: Any) -> bool:
-    """Return whether this process has begun to use a GPU."""
-    return torch.cuda._initialized  # type: ignore[no-any-return]
+uses_cuda = attrgetter("cuda._initialized")  # whether this process has begun to use a GPU, of torch
 
 
 def containers(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

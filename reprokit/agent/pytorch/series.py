@@ -32,7 +32,7 @@ class TrackedTensors:
         self, parameters: list[Any], torch: Any, library: Library, changes: Callable[[list[Any]], int]
     ) -> None:
         devices = {parameter.device for parameter in parameters}
-        self.parameters = parameters
+        self.parameters = list(parameters)
         self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None  # of all of them
         self._strided, is_far = torch.strided, self.device is not None
         self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_far for p in parameters]
@@ -44,7 +44,7 @@ class TrackedTensors:
         self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
         self._seen, self.seen_at = library.buffer(len(parameters))
         self.held: list[Any] = []  # what is pointed at, while it is read
-        self._watched: list[Any] = []  # the parameters, while they are read
+        self.watched: list[Any] = []  # the parameters, while they are read
         self._versions = (0, 0)
 
     def described(self, names: Iterable[str]) -> list[Named]:
@@ -127,20 +127,16 @@ class TrackedTensors:
 
     def watch(self, parameters: list[Any]) -> None:
         """From here to let_go() nobody should change what was pointed at."""
-        self._watched = parameters
+        self.watched = list(parameters)
         self._versions = self._count()
-
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._watched)
 
     def _count(self) -> tuple[int, int]:
         """Return what changes in place raise."""
-        return self._changes([tensor for tensor in self.held if tensor is not None]), self._changes(self._watched)
+        return self._changes([tensor for tensor in self.held if tensor is not None]), self._changes(self.watched)
 
     def let_go(self) -> int:
         """Nothing is read any more; which parts were changed meanwhile, as far as their tensors know."""
         gradients, parameters = self._count()
         changed = GRADIENTS * (gradients != self._versions[0]) | PARAMETERS * (parameters != self._versions[1])
-        self.held, self._watched = [], []
+        self.held, self.watched = [], []
         return changed

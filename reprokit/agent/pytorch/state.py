@@ -190,6 +190,9 @@ class OptimizerRecord:
         return bool(self.steps or self._state)
 
     def parameters(self) -> list[Any]:
+        """Return all of them: perhaps a list of the optimizer's, which is not to be kept."""
+        if len(self._groups) == 1 and type(self._groups[0]["params"]) is list:
+            return self._groups[0]["params"]
         return [parameter for group in self._groups for parameter in group["params"]]
 
     def name_parameters(self, models: list[ModelRecord]) -> None:

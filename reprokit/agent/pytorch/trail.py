@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PROBATION = 16  # steps that are looked at again
 AGAIN_EACH = 256  # and one in so many later
 MAX_TABLES = 64  # of one optimizer: its tensors may change that often
-MAX_TENSORS = library.ITEMS // 2  # of batch or loss that wait for the step
+MAX_TENSORS = 8  # of a batch whose tensors are known again, or losses on a device that wait for the step
 LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
 MAX_LOSS = 1024  # elements of a loss on a GPU
@@ -52,27 +52,17 @@ _is_here = attrgetter("is_cpu")
 
 
 class Gathered:
-    """What comes together until the step: a digest so far, and tensors that the step takes with it."""
+    """A digest of what comes together until the step."""
 
     def __init__(self) -> None:
         self.known = False
         self.is_partial = False  # so that it is not known after all
         self.digest = 0
-        self.tensors: list[Any] = []
-
-    def fold(self, contents: PytorchContents) -> None:
-        """Digest the tensors now."""
-        tensors, self.tensors = self.tensors, []
-        for tensor in tensors:
-            self.take(contents, tensor)
 
     def take(self, contents: PytorchContents, value: Any) -> None:
         """Digest anything."""
         self.digest = contents.value(self.digest, value)
         self.is_partial, contents.missed = self.is_partial or contents.missed, False
-
-    def clear(self) -> None:
-        self.known, self.is_partial, self.digest, self.tensors = False, False, 0, []
 
 
 class GatheredInputs:
@@ -96,10 +86,6 @@ class GatheredInputs:
         self.flags |= flags
         self.is_called = True
 
-    def clear(self) -> None:
-        self.digest = self.flags = 0
-        self.is_called = False
-
 
 class StepFacts(_local):
     """What a thread has gathered for its next step."""
@@ -108,9 +94,16 @@ class StepFacts(_local):
         self.batch = Gathered()
         self.loss = Gathered()
         self.inputs = GatheredInputs()
-        self.fetched: Any = None  # the tensors of the batch that the step takes with it, as they came
+        self.fetched: Any = None  # the tensors of the batch as they came
         self.far_losses: list[Any] = []  # on a device
         self.pending: list[StepSeries] = []  # whose tensors are still read
+
+    def clear(self) -> None:
+        """The step is over."""
+        batch, loss, inputs = self.batch, self.loss, self.inputs
+        batch.known = batch.is_partial = loss.known = loss.is_partial = inputs.is_called = False
+        batch.digest = loss.digest = inputs.digest = inputs.flags = 0
+        self.fetched = None
 
 
 class StepSeries:
@@ -152,12 +145,14 @@ class StepTrail:
         self._without_overrides = type(private_api.without_overrides(torch))
         self._words = library.Words()
         self._random = random = generators.DefaultGenerator(torch)
-        # How often tensors were changed in place, together; and the step of the compiled module, where there is one.
+        # How often tensors were changed in place, together; and what the compiled module does, where there is one.
         self._changes: Callable[[list[Any]], int] = private_api.changes_of
         self._step: Callable[..., tuple[int, int, list[Any]] | None] | None = None
+        self._fold: Callable[[int, Any], int | None] = _none_folded
         if compiled is not None:
-            classes = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
+            classes = torch.Tensor, torch.nn.Parameter
             self._step = functools.partial(compiled.trail_step, classes, random.known)
+            self._fold = functools.partial(compiled.fold, (*classes, contents.salts, contents.simple_salt))
             self._changes = compiled.changes
         agent.generators.begin("torch", lambda: loaded.digest(random.state(), random.size, random.salt))
         self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
@@ -199,21 +194,19 @@ class StepTrail:
     # What comes together until the step
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        """Tensors are digested with the step, to which they are as they came, as a rule."""
         batch: Any = event.batch
-        gathered = self._state.batch
+        state, gathered = self._state, self._state.batch
         gathered.known = True
-        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
-        if are_few and not gathered.tensors:
-            gathered.tensors = list(batch)
-            # Where some lie on a device, no step digests them.
-            are_here = all(map(_is_here, batch))
-            self._state.fetched = FetchedTensors(gathered.tensors) if are_here else None
-        else:
-            self._state.fetched = None
-            with self._without_overrides():
-                gathered.fold(self._contents)
-                gathered.take(self._contents, batch)
+        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS
+        digest = self._fold(gathered.digest, batch) if are_few else None
+        if digest is not None:
+            gathered.digest, state.fetched = digest, FetchedTensors(batch)
+            return
+        are_few = are_few and self._contents.are_tensors(batch)
+        state.fetched = FetchedTensors(batch) if are_few and all(map(_is_here, batch)) else None
+        with self._without_overrides():
+            for part in batch if are_few else [batch]:
+                gathered.take(self._contents, part)
 
     def _model_called(self, event: ModelCalled) -> None:
         state = self._state
@@ -231,9 +224,11 @@ class StepTrail:
         if event.is_here:
             gathered = self._state.loss
             gathered.known = True
-            if gathered.tensors:
-                gathered.fold(self._contents)
-            gathered.tensors.append(loss.detach())  # its graph may live no longer than the script wants
+            digest = self._fold(gathered.digest, (loss,))
+            if digest is None:
+                gathered.take(self._contents, loss)
+            else:
+                gathered.digest = digest
         elif len(self._state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
             self._state.far_losses.append(loss.detach())
 
@@ -251,7 +246,7 @@ class StepTrail:
             self._settle(pending.pop())
 
     def _settle(self, series: StepSeries) -> None:
-        if self._closed or not series.tensors.is_watched:  # let go of already
+        if self._closed or not series.tensors.watched:  # let go of already
             return
         if series.ticket > self._done.value:
             self._library.wait(self._handle, series.ticket)
@@ -282,6 +277,8 @@ class StepTrail:
 
         That no change was counted is believed of large ones that were not seen to change without being counted.
         """
+        if self._reading:
+            self._settle_all()
         kept, parameters = event.optimizer.trail, event.optimizer.parameters()
         series, kept.found = kept.series, (0, 0)
         if series is None:
@@ -302,15 +299,13 @@ class StepTrail:
         """Return the digests of the random states as they are now."""
         random, loaded = self._random, self._library
         torch = loaded.digest(random.state(), random.size, random.salt)
-        others = self._device_generators()
+        others = self._device_generators() if private_api.uses_cuda(self._torch) else 0
         addresses = zip(("python", "numpy"), self._words.both())
         words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}
 
     def _device_generators(self) -> int:
-        """Return the digest of the states of the generators of devices, 0 where none is in use."""
-        if not private_api.uses_cuda(self._torch):
-            return 0
+        """Return the digest of the states of the generators of devices."""
         return self._library.of_list(generators.of_devices(self._torch))
 
     def _update_done(self, event: UpdateDone) -> None:
@@ -321,21 +316,15 @@ class StepTrail:
             self._settle_all()
         kept, parameters = record.trail, record.parameters()
         series = kept.series
-        if series is not None and series.tensors.is_watched:
+        if series is not None and series.tensors.watched:
             self._settle(series)  # another thread's step left it
         if series is None or not series.tensors.are(parameters):
             if not parameters:
                 return
             series = self._begin(record, kept, parameters)
         self._last = series.handle
-        if series.tensors.device is not None:
-            self._step_far(kept, series, parameters)
-        else:
-            self._step_here(state, kept, series, parameters)
-        state.batch.clear()
-        state.loss.clear()
-        state.inputs.clear()
-        state.fetched = None
+        (self._step_here if series.tensors.device is None else self._step_far)(state, kept, series, parameters)
+        state.clear()
         series.steps += 1
         kept.steps += 1
         if not (series.whole or series.is_told):
@@ -356,9 +345,9 @@ class StepTrail:
         else:
             tensors.held = []
 
-    def _step_far(self, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
+    def _step_far(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
         """A step on a device, whose digests come later."""
-        devices, device, state = self._digesters(), series.tensors.device, self._state
+        devices, device = self._digesters(), series.tensors.device
         tensors, series.whole = series.tensors.far_tensors(parameters)
         losses, state.far_losses = state.far_losses, []
         self._write(state, kept, series, None, library.LATER)
@@ -407,12 +396,12 @@ class StepTrail:
         flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
         batch, loss = state.batch, state.loss
         flags |= state.inputs.flags | library.TORCH | library.LOSS * loss.known
-        devices = self._device_generators()
+        devices = self._device_generators() if private_api.uses_cuda(self._torch) else 0
         more = before, buffers or 0, state.inputs.digest, devices
         if self._step is not None:
             now = flags | library.BATCH * (batch.known and not batch.is_partial), how, batch.digest, loss.digest
             where = self._words.known, series.known, parameters
-            done = self._step(*where, batch.tensors, loss.tensors, *now, *more)
+            done = self._step(*where, *now, *more)
             if done is not None:
                 ticket, series.counted, series.tensors.held = done
                 return ticket
@@ -427,14 +416,12 @@ class StepTrail:
             series.counted = self._changes(parameters)
             flags |= 0 if series.whole else library.PARTIAL
         batch, loss, random = state.batch, state.loss, self._random
-        batch.fold(self._contents)
-        loss.fold(self._contents)
         python, numpy = self._words.both()
         flags |= library.BATCH * (batch.known and not batch.is_partial)
         flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
         *known, devices = more
         states = random.state(), random.size, random.salt, devices, python, numpy, self._words.salt
-        facts = library.pack(flags, how, batch.digest, loss.digest, *known, *states, 0, 0)
+        facts = library.pack(flags, how, batch.digest, loss.digest, *known, *states)
         return self._library.long_step(series.handle, facts, series.tensors.address)  # type: ignore[no-any-return]
 
     # The end
@@ -464,3 +451,7 @@ class StepTrail:
             self._closed = True
             handle, self._handle = self._handle, 0
             self._library.close(handle, self._last)
+
+
+def _none_folded(_digest: int, _tensors: Any) -> None:
+    """Leave tensors to Python's code, where nothing is compiled."""

@@ -206,7 +206,7 @@ class TensorflowTrail:
         python, numpy = self._words.python(), self._words.numpy()
         random = self._random(steps.generators if steps.count % EACH == 0 else [])
         flags |= trail.TORCH * bool(random) | trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
-        facts = [flags, trail.HERE, 0, loss, 0, 0, 0, 0, 0, 0, random, python, numpy, self._words.salt, 0, 0]
+        facts = [flags, trail.HERE, 0, loss, 0, 0, 0, 0, 0, 0, random, python, numpy, self._words.salt]
         steps.facts[: len(facts)] = facts
 
     def finish(self) -> None:
