@@ -11,8 +11,18 @@ import pytest
 from reprokit.agent import trail_library as trail
 from reprokit.agent.capture import random_states
 from reprokit.agent.capture.random_states import RandomStates
+from reprokit.agent.core import native_module
+from reprokit.native import trail_path
 
 pytestmark = pytest.mark.torch
+COMPILED = native_module.load(str(trail_path()))
+
+
+@pytest.fixture(params=["by compiled code", "by Python"])
+def compiled(request: pytest.FixtureRequest) -> Any:
+    """What copies the states."""
+    assert COMPILED is not None
+    return COMPILED if request.param == "by compiled code" else None
 
 
 def draw() -> list[Any]:
@@ -26,14 +36,14 @@ def draw() -> list[Any]:
 
 @pytest.mark.parametrize("places_are_known", [True, False])
 def test_states_that_were_kept_bring_the_same_numbers_again(
-    monkeypatch: pytest.MonkeyPatch, places_are_known: bool
+    monkeypatch: pytest.MonkeyPatch, places_are_known: bool, compiled: Any
 ) -> None:
     import numpy
     import torch
 
     if not places_are_known:
         monkeypatch.setattr(trail.Words, "both", lambda words: (0, 0))
-    states = RandomStates(torch)
+    states = RandomStates(torch, compiled)
     for step in range(8):
         draw()
         if step == 5:
@@ -50,9 +60,11 @@ def test_states_that_were_kept_bring_the_same_numbers_again(
         assert [draw() for _ in range(step)] == expected
 
 
-def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(
+    monkeypatch: pytest.MonkeyPatch, compiled: Any
+) -> None:
 
-    states = RandomStates()
+    states = RandomStates(None, compiled)
     states.keep()
     monkeypatch.setattr(random_states, "_asked", None)
     monkeypatch.setattr(random._inst, "getstate", None)
@@ -60,11 +72,11 @@ def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(monkeypat
     assert set(states.kept()) == {"python", "numpy"}
 
 
-def test_states_with_the_next_word_at_the_same_place_are_kept_anew() -> None:
+def test_states_with_the_next_word_at_the_same_place_are_kept_anew(compiled: Any) -> None:
     import numpy
     import torch
 
-    states, words, places = RandomStates(torch), 624, set()
+    states, words, places = RandomStates(torch, compiled), 624, set()
     random.seed(1)
     numpy.random.seed(1)
     torch.manual_seed(1)
@@ -82,10 +94,10 @@ def test_states_with_the_next_word_at_the_same_place_are_kept_anew() -> None:
     assert len(places) == 1
 
 
-def test_another_generator_of_numpys_is_asked_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_generator_of_numpys_is_asked_instead(monkeypatch: pytest.MonkeyPatch, compiled: Any) -> None:
     import numpy
 
-    states = RandomStates()
+    states = RandomStates(None, compiled)
     states.keep()
     other = numpy.random.RandomState(numpy.random.PCG64(1))
     monkeypatch.setattr(numpy.random.mtrand, "_rand", other)
@@ -99,11 +111,11 @@ def test_another_generator_of_numpys_is_asked_instead(monkeypatch: pytest.Monkey
     random.setstate(kept["python"])
 
 
-def test_states_are_those_of_the_generator_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_those_of_the_generator_that_is_there(monkeypatch: pytest.MonkeyPatch, compiled: Any) -> None:
     import numpy
     import torch
 
-    states = RandomStates(torch)
+    states = RandomStates(torch, compiled)
     states.keep()
     random.gauss(0, 1)
     states.keep()
@@ -117,13 +129,13 @@ def test_states_are_those_of_the_generator_that_is_there(monkeypatch: pytest.Mon
     assert (kept["python"], kept["numpy"][1].tolist()) == expected
 
 
-def test_a_generator_that_numpy_was_given_is_noticed() -> None:
+def test_a_generator_that_numpy_was_given_is_noticed(compiled: Any) -> None:
     import torch
     from numpy import random as numpys
 
     numpy_random: Any = numpys
     before = numpy_random.get_bit_generator()
-    states = RandomStates(torch)
+    states = RandomStates(torch, compiled)
     states.keep()
     try:
         numpy_random.set_bit_generator(numpy_random.MT19937(5))
@@ -136,10 +148,10 @@ def test_a_generator_that_numpy_was_given_is_noticed() -> None:
         numpy_random.set_bit_generator(before)
 
 
-def test_what_is_kept_of_them_is_a_copy() -> None:
+def test_what_is_kept_of_them_is_a_copy(compiled: Any) -> None:
     import torch
 
-    states = RandomStates(torch)
+    states = RandomStates(torch, compiled)
     states.keep()
     before = random.getstate(), torch.get_rng_state().tolist()
     random.random()
