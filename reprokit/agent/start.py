@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 
-from . import directory_proxies, environ
+from . import directory_proxies, environ, import_listing
 from .agent import Agent
 from .core import import_hooks
 from .core.journal import Journal
@@ -68,6 +68,7 @@ def _watch(agent: Agent) -> None:
 def _see_reads(agent: Agent) -> None:
     if agent.quiet:
         return
+    import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)  # type: ignore[attr-defined]
     notes = directory_proxies.watch(agent)
     os.register_at_fork(after_in_child=notes.forget)
     environ.watch(agent)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reprokit import rundir
-from tests.support import COMMAND, Reprokit, python, rewrite_environment, wait_until
+from tests.support import COMMAND, Reprokit, python, rewrite_environment, training_text, wait_until
 
 
 def edit(reprokit: Reprokit, run: str, **values: Any) -> None:
@@ -273,3 +273,13 @@ def test_a_training_that_outlives_its_launcher_is_being_written(reprokit: Reprok
     assert launcher.stdin is not None
     launcher.stdin.close()
     wait_until(lambda: "did not come to its end" in reprokit.run("show", "run").stdout, "the training's end")
+
+
+def test_addresses_do_not_depend_on_what_the_recording_left_beside_the_script(reprokit: Reprokit) -> None:
+    """Imports would list the script's directory, which has more files then."""
+    command = [sys.executable, str(reprokit.script("train.py", training_text("ordered_by_address.py")))]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    assert (reprokit.directory / "checkpoint-19.txt").exists()
+    for number in range(3):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert replayed.stdout == recorded.stdout != ""
