@@ -68,7 +68,7 @@ def _watch(agent: Agent) -> None:
 def _see_reads(agent: Agent) -> None:
     if agent.quiet:
         return
-    import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)  # type: ignore[attr-defined]
+    import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)
     notes = directory_proxies.watch(agent)
     os.register_at_fork(after_in_child=notes.forget)
     environ.watch(agent)
