@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-_WORKERS = frozenset(
+WORKERS = frozenset(
     [
         ("multiprocessing.pool", "worker"),
         ("torch.multiprocessing.pool", "clean_worker"),
@@ -27,4 +27,4 @@ def takes_tasks() -> bool:
     """Whether this process is a pool's: which worker takes which task, and whether it lives to its end, is a race."""
     process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
     target = getattr(process, "_target", None)
-    return (getattr(target, "__module__", None), getattr(target, "__name__", None)) in _WORKERS
+    return (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS

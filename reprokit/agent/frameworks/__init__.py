@@ -59,7 +59,9 @@ _WAITS_FOR = {
     "catboost": ["catboost", "catboost.core"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
-    "orders": ["queue", "concurrent.futures._base", "multiprocessing.pool", "asyncio.base_events", "joblib.parallel"],
+    "orders": ["queue", "asyncio.base_events", "joblib._parallel_backends", "joblib.parallel"]
+    + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]
+    + ["multiprocessing.pool", "multiprocessing.process"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

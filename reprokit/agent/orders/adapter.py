@@ -11,8 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from .workers import WorkerOrders
 
 
+WORKERS = frozenset(
+    ["joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process"]
+    + ["concurrent.futures.process", "concurrent.futures.thread"]
+)  # modules of pools, whose workers take tasks
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter waits for it too
 
 
@@ -24,11 +29,17 @@ class OrdersAdapter(Adapter):
         if agent.records_orders:
             agent.orders.actors.watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
+        self._workers: WorkerOrders | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if not self._agent.records_orders:
             return
         orders = self._agent.orders
+        if name in WORKERS:
+            from .workers import WorkerOrders
+
+            self._workers = self._workers or WorkerOrders(orders, self._agent.run)
+            self._workers.watch(module)
         if name == "queue":
             from .queues import QueueOrders
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.journal import Journal
+    from .worker_turns import WorkerTurns
 
 MAX_TURNS = 1 << 10  # of one line; what a SIGKILL loses at most
 MAX_PENDING = 2000  # lines of a track that has one actor
@@ -96,8 +97,8 @@ class Orders:
         self._guard = allocate_lock()
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
-        self._begun: list[Track] = []
-        self._again: list[Turns | Answers] = []
+        self._begun: list[Track | WorkerTurns] = []
+        self._again: list[Turns | Answers | WorkerTurns] = []
         self._room = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
@@ -168,6 +169,24 @@ class Orders:
         except Exception as error:
             self.warn(f"order of turns: {type(error).__name__}: {error}")
             return None
+
+    @property
+    def identity(self) -> str:
+        """The name of this process."""
+        return self._journal.identity
+
+    def keep(self, turns: WorkerTurns) -> None:
+        """Write the turns of a pool's workers at the end, or count them."""
+        if not self._begun and not self._again:
+            self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # as in given()
+        self._begun.append(turns)
+        self._again.append(turns)
+
+    def write_turns(self, name: str, turns: array[int]) -> None:
+        """Write a whole track of numbers."""
+        names = [str(number) for number in range(max(turns, default=0) + 1)]
+        for start in range(0, len(turns), MAX_TURNS):
+            self.write(name, packed(turns[start : start + MAX_TURNS], names))
 
     def begin(self, track: Track) -> bool:
         """Keep a track that has several actors; False where there are too many."""
