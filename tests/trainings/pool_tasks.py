@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -19,13 +20,16 @@ TASKS = 24
 
 def task(number):
     """Wait for a time that no replay repeats, then draw: afresh, from a generator, from what the worker did before."""
-    if number == TASKS // 2 and os.environ.get("DIES") and multiprocessing.parent_process() is not None:
+    is_process = multiprocessing.current_process().name != "MainProcess"
+    if number == TASKS // 2 and os.environ.get("DIES") and is_process:
         os._exit(3)
+    if number == TASKS // 3 and os.path.exists("stuck"):
+        time.sleep(1000)
     time.sleep(time.perf_counter_ns() // 1000 % 7 / 1000)
     worker = threading.current_thread()  # joblib pickles this function, but no module state
     if not hasattr(worker, "weight"):
         worker.generator, worker.weight = random.Random(os.urandom(8)), 0.0
-    drawn = worker.generator.random() if multiprocessing.parent_process() is None else random.random()
+    drawn = random.random() if is_process else worker.generator.random()
     worker.weight = worker.weight / 2 + drawn
     return number, os.urandom(4).hex(), worker.weight
 
@@ -51,6 +55,22 @@ def died(form):
     with multiprocessing.get_context(form).Pool(2) as pool:
         results = [pool.apply_async(task, (number,)) for number in range(TASKS)]
         yield [result.get(30) for result in results if result is not results[TASKS // 2]]
+
+
+def stuck(form):
+    """In a directory that has a file `stuck`, a task in the middle never ends; the others are waited for."""
+    with multiprocessing.get_context(form).Pool(2) as pool:
+        results = [pool.apply_async(task, (number,)) for number in range(TASKS)]
+        found = []
+        for number in sorted(range(TASKS), key=lambda number: number == TASKS // 3):
+            with contextlib.suppress(multiprocessing.TimeoutError):
+                found.append(results[number].get(0.1 if number == TASKS // 3 else 60))
+        yield found
+
+
+def killed(form):
+    yield from mapped(form)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def processes(form):

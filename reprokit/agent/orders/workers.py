@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Method = Callable[..., Any]
 
+MAX_DIGITS = 10
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
 
 
@@ -43,8 +44,8 @@ class WorkerOrders:
             ("BaseProcess", "start", self._make_start),
             ("BaseProcess", "run", self._make_run),
             ("ThreadPool", "_setup_queues", self._make_setup),
-            ("ThreadPoolExecutor", "__init__", self._make_threads),
-            ("ProcessPoolExecutor", "__init__", self._make_processes),
+            ("ThreadPoolExecutor", "__init__", self._make_executor),
+            ("ProcessPoolExecutor", "__init__", self._make_executor),
             ("AutoBatchingMixin", "compute_batch_size", self._make_batches),
         ):
             if owner in vars(module):
@@ -81,44 +82,46 @@ class WorkerOrders:
     def _make_setup(self, original: Method) -> Method:
         def _setup_queues(pool: Any) -> None:
             original(pool)
-            name = self._orders.name("ThreadPool")
-            if name:
-                pool._inqueue = TaskQueue(pool._inqueue, Gate(self._orders, f"{name} takes"))
-                pool._outqueue = ResultQueue(pool._outqueue, Gate(self._orders, f"{name} results"))
+            self._orders.attempt(self._order_pool, pool)
 
         return _setup_queues
 
-    def _make_threads(self, original: Method) -> Method:
+    def _order_pool(self, pool: Any) -> None:
+        name = self._orders.name("ThreadPool")
+        if name:
+            takes, results = Gate(self._orders, f"{name} takes"), Gate(self._orders, f"{name} results")
+            pool._inqueue, pool._outqueue = TaskQueue(pool._inqueue, takes), ResultQueue(pool._outqueue, results)
+
+    def _make_executor(self, original: Method) -> Method:
         def initialize(executor: Any, *arguments: Any, **keywords: Any) -> None:
             original(executor, *arguments, **keywords)
-            name = self._orders.name("ThreadPoolExecutor") if executor._max_workers > 1 else ""
-            if name:
-                executor._work_queue = TaskQueue(executor._work_queue, Gate(self._orders, f"{name} takes"))
-                executor._idle_semaphore = self._idle(executor._idle_semaphore, name)
+            self._orders.attempt(self._order_executor, executor)
 
         return initialize
 
-    def _make_processes(self, original: Method) -> Method:
-        def initialize(executor: Any, *arguments: Any, **keywords: Any) -> None:
-            original(executor, *arguments, **keywords)
-            semaphore = getattr(executor, "_idle_worker_semaphore", None)  # none before 3.9
-            name = self._orders.name("ProcessPoolExecutor")
-            if name and semaphore is not None:
-                executor._idle_worker_semaphore = self._idle(semaphore, name)
-
-        return initialize
-
-    def _idle(self, semaphore: Any, name: str) -> IdleWorkers:
-        return IdleWorkers(semaphore, Choices(self._orders, f"{name} idle"))
+    def _order_executor(self, executor: Any) -> None:
+        name = self._orders.name("executor") if executor._max_workers > 1 else ""
+        if not name:
+            return
+        for attribute in ("_idle_semaphore", "_idle_worker_semaphore"):  # older versions have one or none
+            semaphore = getattr(executor, attribute, None)
+            if semaphore is not None:
+                setattr(executor, attribute, IdleWorkers(semaphore, Choices(self._orders, f"{name} idle")))
+        if hasattr(executor, "_work_queue"):  # of threads
+            executor._work_queue = TaskQueue(executor._work_queue, Gate(self._orders, f"{name} takes"))
 
     def _make_batches(self, original: Method) -> Method:
-        def compute_batch_size(backend: Any) -> int:
-            sizes = vars(backend).get(BATCHES)
-            if sizes is None:
-                sizes = backend.__dict__[BATCHES] = Choices(self._orders, self._orders.name("joblib") + " batches")
-            return max(1, _as_recorded(sizes, int(original(backend))))
+        def compute_batch_size(backend: Any) -> Any:
+            size = original(backend)
+            return self._orders.attempt(self._batch_size, backend, size) or size
 
         return compute_batch_size
+
+    def _batch_size(self, backend: Any, size: int) -> int:
+        sizes = vars(backend).get(BATCHES)
+        if sizes is None:
+            sizes = backend.__dict__[BATCHES] = Choices(self._orders, self._orders.name("joblib") + " batches")
+        return _as_recorded(sizes, size)
 
 
 class Gate:
@@ -208,7 +211,7 @@ def _as_recorded(choices: Choices, found: int) -> int:
     """Return what was found in the recording by the same call, and note it there."""
     if choices.is_replay:
         text = choices.next()
-        return found if text is None else int(text)
+        return int(text) if text is not None and text.isdigit() and len(text) < MAX_DIGITS else found
     choices.note(str(found))
     return found
 
