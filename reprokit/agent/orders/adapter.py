@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from .workers import WorkerOrders
 
 
-WORKERS = frozenset(
-    ["joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process"]
-    + ["concurrent.futures.process", "concurrent.futures.thread"]
-)  # modules of pools, whose workers take tasks
+POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process")
+EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter waits for it too
 
 
@@ -35,7 +33,7 @@ class OrdersAdapter(Adapter):
         if not self._agent.records_orders:
             return
         orders = self._agent.orders
-        if name in WORKERS:
+        if name in POOLS or name in EXECUTORS:
             from .workers import WorkerOrders
 
             self._workers = self._workers or WorkerOrders(orders, self._agent.run)
