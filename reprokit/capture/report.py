@@ -38,10 +38,11 @@ def document(file: SnapshotFile) -> dict[str, Any]:
 def print_result(found: Mapping[str, Any], mode: str) -> None:
     """Print what came of a step that was done again."""
     trigger = in_words(Trigger.read(found["trigger"])) if found.get("trigger") else ""
-    different = _list(object_in(found, "gradients"), "different")
-    if found.get("reproduced") and different:
+    different, loss = _list(object_in(found, "gradients"), "different"), object_in(found, "loss")
+    if found.get("reproduced") and (different or loss.get("equal") is False):
         rest = found.get("words") if mode == "explain" else trigger
-        headline, style = f"reproduced with other gradients than captured: {rest}", "bold yellow"
+        words = "other gradients" if different else "another loss"
+        headline, style = f"reproduced with {words} than captured: {rest}", "bold yellow"
     elif not found.get("reproduced"):
         rest = f"; instead: {trigger}" if trigger else ""
         headline, style = f"not reproduced{rest}", "bold yellow"
@@ -141,7 +142,8 @@ def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
         yield "gradients", f"{equal} of {whole} are bitwise as captured"
         yield from (("", f"another: {name}") for name in different[:NAMES])
     if loss.get("value") is not None:
-        yield "loss", f"{_number(loss['value'])}, {'bitwise as captured' if loss.get('equal') else 'another'}"
+        words = {True: ", bitwise as captured", False: ", another"}
+        yield "loss", _number(loss["value"]) + words.get(loss.get("equal"), "")
     yield from (("note", str(note)) for note in _list(found, "problems")[:SHOWN])
 
 

@@ -14,6 +14,7 @@ import click
 from reprokit.cli import options
 from reprokit.cli.output import present, print_json, stdout_kept
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
+from reprokit.untrusted_json import object_in
 
 if TYPE_CHECKING:
     from reprokit.capture.files import SnapshotFile
@@ -127,6 +128,6 @@ def _redo(
 
 
 def _is_same(found: dict[str, Any]) -> bool:
-    """Return whether the step came again, with the captured gradients bit for bit."""
-    gradients = found.get("gradients")
-    return bool(found.get("reproduced")) and not (isinstance(gradients, dict) and gradients.get("different"))
+    """Return whether the step came again, with the captured gradients and loss bit for bit."""
+    gradients, loss = object_in(found, "gradients"), object_in(found, "loss")
+    return bool(found.get("reproduced")) and not gradients.get("different") and loss.get("equal") is not False

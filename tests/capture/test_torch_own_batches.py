@@ -43,10 +43,13 @@ def test_the_sample_is_told_by_explain_and_minimise(tmp_path: Path, case: str) -
 
 
 @pytest.mark.slow
-def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path) -> None:
-    steps = captured(tmp_path, "graphs")
-    assert redone(steps, "explain", "graphs")["indices"] == [50]
-    assert redone(steps, "minimise", "graphs")["of"] == 1
+@pytest.mark.parametrize("case", ["graphs", "joined_graphs"])
+def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: str) -> None:
+    steps = captured(tmp_path, case)
+    assert redone(steps, "explain", case)["indices"] == [50]
+    result = redone(steps, "minimise", case)
+    assert (result["of"], result["indices"]) == (1, None)
+    assert "belong to which of its samples is not known" in result["problems"][0]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,28 @@ def test_a_step_that_cannot_be_executed_again_is_status_2(reprokit: Reprokit, ca
     done = reprokit.run("snapshot", mode, snapshot, *command)
     assert done.returncode == 2, done.stdout
     assert words in done.stderr
+
+
+@pytest.mark.slow
+def test_of_two_models_without_a_loader_the_captured_one_is_compared(tmp_path: Path) -> None:
+    """In each turn the other's loss comes first, computed with what is put in, and is as bad."""
+    steps = captured(tmp_path, "adversaries")
+    assert steps.header()["step"] == 3
+    for mode in ("reproduce", "explain", "minimise"):
+        result = redone(steps, mode, "adversaries")
+        assert (result["gradients"]["equal"], result["samples"] if mode == "minimise" else [2]) == (4, [2])
+
+
+@pytest.mark.slow
+def test_another_loss_than_captured_is_no_success(reprokit: Reprokit) -> None:
+    reprokit.script("train.py", script("counted"))
+    command = ("--", sys.executable, "train.py")
+    assert reprokit.run("run", "--on-nan", "capture", *command).returncode == 123
+    snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
+    done = reprokit.run("snapshot", "reproduce", snapshot, *command)
+    assert done.returncode == 1, done.stdout
+    assert "reproduced with another loss than captured: gradient of" in done.stdout
+    assert "4 of 4 are bitwise as captured" in done.stdout
 
 
 @pytest.mark.slow

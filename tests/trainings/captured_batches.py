@@ -83,6 +83,18 @@ def graphs():
         update((net(sums) / sums.sum(1, keepdim=True)).mean())
 
 
+def joined_graphs():
+    """The same as a tuple: which rows are of which graph is told by nothing but numbers."""
+
+    def joined(rows):
+        made = Graphs(rows)
+        return made.nodes, made.graph, torch.stack([b for _, b in rows])
+
+    for nodes, graph, targets in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=joined):
+        sums = torch.zeros(len(targets), 8).index_add(0, graph, nodes)
+        update((net(sums) / sums.sum(1, keepdim=True) - targets).mean())
+
+
 def accumulated():
     for number, (a, _) in enumerate(DataLoader(TensorDataset(x, y), 8, shuffle=True), 1):
         (root((net(a) * a.sum(1, keepdim=True)) ** 2).mean() / 4).backward()
@@ -136,6 +148,27 @@ def partly_opaque():
     for batch in DataLoader(TensorDataset(x, y), 16, shuffle=True, collate_fn=PartlyOpaque):
         a = batch._read()
         update((root((net(a) * a.sum(1, keepdim=True)) ** 2) - batch.targets).mean())
+
+
+def adversaries():
+    """Each turn draws samples of its own: the critic's are good, and it is trained first."""
+    critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1), nn.Dropout(0.2))
+    made = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+    other = torch.optim.Adam(critic.parameters())
+    trained = torch.optim.Adam(made.parameters())
+    for number in range(0, 480, 16):
+        a = x[number + 8 : number + 16]
+        fake = made(a) / a.norm(dim=1, keepdim=True)
+        update(critic(a).mean() - critic(fake.detach()).mean(), other)
+        a = x[number : number + 8]
+        fake = made(a) / a.norm(dim=1, keepdim=True)
+        update(-critic(fake).mean(), trained)
+
+
+def counted():
+    """What the loss is raised by is in no snapshot, and changes no gradient."""
+    for number, (a, _) in enumerate(loader):
+        update(root((net(a) * a.sum(1, keepdim=True)) ** 2).mean() + number)
 
 
 def half_precision():

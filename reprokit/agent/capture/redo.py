@@ -81,7 +81,7 @@ class StepOutcome:
         )
         same = {name for name in kept if self.digests.get(name) == kept[name]}
         different = [name for name in dict.fromkeys([*kept, *self.digests]) if name not in same]
-        before = set(bad)
+        before, loss = set(bad), (header.loss or {}).get("digest")
         return {
             "gradients": {
                 "equal": len(same),
@@ -90,9 +90,16 @@ class StepOutcome:
             },
             "loss": {
                 "value": None if self.loss is None else self.loss.hex(),
-                "equal": self.loss_digest != "" and self.loss_digest == (header.loss or {}).get("digest"),
+                "equal": None if loss is None else loss == self.loss_digest,
             },
         }
+
+    def is_same(self, header: SnapshotHeader, about: set[str] | None = None) -> bool:
+        """Return whether it is what was captured; gradients that are NaN are the same whatever loss they are of."""
+        outcome = self.named_as(list(header.gradient_digests))
+        compared = outcome.compared(header, about)
+        is_other = compared["gradients"]["different"] or compared["loss"]["equal"] is False
+        return outcome.again(header.trigger) is not None and not is_other
 
 
 class RedoDriver:
@@ -113,6 +120,8 @@ class RedoDriver:
         lines = [one for one in redo.trials if isinstance(one, dict)]
         self.fills = any(one.get("filled") is True for one in lines)  # samples stand for those that are left out
         self._known = outcomes(redo.trials)
+        # Where in the step the trial of the whole batch ended; 0: at its update.
+        self.place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
         self._whole: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
 
     @property
@@ -204,7 +213,7 @@ class RedoDriver:
         text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
         line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
         if len(self._known) == 1:
-            line["whole"] = self._whole
+            line["whole"], line["place"] = self._whole, self.place
         if self.tells:
             add_progress(self._redo.progress, line)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
 MAX_FETCHED = 64
 MAX_CALLS = 64
-LARGEST = 1 << 16  # bytes that an update writes to, as they are copied at each step
+LARGEST = 1 << 18  # bytes that an update writes to, as they are copied at each step
 
 
 class StepValues:

@@ -182,8 +182,8 @@ class RedoWatch:
 
     def _conclude_early(self, may: bool) -> None:
         """Before the update, where the capture was made so early: as soon as what it was made for is seen."""
-        if may and self.trials.is_seen():
-            self.trials.conclude()
+        if may:
+            self.trials.concludes_early()
 
     def _update_due(self, event: UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials

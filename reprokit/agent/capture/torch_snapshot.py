@@ -325,12 +325,21 @@ def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | No
     lengths = {int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}
     if _has_objects(value) and (len(lengths) > 1 or (chosen > 1 and lengths != {chosen})):
         return None, None
+    if chosen > 1 and _are_joined(beside, chosen):
+        return None, None
     largest = max(found, key=_size)
     if not chosen:
         return int(found[0].shape[0]), 0
     if int(largest.shape[0]) != chosen and list(largest.shape[1:2]) == [chosen]:
         return chosen, 1  # time first
     return (chosen if any(int(leaf.shape[0]) == chosen for leaf in found) else int(found[0].shape[0])), 0
+
+
+def _are_joined(arrays: Sequence[Any], chosen: int) -> bool:
+    """Return whether samples may have several rows each, as graphs that are joined have nodes: whose is not known."""
+    lengths = {int(array.shape[0]) for array in arrays if list(array.shape[1:2]) != [chosen]}
+    is_multiple = len(lengths) == 1 and max(lengths) % chosen == 0  # as of two views of each
+    return any(length > chosen for length in lengths) and not is_multiple
 
 
 def _arrays(value: Any, besides: int = 0, depth: int = 0) -> Iterator[Any]:

@@ -34,7 +34,7 @@ NO_LOADER = (
     "variables is its own"
 )
 NOT_CUT = "; what loops choose by their variables cannot be made smaller, and is its own, too"
-NOT_CUT_BATCH = "a batch whose tensors are of several lengths is one sample here"
+NOT_CUT_BATCH = "which rows of the batch's tensors belong to which of its samples is not known: it is one sample here"
 NO_FORWARD = "the script's step called no module with gradients enabled; the snapshot's began with such a call"
 SORTED = "indices in the data set are told as if the script's collate_fn kept the order of samples"
 OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of them needs no sample"
@@ -114,6 +114,7 @@ class Trial:
         self.part: str | None = None  # of the optimizer's step, which was made
         self.passes = 0  # backward
         self.root: Any = None  # the module that was called first, since the last backward pass
+        self.places = 0  # where what was captured may have been seen, other than at its update
         self.losses: list[Any] = []
         self.not_finite: list[Trigger] = []  # modules' outputs, and parameters that the update has made so
         self.updated: list[Any] = []  # those parameters themselves
@@ -229,6 +230,23 @@ class StepTrials:
         """Return whether what was captured is there again."""
         return self.trial.is_begun and self.outcome().again(self.captured.trigger) is not None
 
+    def concludes_early(self) -> bool:
+        """Conclude where what was captured is seen before its update, unless it is another model's loss.
+
+        Of the whole batch gradients and loss tell whether it is the captured place; its parts end there, too.
+        """
+        self.trial.places += 1
+        place = self.trial.places
+        if not self.is_seen() or self.driver.place not in (None, place):
+            return False
+        if self.driver.place is None and not self._is_same(self.outcome(has_digests=True)):
+            return False
+        self.conclude(place=place)
+        return True
+
+    def _is_same(self, outcome: StepOutcome) -> bool:
+        return outcome.is_same(self.captured.header, self.built.about())
+
     def arrived(self, optimizer: Any) -> None:
         """Take it that the script is at an update."""
         trial = self.trial
@@ -236,9 +254,9 @@ class StepTrials:
             self._without += 1
             if not self.driver.trials and self._without >= MAX_WITHOUT:
                 self.driver.trouble(self._why_not_begun())
-        elif self.built.is_held_back(optimizer) or self.is_seen():
+        elif self.built.is_held_back(optimizer):
             self.conclude()
-        else:
+        elif not self.concludes_early():
             trial.state, trial.has_passed = WAITING, True  # the snapshot's step began after this optimizer's update
             self.built.put_random(self.captured.header.random_after_update)
             self._passed += 1
@@ -249,17 +267,15 @@ class StepTrials:
         inputs = self.trial.inputs
         return NO_FETCH if inputs.fetched and not inputs.handed else NO_FORWARD
 
-    def conclude(self, ended: str | None = None) -> None:
+    def conclude(self, ended: str | None = None, place: int = 0) -> None:
         """The trial has come to its end."""
         if self._explaining is not None:
             self._explaining.end()
         trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._without, self._failed_part = 0, None
-        about = self.built.about()
-        compared = outcome.compared(self.captured.header, about)
-        is_same = outcome.again(self.captured.trigger) is not None and not compared["gradients"]["different"]
-        if self.captured.header.loss is not None:  # gradients that are NaN are the same whatever they came from
-            is_same = is_same and compared["loss"]["equal"]
+        is_same = self._is_same(outcome)
+        if driver.place is None:
+            driver.place = place
         if not (trial.inputs.fetched or driver.is_begun or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
         if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
@@ -267,7 +283,7 @@ class StepTrials:
         left_out = self.captured.left_out
         if left_out and not is_same and not driver.is_begun:
             driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
-        driver.came(trial.samples, self.captured.of, outcome, about, ended, lambda: self._cause(outcome))
+        driver.came(trial.samples, self.captured.of, outcome, self.built.about(), ended, lambda: self._cause(outcome))
         if ended is None and self.is_ahead:
             driver.finish({"again": True})  # what it works on next is of this trial
         elif ended is None:
