@@ -180,6 +180,17 @@ def test_what_cannot_be_repeated_says_why(observed: Observed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
+def test_no_element_of_an_iterator_is_lost(training: Training) -> None:
+    script = training_text("tensorflow_elements.py")
+    observed = observe(training, script, confirm=2)
+    assert observed.output == training.run_bare(script).output
+    sums = [one for one in observed.of("confirmed", name="Sum") if observed.at("here") in observed.places(one)]
+    assert sums
+    assert all((line["repeats"], line["problem"]) == (2, "") for line in sums)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
 def test_nothing_of_it_changes_the_training(training: Training, observed: Observed) -> None:
     assert observed.output == training.run_bare(SCRIPT).output
     assert not (observed.run / "profile" / "captured").exists()

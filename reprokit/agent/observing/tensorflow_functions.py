@@ -53,7 +53,7 @@ class FunctionInputs:
         self._visit = visit  # called with the name of an inner function, node, definition, inputs, and what is missing
         self._inputs = inputs
         self._find = private_api.module("context").context().get_function_def
-        self._taken: tuple[int, list[Any], list[Any]] | None = None  # place of the iterator, batch, its attributes
+        self._taken: tuple[int, Any] | None = None  # place of an iterator, and one that has only the batch it gave
         self._takes = 0
         self._left = MAX_EXECUTED
 
@@ -66,12 +66,7 @@ class FunctionInputs:
         """Return the inputs with an iterator that gives the batch that was taken; None where none was."""
         if self._taken is None:
             return None
-        place, batch, attributes = self._taken
-        shapes = [list(tensor.shape) for tensor in batch]
-        types = ("Toutput_types", attributes[1], "output_shapes", shapes)
-        (dataset,) = self._execute("TensorDataset", batch, types, 1)
-        iterator = self._execute("AnonymousIteratorV3", [], attributes, 1)[0]
-        self._execute("MakeIterator", [dataset, iterator], (), 0)
+        place, iterator = self._taken
         inputs = list(self._inputs)
         inputs[place] = iterator
         return inputs if isinstance(self._inputs, list) else tuple(inputs)
@@ -166,11 +161,19 @@ class FunctionInputs:
             return MissingValue(_AT_ONCE)
         attributes = attributes_of(node, definition)
         flat = [part for name in _ELEMENT for part in (name, attributes[name])]
+        types = attributes[_ELEMENT[0]]
+        try:  # before a batch is taken, which could not be put back
+            iterator = self._execute("AnonymousIteratorV3", [], flat, 1)[0]
+        except Exception:
+            return MissingValue("its function's iterator cannot be replaced in this version of TensorFlow")
         try:
-            batch = list(self._execute(_NEXT, [handle], flat, len(attributes["output_types"])))
+            batch = list(self._execute(_NEXT, [handle], flat, len(types)))
         except Exception:
             return MissingValue("its function found its iterator at the end")
-        self._taken = place, batch, flat
+        shapes = ("Toutput_types", types, "output_shapes", [list(tensor.shape) for tensor in batch])
+        (dataset,) = self._execute("TensorDataset", batch, shapes, 1)
+        self._execute("MakeIterator", [dataset, iterator], (), 0)
+        self._taken = place, iterator
         return batch
 
 
