@@ -142,8 +142,9 @@ def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
         yield "gradients", f"{equal} of {whole} are bitwise as captured"
         yield from (("", f"another: {name}") for name in different[:NAMES])
     if loss.get("value") is not None:
-        words = {True: ", bitwise as captured", False: ", another"}
-        yield "loss", _number(loss["value"]) + words.get(loss.get("equal"), "")
+        equal = loss.get("equal")
+        words = ", bitwise as captured" if equal is True else ", another" if equal is False else ""
+        yield "loss", _number(loss["value"]) + words
     yield from (("note", str(note)) for note in _list(found, "problems")[:SHOWN])
 
 

@@ -102,6 +102,15 @@ class StepOutcome:
         return outcome.again(header.trigger) is not None and not is_other
 
 
+class WholeTrial:
+    """What the trial of the whole batch came to, in this process or an earlier one."""
+
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self.result: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
+        # Where in the step it ended; 0: at its update.
+        self.place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
+
+
 class RedoDriver:
     """One captured step that is to be done again, as far as this process comes."""
 
@@ -120,9 +129,7 @@ class RedoDriver:
         lines = [one for one in redo.trials if isinstance(one, dict)]
         self.fills = any(one.get("filled") is True for one in lines)  # samples stand for those that are left out
         self._known = outcomes(redo.trials)
-        # Where in the step the trial of the whole batch ended; 0: at its update.
-        self.place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
-        self._whole: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
+        self.whole = WholeTrial(lines)
 
     @property
     def file(self) -> SnapshotFile:
@@ -163,13 +170,13 @@ class RedoDriver:
             return whole
         if not self._known.get(whole):
             unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
-            self.finish({**self._whole, "reproduced": False, **unsearched, "only_full": False})
+            self.finish({**self.whole.result, "reproduced": False, **unsearched, "only_full": False})
         wanted, found = next_part(of, self._known, leaves_out)
         if wanted is not None:
             return wanted
         line = {**found.line(), "indices": [indices[one] for one in found.samples] if len(indices) == of else None}
-        problems = [*(self._whole.get("problems") or []), *[FILLED] * self.fills]
-        return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
+        problems = [*(self.whole.result.get("problems") or []), *[FILLED] * self.fills]
+        return self.finish({**self.whole.result, "reproduced": True, **line, "problems": problems})
 
     def running(self, samples: Sequence[int]) -> None:
         """Tell of a trial that begins, which may end the process."""
@@ -196,7 +203,7 @@ class RedoDriver:
         found.update(outcome.compared(self.header, about))
         if self.mode == MINIMISE:
             if not self._known:
-                self._whole = {**found, "problems": self.problems}
+                self.whole.result = {**found, "problems": self.problems}
             self.note(samples, of, ended or outcome.words(again), did=again is not None)
             return
         found["problems"] = self.problems
@@ -213,7 +220,7 @@ class RedoDriver:
         text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
         line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
         if len(self._known) == 1:
-            line["whole"], line["place"] = self._whole, self.place
+            line["whole"], line["place"] = self.whole.result, self.whole.place
         if self.tells:
             add_progress(self._redo.progress, line)
 

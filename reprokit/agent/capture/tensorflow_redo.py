@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from ..events import Handler, TrainingEvent
     from . import CaptureSession
+    from .settings import Conditions
     from .snapshot_reader import SnapshotFile
     from .tensorflow_steps import OutermostCall, TensorFlowStep
 
@@ -53,7 +54,7 @@ class TensorFlowRedo:
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
         self.driver = RedoDriver(capture)
-        self._test_likewise()
+        _test_likewise(self.driver, capture.settings.conditions)
         self.drawn = RandomReplay()
         self._watch = TensorFlowCapture(capture, self)
         self._watch.rejections.reject = self._rejected
@@ -143,24 +144,24 @@ class TensorFlowRedo:
             return
         self._loop = self.driver.attempt(lambda: EagerLoop(self, self.driver.file))
 
-    def _test_likewise(self) -> None:
-        """Test steps for what the snapshot was written for."""
-        conditions = self._capture.settings.conditions
-        try:
-            wanted = self.driver.header.trigger
-        except SnapshotError:  # which the first step tells
-            return
-        if wanted.kind == ACTIVATION:
-            conditions.activations = True
-        if wanted.kind == CONDITION:  # of a jump of gradients, these are then always shown
-            is_loss = wanted.condition == LOSS_ABOVE and wanted.limit is not None
-            conditions.loss_above = wanted.limit if is_loss else -math.inf
-
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
         self.last, call = None, self._training.call()
         if call is not None:
             call.captured = None
+
+
+def _test_likewise(driver: RedoDriver, conditions: Conditions) -> None:
+    """Test steps for what the snapshot was written for."""
+    try:
+        wanted = driver.header.trigger
+    except SnapshotError:  # which the first step tells
+        return
+    if wanted.kind == ACTIVATION:
+        conditions.activations = True
+    if wanted.kind == CONDITION:  # of a jump of gradients, these are then always shown
+        is_loss = wanted.condition == LOSS_ABOVE and wanted.limit is not None
+        conditions.loss_above = wanted.limit if is_loss else -math.inf
 
 
 def _is_built(model: Any) -> bool:

@@ -105,9 +105,9 @@ class RedoInputs:
         if trial.state is BEGUN:
             trial.state = CALLED
             self._trials.put_random()  # as it was then, whatever was drawn between
-        if trial.root is None:
-            trial.root = module
-        if inputs.called and not inputs.fetched and trial.root is module and self._is_wanted(module):
+        if inputs.root is None:
+            inputs.root = module
+        if inputs.called and not inputs.fetched and inputs.root is module and self._is_wanted(module):
             batch, samples = inputs.called[min(inputs.calls, len(inputs.called) - 1)]
             inputs.calls += 1
             given = [arguments, keywords]

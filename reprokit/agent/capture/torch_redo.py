@@ -167,7 +167,7 @@ class RedoWatch:
         if event.has_failed or not self.trials.is_active:
             return
         trial.passes += trial.is_begun
-        trial.root = None
+        trial.inputs.root = None
         if trial.is_begun and self.trials.captured.is_about_loss and not self._thread.in_closure:
             self._conclude_early(all(loss.is_cpu for loss, _ in trial.losses))
 

@@ -98,6 +98,7 @@ class TrialInputs:
         self.judged = 0  # losses whose target was replaced
         self.handed = 0  # batches that the loop was given
         self.calls = 0  # of modules, whose arguments were replaced
+        self.root: Any = None  # the module that was called first, since the last backward pass
         self.tensors: list[tuple[str, Any]] = []  # of batches, for who asks where values came from
 
 
@@ -113,7 +114,6 @@ class Trial:
         self.has_passed = False  # another optimizer's update, which was left out
         self.part: str | None = None  # of the optimizer's step, which was made
         self.passes = 0  # backward
-        self.root: Any = None  # the module that was called first, since the last backward pass
         self.places = 0  # where what was captured may have been seen, other than at its update
         self.losses: list[Any] = []
         self.not_finite: list[Trigger] = []  # modules' outputs, and parameters that the update has made so
@@ -237,9 +237,9 @@ class StepTrials:
         """
         self.trial.places += 1
         place = self.trial.places
-        if not self.is_seen() or self.driver.place not in (None, place):
+        if not self.is_seen() or self.driver.whole.place not in (None, place):
             return False
-        if self.driver.place is None and not self._is_same(self.outcome(has_digests=True)):
+        if self.driver.whole.place is None and not self._is_same(self.outcome(has_digests=True)):
             return False
         self.conclude(place=place)
         return True
@@ -274,8 +274,8 @@ class StepTrials:
         trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._without, self._failed_part = 0, None
         is_same = self._is_same(outcome)
-        if driver.place is None:
-            driver.place = place
+        if driver.whole.place is None:
+            driver.whole.place = place
         if not (trial.inputs.fetched or driver.is_begun or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
         if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
