@@ -71,3 +71,11 @@ def test_pytorch_makes_no_update_that_a_listener_skips() -> None:
         "calls are left alone: True backward has handlers: False",
         "asked 4 done 2 changed [True, False, True, False]",
     ]
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_makes_no_update_that_a_listener_leaves_out() -> None:
+    """Nothing is put in the place of what nobody listens to."""
+    script = Path(__file__).parents[1] / "trainings" / "tensorflow_skipped_updates.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["others are left alone: True", "asked 4 changed [True, False, True, False]"]

@@ -91,9 +91,9 @@ class TensorFlowDecisions:
             self._watch_optimizers(module)
         else:
             for owner in _classes(module):
-                _put(owner, "make_train_function", self._make_make_train_function)
-                if self._events.output_computed and owner.__name__ == "Layer":
-                    _put(owner, "__call__", self._make_layer)
+                self._put(owner, "make_train_function", self._make_make_train_function, "function_due")
+                if owner.__name__ == "Layer":
+                    self._put(owner, "__call__", self._make_layer, "output_computed")
 
     def _watch_tensorflow(self) -> None:
         self._watch_optimizers(private_api.module("optimizers"))
@@ -102,19 +102,26 @@ class TensorFlowDecisions:
         self._tell_before(
             tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
         )
-        _put(tape, "gradient", self._make_gradient)
+        self._put(tape, "gradient", self._make_gradient, "backward_began")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
                 self._tell_before(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
         _put(private_api.module("generators").Generator, "__init__", self._make_generator)
-        for name in RANDOM_OPERATIONS if private_api.module("random_calls") is not None else ():
-            replace(private_api.module("random_calls"), name, self._make_draw, MARK)
-        _put(private_api.module("polymorphic").Function, "__call__", self._make_call)
+        calls = private_api.module("random_calls") if self._events.random_drawn else None
+        for name in RANDOM_OPERATIONS if calls is not None else ():
+            replace(calls, name, self._make_draw, MARK)
+        self._put(private_api.module("polymorphic").Function, "__call__", self._make_call, "function_due")
         if private_api.module("concrete") is not None:  # TensorFlow 2.13
-            _put(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call)
-        _put(private_api.module("distribute").StrategyBase, "run", self._make_run)
+            self._put(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call, "function_due")
+        self._put(private_api.module("distribute").StrategyBase, "run", self._make_run, "replicas_due")
         for name in ("__next__", "get_next"):
-            _put(private_api.module("iterators").OwnedIterator, name, self._make_next)
+            self._put(
+                private_api.module("iterators").OwnedIterator,
+                name,
+                self._make_next,
+                "batch_fetched",
+                "loader_exhausted",
+            )
         saving, view = private_api.saving()
         if view is not None and hasattr(saving, "save_and_return_nodes"):
             _put(saving, "save_and_return_nodes", self._saving.make_save)
@@ -122,10 +129,17 @@ class TensorFlowDecisions:
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         for owner in _classes(module):
-            _put(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply)
+            self._put(
+                owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply, "gradients_due"
+            )
             for name in ("scale_loss", "get_scaled_loss"):
                 if "LossScale" in owner.__name__:
-                    _put(owner, name, self._make_scale)
+                    self._put(owner, name, self._make_scale, "loss_scaled")
+
+    def _put(self, owner: Any, name: str, make: Callable[[Function], Function], *handlers: str) -> None:
+        """Put make(original) in the place of a method, where somebody listens to what it tells."""
+        if any(getattr(self._events, one) for one in handlers):
+            _put(owner, name, make)
 
     # Gradients
 
@@ -140,7 +154,7 @@ class TensorFlowDecisions:
 
             return call
 
-        _put(owner, name, make_call)
+        self._put(owner, name, make_call, handlers)
 
     def _make_gradient(self, original: Function) -> Function:
         def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
