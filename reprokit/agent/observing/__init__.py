@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
 
-FUNCTIONS = "functions.observe"
+FUNCTIONS, OPERATORS = "functions", "operators"  # what is asked for
+THREADS = "functions.observe"
 # Which observers wait for a module, by file and function. They are called once a module and process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.tasks": ("library_calls.observe_waiting",),
@@ -45,7 +46,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
-    "threading": (FUNCTIONS, "library_calls.observe_threads"),
+    "threading": (THREADS, "library_calls.observe_threads"),
     "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
     "torch._inductor.codecache": ("torch_inductor.observe",),
     "torch._inductor.output_code": ("torch_inductor.observe",),
@@ -64,6 +65,70 @@ MAX_COUNTED = 2000  # lines of one kind
 MAX_PAUSE = 2.0  # seconds after which something else than steps seems to go on
 
 
+class ObserverCallbacks:
+    """What observers have called, each list at its time."""
+
+    def __init__(self) -> None:
+        self.before_writing: list[Callable[[], object]] = []  # before each writing of the file, also the last
+        self.at_end: list[Callable[[], object]] = []  # once at the end of the process, or when enough was seen
+        self.in_child: list[Callable[[], object]] = []  # in each forked child, to drop what the parent noted
+        self.at_sampling: list[Callable[[bool], object]] = []  # whether the next steps are looked at
+        self.each_step: list[Callable[[], object]] = []  # also when nothing more is collected
+        self.each_pass: list[Callable[[Any], object]] = []  # with a loader of PyTorch that is about to be iterated
+
+
+class StepSampling:
+    """The steps of a process, of which some are looked at, and when enough was seen."""
+
+    def __init__(self, profiling: Mapping[str, Any]) -> None:
+        self.is_on = True  # False during steps that are not looked at
+        self.steps = self.sampled = 0
+        self._thread, self._stepped = 0, 0.0  # of the last step, and when it was
+        self._enough: int | None = profiling.get("steps")
+        self._seconds: float | None = profiling.get("seconds")
+        self._end = float("inf")  # until there is a step
+
+    @property
+    def has_bound(self) -> bool:
+        """Whether the run is to be ended so many seconds after its first step."""
+        return self._seconds is not None
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the run is to be ended when enough was seen."""
+        return self._enough is not None or self.has_bound
+
+    def step(self) -> bool:
+        """An optimizer has taken a step; return whether it was the first."""
+        self.steps += 1
+        self.sampled += self.is_on
+        self._thread, self._stepped = get_ident(), time.monotonic()
+        if self.steps == 1 and self._seconds is not None:
+            self._end = self._stepped + self._seconds
+        return self.steps == 1
+
+    def has_enough(self) -> bool:
+        """Return whether so many steps were taken as were asked for."""
+        return self._enough is not None and self.steps >= self._enough
+
+    def is_over(self) -> bool:
+        """Return whether the time is over."""
+        return time.monotonic() >= self._end
+
+    def wants_next(self) -> bool:
+        """Return whether the next step is to be looked at."""
+        return self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0
+
+    def seems_over(self) -> bool:
+        """Return whether something else than steps seems to go on in the thread of the last one."""
+        return get_ident() == self._thread and time.monotonic() > self._stepped + MAX_PAUSE
+
+    def forget(self) -> None:
+        """In a forked child: the parent's steps are the parent's."""
+        self.is_on = True
+        self.steps = self.sampled = 0
+
+
 class Observer:
     """What the observers of this process share."""
 
@@ -71,31 +136,20 @@ class Observer:
         self.agent = agent
         self.confirm = int(profiling.get("confirm") or 0)  # how often each distinct operator call is repeated
         self.collecting = True  # False when enough was seen: then nothing more is to be done
-        self.sampling = True  # False during steps that are not looked at; see at_sampling
-        self.steps = 0
-        self.sampled_steps = 0
-        self.functions: Functions | None = None
-        self._functions = bool(profiling.get("functions"))
-        self._operators = bool(profiling.get("operators"))
-        self._enough_steps: int | None = profiling.get("steps")
-        self._seconds: float | None = profiling.get("seconds")
-        self._end: float | None = None if self._seconds is None else float("inf")  # until there is a step
-        self._file = ProfileFile(agent.run)
-        # What observers have called:
-        self.before_writing: list[Callable[[], object]] = []  # before each writing of the file, also the last
-        self.at_end: list[Callable[[], object]] = []  # once at the end of the process, or when enough was seen
-        self.in_child: list[Callable[[], object]] = []  # in each forked child, to drop what the parent noted
-        self.at_sampling: list[Callable[[bool], object]] = []  # whether the next steps are looked at
-        self.each_step: list[Callable[[], object]] = []  # also when nothing more is collected
-        self.each_pass: list[Callable[[Any], object]] = []  # with a loader of PyTorch that is about to be iterated
+        self.sampling = StepSampling(profiling)
+        self.callbacks = ObserverCallbacks()
         self.parts: dict[str, Any] = {}  # what the observers of one framework share
+        self._wanted = {kind for kind in (FUNCTIONS, OPERATORS) if profiling.get(kind)}
+        self._file = ProfileFile(agent.run)
         self._counted: dict[str, dict[object, dict[str, Any]]] = {}  # by kind
         self._observed: set[tuple[str, str]] = set()
         self._finished = False
-        self._flushing = False
-        self._stepping, self._stepped = 0, 0.0  # the thread of the last step, and when it was
-        self._handed_over = 0  # results
-        self._is_child = False  # made by a fork: it has a file only if it has something to tell
+        # In a process made by a fork, which has a file only if it has something to tell: results handed over.
+        self._handed_over: int | None = None
+
+    @property
+    def _is_child(self) -> bool:
+        return self._handed_over is not None
 
     @property
     def directory(self) -> str:
@@ -136,18 +190,14 @@ class Observer:
 
     def step(self) -> None:
         """An optimizer has taken a step."""
-        if not self.steps and self._seconds is not None:
-            self._end = time.monotonic() + self._seconds
+        if self.sampling.step() and self.sampling.has_bound:
             self.agent.attempt(append, f"{self.directory}/stepped", b".")
-        self.steps += 1
-        self._stepping, self._stepped = get_ident(), time.monotonic()
-        self.sampled_steps += self.sampling
-        if self.collecting and self._enough_steps is not None and self.steps >= self._enough_steps:
+        if self.collecting and self.sampling.has_enough():
             self.stop()
         elif self.collecting:
-            self._sample(self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0)
+            self._sample(self.sampling.wants_next())
             self.look_at_clock()
-        self._call_all(self.each_step)
+        self._call_all(self.callbacks.each_step)
 
     def _call_all(self, functions: list[Callable[..., object]], *arguments: Any) -> None:
         for function in functions:
@@ -155,7 +205,7 @@ class Observer:
 
     def _begin_pass(self, event: LoaderBegan) -> None:
         if self.collecting:
-            self._call_all(self.each_pass, event.loader)
+            self._call_all(self.callbacks.each_pass, event.loader)
 
     def resume(self) -> None:
         """Something else than the steps so far may begin, as an evaluation: look at it, until the next step."""
@@ -163,9 +213,9 @@ class Observer:
             self._sample(on=True)
 
     def _sample(self, on: bool) -> None:
-        if on is not self.sampling:
-            self.sampling = on
-            self._call_all(self.at_sampling, on)
+        if on is not self.sampling.is_on:
+            self.sampling.is_on = on
+            self._call_all(self.callbacks.at_sampling, on)
 
     def note(self, text: str) -> None:
         """Say what could not be observed, and why."""
@@ -182,10 +232,10 @@ class Observer:
         gc.callbacks.append(self._collected)
         for name in ("_exit", "execv", "execve"):
             replace(os, name, self._make_last)
-        if self._enough_steps is not None or self._end is not None:
+        if self.sampling.is_bounded:
             replace(sys, "excepthook", self._make_excepthook)
         settings.ObservedSettings(self)
-        if self._functions:
+        if FUNCTIONS in self._wanted:
             from . import functions
 
             self.agent.attempt(functions.begin, self)
@@ -194,7 +244,7 @@ class Observer:
     def _collected(self, phase: str, _: object) -> None:
         # The interpreter calls this now and then in every program, which nothing else does without a thread.
         if phase == "stop" and self.collecting:
-            if not self.sampling and get_ident() == self._stepping and time.monotonic() > self._stepped + MAX_PAUSE:
+            if not self.sampling.is_on and self.sampling.seems_over():
                 self.resume()
             self.look_at_clock()
 
@@ -222,17 +272,17 @@ class Observer:
 
     def importing(self, name: str, begins: bool) -> None:
         """A package is about to be executed, or has been: what it calls for that is not counted, as it is much."""
-        if begins and name in STEPPING and self._seconds is not None:
+        if begins and name in STEPPING and self.sampling.has_bound:
             self.agent.attempt(append, f"{self.directory}/stepping", b".")
-        if self.functions is not None and "." not in name:
-            self.agent.attempt(self.functions.importing, name, begins)
+        functions: Functions | None = self.parts.get(FUNCTIONS)
+        if functions is not None and "." not in name:
+            self.agent.attempt(functions.importing, name, begins)
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that observers wait for has been executed."""
         for observer in OBSERVERS.get(name, ()):
-            is_wanted = (
-                self._operators if observer.startswith(_OF_OPERATORS) else self._functions or observer != FUNCTIONS
-            )
+            kind = OPERATORS if observer.startswith(_OF_OPERATORS) else FUNCTIONS if observer == THREADS else None
+            is_wanted = kind is None or kind in self._wanted
             if is_wanted and (observer, name) not in self._observed:
                 self._observed.add((observer, name))
                 self.agent.attempt(self._observe, observer, module)
@@ -245,38 +295,38 @@ class Observer:
 
     def look_at_clock(self) -> None:
         """Write or stop where it is time to."""
-        if self._end is not None and time.monotonic() >= self._end:
+        if self.sampling.is_over():
             self.stop()
         elif self._file.is_due():
             self.flush()
 
     def hand_over(self) -> None:
         """A result goes to another process, which may end this one then: a child's first ones are worth a writing."""
-        self._handed_over += 1
-        if self._is_child and self._handed_over <= FIRST_RESULTS and self.collecting:
-            self.flush()
-        else:
-            self.look_at_clock()
+        if self._handed_over is not None:
+            self._handed_over += 1
+            if self._handed_over <= FIRST_RESULTS and self.collecting:
+                return self.flush()
+        return self.look_at_clock()
 
     def flush(self) -> None:
         """Write what is known so far."""
-        if self._flushing or self._file.is_full():
+        if self._file.is_busy or self._file.is_full():
             return
-        self._flushing = True
+        self._file.is_busy = True
         begun = time.monotonic()
         try:
-            self._call_all(self.before_writing)
+            self._call_all(self.callbacks.before_writing)
             if self._file or not self._is_child:
                 self._note_process()
                 self.agent.attempt(self._file.write)
         finally:
             self._file.took(time.monotonic() - begun)
-            self._flushing = False
+            self._file.is_busy = False
 
     def stop(self) -> None:
         """Enough was seen: read what is read at the end, tell the launcher, and collect no more."""
         if self.collecting:
-            self._call_all(self.at_end)
+            self._call_all(self.callbacks.at_end)
             self.flush()
             self.collecting = False
             self.agent.attempt(append, f"{self.directory}/enough", b".")
@@ -287,19 +337,17 @@ class Observer:
             return
         self._finished = True
         if self.collecting:
-            self._call_all(self.at_end)
+            self._call_all(self.callbacks.at_end)
         self.flush()
         self.collecting = False
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
         self._file.forget()
-        self._finished = self._flushing = False
-        self._is_child = self.sampling = True
-        self._handed_over = 0
-        self.steps = self.sampled_steps = 0
+        self._finished, self._handed_over = False, 0
+        self.sampling.forget()
         self._counted.clear()
-        self._call_all(self.in_child)
+        self._call_all(self.callbacks.in_child)
         if self.agent.attempt(self._file.is_full):
             self.collecting = False
             self._sample(on=False)
@@ -310,8 +358,8 @@ class Observer:
             "argv": [str(part)[:1000] for part in getattr(sys, "argv", [])[:64]],
             "pid": os.getpid(),
             "identity": self.agent.journal.known_identity,
-            "steps": self.steps,
-            "sampled_steps": self.sampled_steps,
+            "steps": self.sampling.steps,
+            "sampled_steps": self.sampling.sampled,
             "left_out": self._file.left_out,
         }
         self._file.put("process", "", line)

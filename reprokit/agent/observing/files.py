@@ -38,6 +38,7 @@ class ProfileFile:
         self._lines: dict[tuple[str, object], Mapping[str, object]] = {}
         self._path: str | None = None
         self._refused = False
+        self.is_busy = False  # it is being written
         self.left_out = 0  # lines for which there was no room
         self._due = 0.0
 

@@ -13,6 +13,7 @@ from _thread import get_ident
 
 from ..core.patching import replace
 from ..core.user_frames import running_code
+from . import FUNCTIONS
 from .call_graph import Calls, describe
 
 TYPE_CHECKING = False
@@ -100,7 +101,7 @@ class Functions:
             self.sample(on=False)
         elif self._imports == (name, get_ident()) and not begins:
             self._imports = None
-            self.sample(on=self._observer.sampling)
+            self.sample(on=self._observer.sampling.is_on)
 
     def _of_this_thread(self) -> Any:
         thread = get_ident()
@@ -199,18 +200,19 @@ class Functions:
 def begin(observer: Observer) -> None:
     """Count calls in this process."""
     functions = Functions(observer)
-    observer.before_writing.append(functions.report)
-    observer.at_end.insert(0, functions.end)
-    observer.in_child.append(functions.forget)
-    observer.at_sampling.append(functions.sample)
-    observer.functions = functions
+    observer.callbacks.before_writing.append(functions.report)
+    observer.callbacks.at_end.insert(0, functions.end)
+    observer.callbacks.in_child.append(functions.forget)
+    observer.callbacks.at_sampling.append(functions.sample)
+    observer.parts[FUNCTIONS] = functions
     functions.enable()
 
 
 def observe(module: ModuleType, observer: Observer) -> None:
     """threading has been imported."""
-    if observer.functions is not None:
-        observer.functions.follow_threads(module)
+    functions: Functions | None = observer.parts.get(FUNCTIONS)
+    if functions is not None:
+        functions.follow_threads(module)
 
 
 def _statistics(profiler: Any) -> list[Any]:

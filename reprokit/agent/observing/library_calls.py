@@ -168,7 +168,7 @@ def observe_loaders(_module: Any, observer: Observer) -> None:
         }
         observer.count("loader", "torch.utils.data.DataLoader", facts)
 
-    observer.each_pass.append(begin_pass)
+    observer.callbacks.each_pass.append(begin_pass)
 
 
 def observe_datasets(module: Any, observer: Observer) -> None:

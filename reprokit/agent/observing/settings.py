@@ -93,7 +93,7 @@ class ObservedSettings:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._at_start = dict(_variables())
-        observer.at_end.append(self.read)
+        observer.callbacks.at_end.append(self.read)
 
     def read(self) -> None:
         """Write all down."""

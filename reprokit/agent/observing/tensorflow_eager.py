@@ -50,7 +50,7 @@ class EagerCalls:
         self._lines: dict[object, dict[str, Any]] = {}
         self._definitions: dict[str, Any] = {}
         self._thread = threading.local()
-        observer.in_child.append(self._lines.clear)
+        observer.callbacks.in_child.append(self._lines.clear)
 
     def watch(self) -> None:
         """See what goes through both doors, and where the backward pass begins and ends."""
@@ -79,7 +79,7 @@ class EagerCalls:
         counted = self._tensorflow.counted
 
         def door(*arguments: Any) -> Any:
-            if not (observer.collecting and observer.sampling) or getattr(busy, "now", False):
+            if not (observer.collecting and observer.sampling.is_on) or getattr(busy, "now", False):
                 return original(*arguments)
             line = attempt(note, arguments)
             result = original(*arguments)

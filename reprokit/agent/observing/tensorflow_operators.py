@@ -31,8 +31,8 @@ _SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimize
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin to observe TensorFlow, which has just been imported."""
     observing = Tensorflow(module, observer)
-    observer.before_writing.append(observing.count)
-    observer.in_child.append(observing.forget)
+    observer.callbacks.before_writing.append(observing.count)
+    observer.callbacks.in_child.append(observing.forget)
     observing.watch_functions()
     observing.watch_sessions()
     observing.eager.watch()
@@ -63,7 +63,7 @@ class Tensorflow:
             from .tensorflow_confirm import TensorflowConfirmer
 
             self._confirmer = TensorflowConfirmer(observer, self)
-            observer.at_end.append(self._confirmer.finish)
+            observer.callbacks.at_end.append(self._confirmer.finish)
 
     def forget(self) -> None:
         """At the beginning, and in a forked child: what the parent noted is the parent's."""
@@ -163,9 +163,9 @@ class Tensorflow:
         """Count a graph. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
         known.calls += 1
         if known.updates:
-            if self._uncounted == self._observer.steps:
+            if self._uncounted == self._observer.sampling.steps:
                 self._observer.step()
-            self._uncounted = self._observer.steps
+            self._uncounted = self._observer.sampling.steps
 
     def _read_function(self, function: Any, known: _GraphCounts, inputs: Any) -> Any:
         operations = private_api.function_graph(function).get_operations()

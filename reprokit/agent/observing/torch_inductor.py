@@ -32,7 +32,7 @@ def observe(module: ModuleType, observer: Observer) -> None:
     operators = observer.parts.get("torch")
     if graph is not None and operators is not None and graph.__module__ == module.__name__:
         compiled = Compiled(observer, operators)
-        observer.in_child.append(compiled.forget)
+        observer.callbacks.in_child.append(compiled.forget)
         replace(graph, "__call__", compiled.make_call)
 
 

@@ -97,10 +97,10 @@ class TorchOperators:
         import threading
 
         observer = self.observer
-        observer.each_step.append(self.stepped)
-        observer.before_writing.append(self._write_sampling)
-        observer.at_end.append(self.finish)
-        observer.in_child.append(self._begin_in_child)
+        observer.callbacks.each_step.append(self.stepped)
+        observer.callbacks.before_writing.append(self._write_sampling)
+        observer.callbacks.at_end.append(self.finish)
+        observer.callbacks.in_child.append(self._begin_in_child)
         replace(threading.Thread, "_bootstrap_inner", self._in_threads)
         if not hasattr(self._mode_class.__mro__[1], "ignore_compile_internals") and hasattr(self.torch, "compile"):
             replace(self.torch, "compile", self._before_compiling)
@@ -188,7 +188,7 @@ class TorchOperators:
 
     def observe_loaders(self) -> None:
         """Observe the first steps of each pass through a loader, and the fetches of its workers as steps."""
-        self.observer.each_pass.append(self._begin_pass)
+        self.observer.callbacks.each_pass.append(self._begin_pass)
         for fetcher in private_api.loader_fetchers():
             replace(fetcher, "fetch", self._make_fetch)
 
