@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+from ..core.patching import swap
 from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
+
+    Function = Callable[..., Any]
 
 
 class OperationsNotToldError(Exception):
@@ -54,7 +57,7 @@ class OperationHooks:
 
     def _watch_gradients(self) -> None:
         door, listener = private_api.module("eager"), self._listener
-        original, take = private_api.gradient_function(), door.TFE_Py_TapeGradient
+        original = private_api.gradient_function()
 
         def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
             listener.gradient_begins(_text(name), inputs, outputs)
@@ -63,32 +66,34 @@ class OperationHooks:
             finally:
                 listener.gradient_ends()
 
-        def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
-            listener.differentiated(list(filter(private_api.has_value, targets)))
-            return take(tape, targets, *arguments)
+        def make_tape_gradient(take: Function) -> Function:
+            def tape_gradient(tape: Any, targets: Any, *arguments: Any) -> Any:
+                listener.differentiated(list(filter(private_api.has_value, targets)))
+                return take(tape, targets, *arguments)
+
+            return tape_gradient
 
         door.TFE_Py_RegisterGradientFunction(gradient_function)
         self._undo.append(lambda: door.TFE_Py_RegisterGradientFunction(original))
-        door.TFE_Py_TapeGradient = tape_gradient
-        self._undo.append(lambda: setattr(door, "TFE_Py_TapeGradient", take))
+        self._undo.append(swap(door, "TFE_Py_TapeGradient", make_tape_gradient))
 
     def _watch_calls(self, owner: Any, prefix: str) -> None:
-        original = vars(owner).get("__call__")
-        if original is None:
-            return
         listener, thread = self._listener, self._thread
 
-        def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
-            if threading.get_ident() != thread:
-                return original(layer, *arguments, **keywords)
-            listener.layer_begins(prefix + str(getattr(layer, "name", type(layer).__name__)))
-            try:
-                return original(layer, *arguments, **keywords)
-            finally:
-                listener.layer_ends()
+        def make_call(original: Function) -> Function:
+            def call(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+                if threading.get_ident() != thread:
+                    return original(layer, *arguments, **keywords)
+                listener.layer_begins(prefix + str(getattr(layer, "name", type(layer).__name__)))
+                try:
+                    return original(layer, *arguments, **keywords)
+                finally:
+                    listener.layer_ends()
 
-        owner.__call__ = call
-        self._undo.append(lambda: setattr(owner, "__call__", original))
+            return call
+
+        if "__call__" in vars(owner):
+            self._undo.append(swap(owner, "__call__", make_call))
 
 
 def _text(name: Any) -> str:
