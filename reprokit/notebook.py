@@ -83,11 +83,12 @@ def verify(left: str | Path, right: str | Path) -> View:
     return View(verdict_line(comparison), tuple(listed), tuple(notes), colour, document(comparison))
 
 
-def ls(directory: str | Path = ".reprokit") -> View:
-    """Return the runs in a directory, the newest first."""
+def ls(directory: str | Path | None = None) -> View:
+    """Return the runs in a directory, the newest first; by default those of the nearest .reprokit."""
+    from reprokit.run_home import home_of
     from reprokit.verify.show import run_list
 
-    place = Path(directory)
+    place = home_of(Path()) if directory is None else Path(directory)
     found = run_list.runs(place)
     return View(run_list.headline(place, found), tuple(map(run_list.cells, found)), document=run_list.document(found))
 
@@ -108,9 +109,9 @@ def study(directory: str | Path) -> View:
 
 
 def _path(run: str | Path) -> Path:
-    from reprokit.cli.options import run_path
+    from reprokit.run_home import resolve
 
-    return run_path(str(run))
+    return resolve(str(run))
 
 
 def _short(text: str) -> str:

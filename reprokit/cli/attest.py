@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from reprokit.report.envelope import Signed
 
 VERDICTS = ("identical", "tolerated", "different", "failed")
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 LONGEST = 4000  # characters of a line
 
 
@@ -48,15 +45,6 @@ def _command(_context: click.Context, _option: click.Parameter, text: str | None
         raise UsageError(f"--command {text}: {error}") from None
 
 
-def _age(_context: click.Context, _option: click.Parameter, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    found = re.fullmatch("([0-9]{1,6})([smhdw])", text)
-    if found is None:
-        raise UsageError(f"--max-age {text}: give a whole number and a unit, as in 90m, 12h, 7d or 2w")
-    return timedelta(**{UNITS[found[2]]: int(found[1])})
-
-
 @command.command()
 @click.argument("envelope", type=options.PATH)
 @click.argument("artifacts", nargs=-1, type=options.PATH)
@@ -77,7 +65,7 @@ def _age(_context: click.Context, _option: click.Parameter, text: str | None) ->
 @click.option(
     "--max-age",
     metavar="AGE",
-    callback=_age,
+    type=options.Age(),
     help="Require that statement and re-run are at most as old: 90m, 12h, 7d, 2w.",
 )
 @options.flag("--executed", "Require that the signer executed both runs (gate --sign).")

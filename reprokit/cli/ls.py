@@ -9,19 +9,24 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import present
+from reprokit.launch.rundirectory import shown
+from reprokit.run_home import home_of
 
 
-@click.command()
-@click.argument("directory", default=options.HOME, type=options.PATH)
+@click.command(epilog="Example: reprokit ls --limit 5")
+@click.argument("directory", required=False, type=options.PATH)
+@options.number("--limit", "List only the newest N.")
 @options.json_option()
-def command(directory: Path, as_json: bool) -> None:
-    """List the runs in DIRECTORY, the newest first [default: those of this directory, in .reprokit].
+def command(directory: Path | None, limit: int | None, as_json: bool) -> None:
+    """List the runs in DIRECTORY, the newest first [default: the nearest .reprokit].
 
-    A line each: when it was started, whether it is a recording, a replay or a plain run, how it ended, how long it
-    took, its name and its command. Directories that hold no run are left out; of a run that cannot be read it
-    says why.
+    A line each: the name by which commands find the run, when it was started, its command, how it ended,
+    which recording it replayed, what 'reprokit verify' last said of the two, and the size of its files. A
+    plain run of 'reprokit run' says so. Directories that hold no run are left out; of a run that cannot be
+    read it says why.
     """
     from reprokit.verify.show import run_list
 
-    text = partial(run_list.print_runs, directory)
-    present(run_list.runs(directory), as_json=as_json, document=run_list.document, text=text)
+    place = Path(shown(home_of(Path()))) if directory is None else directory
+    text = partial(run_list.print_runs, place)
+    present(run_list.runs(place)[:limit], as_json=as_json, document=run_list.document, text=text)

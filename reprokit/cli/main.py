@@ -25,6 +25,8 @@ COMMANDS = (
     "diff",
     "show",
     "ls",
+    "rm",
+    "gc",
     "gate",
     "study",
     "report",

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from reprokit import redaction
-from reprokit.errors import DashesMissing, RunNotFound, WorkingDirectoryMissing
+from reprokit import redaction, run_home
+from reprokit.errors import DashesMissing, WorkingDirectoryMissing
 from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
 from reprokit.plan import CapturePlan, Plan
 
@@ -20,9 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 DASHES = "--"
-HOME = Path(".reprokit")
-LAST = "last"
 ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback"}
+DURATIONS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -34,27 +35,29 @@ def current_directory() -> Path:
         raise WorkingDirectoryMissing(f"the current directory: {error.strerror}; change to one that exists") from None
 
 
-def run_path(text: str) -> Path:
-    """Return the run directory at a path, or the newest one of this directory for ``last``."""
-    if text != LAST or Path(text).exists():
-        return Path(text)
-    newest = HOME / LAST
-    if not newest.exists():
-        raise RunNotFound(f"there is no last run: {HOME} of the current directory holds none; name a run directory")
-    return newest.resolve()
-
-
 # Kinds of values
 
 
 class RunPath(click.ParamType):  # type: ignore[type-arg]  # which click takes arguments depends on its version
-    """A run directory, or ``last``."""
+    """A run directory: its path, or a name that `reprokit.run_home` resolves."""
 
     name = "run"
 
+    def __init__(self, last: str = run_home.LAST) -> None:
+        self._last = last  # what `last` stands for
+
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return its path."""
-        return run_path(str(value))
+        return run_home.resolve(self._last if value == run_home.LAST else str(value))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """Return the names of runs, the newest first, and let the shell add directories."""
+        from click.shell_completion import CompletionItem
+
+        home = run_home.home_of(Path())
+        names = [directory.path.name for directory in run_home.newest_first(home)] if home.is_dir() else []
+        found = [CompletionItem(name) for name in [run_home.LAST, *names] if name.startswith(incomplete)]
+        return [*found, CompletionItem(incomplete, type="dir")]
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -77,6 +80,21 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         return int(digits) * UNITS[unit]
 
 
+class Age(click.ParamType):  # type: ignore[type-arg]
+    """A duration: 90m, 12h, 7d, 2w."""
+
+    name = "age"
+
+    def convert(self, value: str | timedelta, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        """Return the duration."""
+        if isinstance(value, timedelta):
+            return value
+        found = re.fullmatch("([0-9]{1,6})([smhdw])", value)
+        if found is None:
+            self.fail(f"{value!r}: give a whole number and a unit, as in 90m, 12h, 7d or 2w.", param, ctx)
+        return timedelta(**{DURATIONS[found[2]]: int(found[1])})
+
+
 class Seconds(click.FloatRange):
     """A time, which neither NaN nor infinity is."""
 
@@ -95,6 +113,7 @@ class Seconds(click.FloatRange):
 
 PATH = click.Path(path_type=Path)
 RUN = RunPath()
+RECORDING = RunPath(run_home.LAST + run_home.OF_RECORDING)  # the last run may be a replay
 
 
 # Options
@@ -173,11 +192,19 @@ KEEP = click.option(
 
 
 def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit") -> Decorator:
-    """Add -o and --overwrite to a command that makes a run directory."""
+    """Add -o, --name and --overwrite to a command that makes a run directory, which gets its path as `output`."""
 
     def added(function: Any) -> Any:
-        function = flag("--overwrite", f"Replace the run in {metavar}, if there is one.")(function)
-        return output(metavar, f"Run directory to create [default: {default}].")(function)
+        @functools.wraps(function)
+        def with_place(*arguments: Any, output: Path | None, name: str | None, **options: Any) -> Any:
+            if name is not None and output is not None:
+                raise click.UsageError("-o and --name both say where the run goes: choose one.")
+            place = output if name is None else run_home.named(name)
+            return function(*arguments, output=place, **options)
+
+        added = flag("--overwrite", f"Replace the run in {metavar}, if there is one.")(with_place)
+        added = click.option("--name", metavar="NAME", help="Name of the run below .reprokit.")(added)
+        return output(metavar, f"Run directory to create [default: {default}].")(added)
 
     return added
 

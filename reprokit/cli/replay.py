@@ -8,14 +8,13 @@ from typing import Any
 import click
 
 from reprokit.cli import options
-from reprokit.cli.options import LAST, run_path
 from reprokit.cli.output import launch
 from reprokit.plan import POLICIES
 from reprokit.rundir import RunDirectory
 
 
 @click.command(cls=options.LaunchingCommand)
-@click.argument("run")
+@click.argument("run", type=options.RECORDING)
 @options.new_run("RUN2")
 @click.option(
     "--policy",
@@ -31,7 +30,7 @@ from reprokit.rundir import RunDirectory
 @options.NO_TRAIL
 @options.KEEP
 @click.pass_obj
-def command(behind_dashes: tuple[str, ...], /, run: str, **settings: Any) -> None:
+def command(behind_dashes: tuple[str, ...], /, run: Path, **settings: Any) -> None:
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
     RUN is a run directory, or 'last': the newest recording of the current directory. Another command
@@ -40,12 +39,4 @@ def command(behind_dashes: tuple[str, ...], /, run: str, **settings: Any) -> Non
     """
     from reprokit.launch.replay_plan import replay_plan
 
-    launch(replay_plan(_recording(run), behind_dashes, **settings))
-
-
-def _recording(text: str) -> RunDirectory:
-    """Return the run to replay; where the last one is a replay itself, what it replayed."""
-    recording = RunDirectory(run_path(text))
-    if text == LAST and recording.run.replay_of is not None:
-        return RunDirectory(Path(recording.run.replay_of.path))
-    return recording
+    launch(replay_plan(RunDirectory(run), behind_dashes, **settings))

@@ -10,33 +10,41 @@ import click
 from reprokit.cli import options, tolerances
 from reprokit.cli.output import present
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.run_home import keep_verdict, last_replay, pair_of
+from reprokit.rundir import RunDirectory
 from reprokit.tolerance import QUANTITIES, Tolerances
 
 
 @click.command()
-@click.argument("run1", type=options.RUN)
-@click.argument("run2", type=options.RUN)
+@click.argument("run1", type=options.RUN, required=False)
+@click.argument("run2", type=options.RUN, required=False)
 @options.flag("--all", "Show everything that was compared, tensor by tensor.", "every_leaf")
 @options.json_option("Print the comparison as one JSON document.")
 @options.REVEAL
 @tolerances.options(QUANTITIES)
 @click.pass_context
 def command(
-    context: click.Context, run1: Path, run2: Path, every_leaf: bool, as_json: bool, accepted: Tolerances
+    context: click.Context, run1: Path | None, run2: Path | None, every_leaf: bool, as_json: bool, accepted: Tolerances
 ) -> None:
     """Compare the runs RUN1 and RUN2: metrics, weights and outputs, bit for bit.
 
-    RUN1 and RUN2 are run directories, or 'last'. Prints the verdict, then every category in causal order
-    with the first difference in it. Times are shown and never compared. Exits with 0 if the runs are
-    identical, 1 if they differ, 2 if they cannot be compared; with a tolerance also with 0 if they are
-    within it, and says so. A QUANTITY is one of loss, metrics, trail, weights, predictions, scores, outputs.
+    RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
+    recording, or with its newest replay if it is a recording. Without both, the newest replay is compared
+    with its recording.
+
+    Prints the verdict, then every category in causal order with the first difference in it. Times are shown
+    and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
+    compared; with a tolerance also with 0 if they are within it, and says so. A QUANTITY is one of loss,
+    metrics, trail, weights, predictions, scores, outputs.
     """
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
 
-    for path in (run1, run2):
+    pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
+    for path in pair:
         require_whole(path)
-    comparison = compare(run1, run2, tolerances=accepted)
+    comparison = compare(*pair, tolerances=accepted)
+    keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
     present(comparison, as_json=as_json, document=document, text=text)
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

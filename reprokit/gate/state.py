@@ -18,8 +18,9 @@ import msgspec
 from reprokit import rundir, state_files
 from reprokit.errors import ReprokitError
 from reprokit.launch.outputs import MAX_FILES
-from reprokit.launch.rundirectory import HOME, home
+from reprokit.launch.rundirectory import home
 from reprokit.model.outputs import OutputFile, OutputsFile
+from reprokit.run_home import home_of
 from reprokit.rundir import OUTPUTS, RunDirectory
 
 LEFT: Final = "gates"  # below .reprokit: for each training a list of what its runs left
@@ -31,7 +32,9 @@ class State:
     """What the runs of one training hand to each other, and get from before."""
 
     def __init__(self, training: str, directory: Path, data: Collection[str]) -> None:
-        self._list = directory / HOME / LEFT / f"{training}.json"
+        self._home = home_of(directory)
+        # Lists hold paths relative to the gate's directory: another one beside the same .reprokit has its own lists.
+        self._list = self._home / LEFT / os.path.relpath(directory, self._home.parent) / f"{training}.json"
         self._directory = directory
         self._data = tuple(os.path.realpath(path) for path in data)
         self._earlier: dict[str, list[OutputFile]] | None = None
@@ -70,7 +73,7 @@ class State:
         if left:
             with suppress(OSError, ReprokitError):  # the directory may be another user's
                 home(self._directory)
-                self._list.parent.mkdir(exist_ok=True)
+                self._list.parent.mkdir(parents=True, exist_ok=True)
                 self._list.write_bytes(msgspec.json.encode(list(left.values())[-MAX_FILES:]))
 
     def _is_data(self, path: str) -> bool:
@@ -85,9 +88,9 @@ class State:
 
     def _all_earlier(self) -> dict[str, list[OutputFile]]:
         found: dict[str, list[OutputFile]] = {}
-        runs = sorted((self._directory / HOME).glob(f"*/{OUTPUTS}"), reverse=True)[:MAX_EARLIER]
+        runs = sorted(self._home.glob(f"*/{OUTPUTS}"), reverse=True)[:MAX_EARLIER]
         every = [_listed(path) for path in self._list.parent.glob("*.json")]
-        every += [outputs.files for path in runs if (outputs := _outputs(path.parent))]
+        every += [outputs.files for path in runs if (outputs := _outputs(path.parent, self._directory))]
         for file in (file for files in every for file in files):
             found.setdefault(file.path, []).append(file)
         return found
@@ -108,9 +111,12 @@ def _listed(path: Path) -> list[OutputFile]:
         return []
 
 
-def _outputs(run: Path) -> OutputsFile | None:
+def _outputs(run: Path, directory: Path | None = None) -> OutputsFile | None:
+    """Return what a run wrote; of one that worked elsewhere than in the directory asked for nothing."""
     with suppress(ReprokitError):
-        return RunDirectory(run).outputs()
+        found = RunDirectory(run)
+        if directory is None or found.run.working_directory == str(directory):
+            return found.outputs()
     return None
 
 

@@ -7,11 +7,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from reprokit import rundir
-from reprokit.errors import CannotWriteRun, RunError, RunExists
+from reprokit import run_home, rundir
+from reprokit.errors import CannotWriteRun, RunError, RunExists, RunNotFound
+from reprokit.run_home import LAST, home_of
 
-HOME = ".reprokit"
-LAST = "last"
 NAMES = rundir.FILES | rundir.DIRECTORIES
 
 
@@ -19,9 +18,9 @@ class NewRun:
     """A run directory being made: takes its place when the launcher says so, or goes away again."""
 
     def __init__(self, output: Path | None, overwrite: bool, *, becomes_last: bool = True):
-        self._becomes_last = output is None and becomes_last
         self._replaces = overwrite
         self.place = _own_place() if output is None else _asked_place(output, overwrite)
+        self._becomes_last = becomes_last and self.place.parent == home_of(Path())
         self.path = self.place.with_name(f"{self.place.name}.new-{_random_hex()}")
         _make_directory(self.path)
 
@@ -70,8 +69,8 @@ def _random_hex() -> str:
 
 
 def home(directory: Path) -> Path:
-    """Return the place for runs of a directory, made where it is not there, and which git is told to ignore."""
-    place = Path(os.path.realpath(directory / HOME))
+    """Return the place for runs of a directory, made where there is none, and which git is told to ignore."""
+    place = home_of(directory)
     if not place.is_dir():
         _make_directory(place, exist_ok=True)  # another launcher may be faster
     ignore = place / ".gitignore"
@@ -89,6 +88,8 @@ def _own_place() -> Path:
 def _asked_place(output: Path, overwrite: bool) -> Path:
     place = Path(os.path.realpath(output))
     if not os.path.lexists(place):
+        if place.parent == home_of(Path()):
+            home(Path())
         if not place.parent.is_dir():
             raise CannotWriteRun(f"{place.parent} is not a directory; make it first, or choose another with -o")
         return place
@@ -100,18 +101,23 @@ def _asked_place(output: Path, overwrite: bool) -> Path:
 
 def _require_deletable(place: Path, output: Path) -> None:
     """Only a run, or nothing at all, is ever deleted."""
-    if not place.is_dir():
-        raise RunExists(f"{output} is not a directory and is not overwritten; choose another with -o")
+    if why := _no_run(place):
+        raise RunExists(f"{output} {why} and is not overwritten; choose another with -o")
+    _refuse_running(place)
+
+
+def _no_run(place: Path) -> str:
+    """Say why a place is neither a run directory nor an empty one; empty text where it is."""
+    if not place.is_dir() or place.is_symlink():
+        return "is a link" if place.is_symlink() else "is not a directory"
     try:
         names = set(os.listdir(place))
     except OSError as error:
-        raise CannotWriteRun(f"{output}: {error.strerror}; choose another directory with -o") from None
+        raise CannotWriteRun(f"{place}: {error.strerror}; choose another directory with -o") from None
     foreign = sorted(name for name in names - NAMES if name.removesuffix(".partial") not in NAMES)
     if foreign or (names and rundir.RUN not in names):
-        example = f" (it holds {foreign[0]})" if foreign else ""
-        raise RunExists(f"{output} is not a run directory{example} and is not overwritten; choose another with -o")
-    if names:
-        _refuse_running(place)
+        return "is not a run directory" + (f" (it holds {foreign[0]})" if foreign else "")
+    return ""
 
 
 def _refuse_running(place: Path) -> None:
@@ -120,6 +126,32 @@ def _refuse_running(place: Path) -> None:
     except RunError:
         return  # a damaged run is no longer being written
     run.require_finished()
+
+
+def require_run(path: Path) -> None:
+    """Refuse what must not be deleted: a link, what is no run directory, and a run in progress."""
+    if why := _no_run(path) or ("" if os.path.lexists(path / rundir.RUN) else "is not a run directory"):
+        raise RunNotFound(f"{path} {why} and is not removed")
+    _refuse_running(path)
+
+
+def delete(path: Path) -> None:
+    """Delete a run directory at once for every reader; `last` then names the newest that is still there."""
+    old = path.with_name(f"{path.name}.old-{_random_hex()}")
+    try:
+        os.rename(path, old)
+    except OSError as error:
+        raise CannotWriteRun(f"{path} cannot be removed: {error.strerror}") from None
+    remove(old)
+    if old.exists():
+        raise CannotWriteRun(f"{old} cannot be removed whole; remove it as its owner")
+    link = path.parent / LAST
+    if link.is_symlink() and not link.exists():
+        newest = run_home.last(path.parent)
+        if newest is None:
+            link.unlink(missing_ok=True)
+        else:
+            _point_last_to(newest)
 
 
 def _make_directory(path: Path, *, exist_ok: bool = False) -> None:

@@ -20,7 +20,8 @@ from reprokit.errors import BadStudy, CannotWriteRun, LaunchError, StudyChanged,
 from reprokit.launch import command as commands
 from reprokit.launch import environment, host
 from reprokit.launch.messages import say, warn
-from reprokit.launch.rundirectory import HOME, home
+from reprokit.launch.rundirectory import home
+from reprokit.run_home import home_of
 from reprokit.study import attempt, description, engines, store
 from reprokit.study.attempt import PairTask, Task
 from reprokit.study.description import Described, PairPlace, Setup, Study, differences
@@ -50,7 +51,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 def place_for(name: str, output: Path | None) -> Path:
     """Return the directory of a study."""
-    return Path(os.path.realpath(output if output is not None else Path(HOME, "studies", name)))
+    return Path(os.path.realpath(output if output is not None else home_of(Path()) / "studies" / name))
 
 
 def run(described: Described, directory: Path, source: Path, *, stop_on_failure: bool = False) -> Done:
@@ -122,7 +123,7 @@ def _make(directory: Path) -> None:
     """The directory, private to the user; one below .reprokit is kept from version control."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if Path(os.path.realpath(HOME)) in directory.parents:
+        if home_of(Path()) in directory.parents:
             home(Path())
         names = {entry.name for entry in os.scandir(directory)} - {store.LOCK}
     except OSError as error:

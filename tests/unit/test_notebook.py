@@ -93,7 +93,7 @@ def test_runs_that_go_on_or_were_cut_off_say_so_first(tmp_path: Path) -> None:
     running.run.launcher_started = process.create_time()
     assert "in progress" in notebook.show(running.write()).headline
     assert "did not come to its end" in notebook.show(dead.write()).headline
-    assert {row[4] for row in notebook.ls(tmp_path).rows} == {"in progress", "did not come to its end"}
+    assert {row[3] for row in notebook.ls(tmp_path).rows} == {"in progress", "no end"}
 
 
 def test_many_rows_are_counted(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ BEFORE_RECORD = {
     "launch.host", "launch.messages", "launch.kernel", "launch.process", "launch.run",
     "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.variables",
     "model", "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction",
-    "rundir", "untrusted_json", "version",
+    "run_home", "rundir", "untrusted_json", "version",
 }  # fmt: skip
 BEFORE_REPLAY = BEFORE_RECORD - {"cli.record"} | {
     "cli.replay", "entropy", "entropy.files", "entropy.pool", "entropy.profile", "launch.capabilities",

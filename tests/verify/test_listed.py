@@ -40,22 +40,24 @@ def test_runs_are_listed_the_newest_first(home: Path, reprokit: Reprokit) -> Non
     lines = done.stdout.splitlines()
     assert done.returncode == 0
     assert lines[0] == f"{home}: 4 runs"
-    assert [name for line in lines[1:] for name in line.split() if (home / name).is_dir()] == [
-        "second",
-        "first",
-        "dead",
-        "damaged",
-    ]
-    assert "replay" in lines[1]
-    assert "exit code 0" in lines[2]
-    assert "did not come to its end" in lines[3]
+    assert lines[1].split() == ["name", "when", "command", "status", "of", "verdict", "size"]
+    assert [line.split()[0] for line in lines[2:6]] == ["second", "first", "dead", "damaged"]
+    assert "  first  " in lines[2], "what it replayed"
+    assert "exit 0" in lines[3]
+    assert "no end" in lines[4]
+    assert lines[6].startswith(f"{home / 'damaged' / RUN}"), "why it cannot be read"
+    assert all(len(line) <= 80 for line in lines[1:6])
     assert "\x1b" not in done.stdout
+    assert len(reprokit.run("ls", str(home), "--limit", "2").stdout.splitlines()) == 4
 
 
 def test_the_document_has_what_programs_need(home: Path, reprokit: Reprokit) -> None:
     found = json.loads(reprokit.run("ls", str(home), "--json").stdout)["runs"]
     assert [one.get("kind") for one in found] == ["replay", "record", "record", None]
     assert found[0]["replay_of"] == found[1]["run_id"]
+    assert [one["name"] for one in found] == ["second", "first", "dead", "damaged"]
+    assert found[0]["verdict"] is None
+    assert found[1]["size"] == sum(path.stat().st_size for path in (home / "first").rglob("*") if path.is_file())
     assert "problem" in found[3]
 
 

@@ -1,23 +1,31 @@
-"""The runs in a directory, in a line each; of every one run.json is read and nothing else."""
+"""The runs in a directory, in a line each; of every one only run.json is read, and sizes of files."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from reprokit import run_home
 from reprokit.errors import RunError, RunNotFound
 from reprokit.model.run import FAILED
-from reprokit.rundir import RUN, RunDirectory
+from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
-from reprokit.verify.compare.status import ended, failed, seconds
+from reprokit.verify.compare.status import ended
 
 FORMAT = 1
-MAX_RUNS = 100_000
-KINDS = {"record": "recording", "replay": "replay", "run": "run"}
+HEADINGS = ("name", "when", "command", "status", "of", "verdict", "size")
+STYLES = {"identical": "green", "tolerated": "yellow", "different": "bold red"}
+GAPS = 2 * (len(HEADINGS) - 1)
+LEAST = 12  # columns of a command, however narrow the terminal
+RECENT = 300 * 86400  # seconds for which the year goes without saying
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,9 @@ class ListedRun:
     path: Path
     run: RunDirectory | None
     problem: str = ""
+    name: str = ""  # by which commands find it
+    recording: str = ""  # the name of what it replayed, if that is here too
+    verdict: str = ""  # of the last comparison with its recording
 
     @property
     def state(self) -> str:
@@ -37,26 +48,57 @@ class ListedRun:
             return "in progress"
         return "failed to start" if self.run.run.status == FAILED else ended(self.run.run) or "did not come to its end"
 
+    @property
+    def status(self) -> str:
+        """The same in at most 11 characters."""
+        if self.run is None:
+            return "damaged"
+        run = self.run.run
+        if run.status == FAILED or self.run.in_progress:
+            return "no start" if run.status == FAILED else "in progress"
+        return "no end" if not ended(run) else run.signal or f"exit {run.exit_code}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, without following links."""
+        return _size(self.path)
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                is_directory = entry.is_dir(follow_symlinks=False)
+                total += _size(Path(entry.path)) if is_directory else entry.stat(follow_symlinks=False).st_size
+    return total
+
 
 def runs(directory: Path) -> list[ListedRun]:
     """Return the runs right below a directory, the newest first; those that cannot be read come last."""
     try:
-        with os.scandir(directory) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        names = run_home.names(directory)
+    except FileNotFoundError:
+        raise RunNotFound(f"{directory} does not exist; 'reprokit record -- COMMAND' makes a run there") from None
     except OSError as error:
         raise RunNotFound(f"{directory}: {error.strerror}; name a directory of runs") from None
-    found = list(_read(directory, names[:MAX_RUNS]))
-    return sorted(found, key=lambda one: (one.run is not None, one.run.run.started if one.run else ""), reverse=True)
+    readable = run_home.newest_first(directory)
+    shorter = {found.path.name: run_home.short(found.path.name, names) for found in readable}
+    ids = {found.run.run_id: shorter[found.path.name] for found in readable}
+    verdicts = run_home.verdicts(directory)
+    listed = []
+    for found in readable:
+        asked, name = found.run.replay_of, shorter[found.path.name]
+        recording = "" if asked is None else ids.get(asked.run_id, "not here")
+        listed.append(ListedRun(found.path, found, "", name, recording, verdicts.get(found.run.run_id, "")))
+    return listed + [_damaged(directory / name) for name in names if name not in shorter]
 
 
-def _read(directory: Path, names: list[str]) -> Iterator[ListedRun]:
-    for name in names:
-        path = directory / name
-        if os.path.lexists(path / RUN):
-            try:
-                yield ListedRun(path, RunDirectory(path))
-            except RunError as error:
-                yield ListedRun(path, None, str(error))
+def _damaged(path: Path) -> ListedRun:
+    try:
+        return ListedRun(path, RunDirectory(path), name=path.name)  # it has become readable meanwhile
+    except RunError as error:
+        return ListedRun(path, None, str(error), path.name)
 
 
 def document(found: list[ListedRun]) -> dict[str, Any]:
@@ -65,18 +107,28 @@ def document(found: list[ListedRun]) -> dict[str, Any]:
 
 
 def _entry(one: ListedRun) -> dict[str, Any]:
+    places = {"path": str(one.path), "name": one.name, "size": one.size}
     if one.run is None:
-        return {"path": str(one.path), "problem": one.problem}
+        return {**places, "problem": one.problem}
     run = one.run.run
     facts = {name: getattr(run, name) for name in ("run_id", "kind", "command", "status", "exit_code", "signal")}
     times = {name: getattr(run, name) for name in ("started", "ended", "duration")}
     replay_of = run.replay_of.run_id if run.replay_of is not None else None
-    return {"path": str(one.path), "state": one.state, **facts, **times, "replay_of": replay_of}
+    return {**places, "state": one.state, **facts, **times, "replay_of": replay_of, "verdict": one.verdict or None}
 
 
 def print_runs(directory: Path, found: list[ListedRun]) -> None:
-    """Print it."""
-    print_rows(headline(directory, found), [Cells(cells(one), _style(one)) for one in found])
+    """Print them, as wide as the terminal is."""
+    table = [HEADINGS, *map(cells, found)] if found else []
+    others = [max(map(len, column)) for number, column in enumerate(zip(*table, strict=True)) if number != 2]
+    room = max(LEAST, shutil.get_terminal_size().columns - sum(others) - GAPS)
+    rows = [Cells((*row[:2], _cut(row[2], room), *row[3:]), STYLES.get(row[5], "")) for row in table]
+    problems = [one.problem for one in found if one.problem]
+    print_rows(headline(directory, found), rows, problems)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def headline(directory: Path, found: list[ListedRun]) -> str:
@@ -85,15 +137,33 @@ def headline(directory: Path, found: list[ListedRun]) -> str:
 
 
 def cells(one: ListedRun) -> tuple[str, ...]:
-    """When, name, kind, how long, how it ended, and what was run."""
+    """Name, when, what was run, how it ended, what it replayed, what verify said, and how large it is."""
     if one.run is None:
-        return "", one.path.name, "", "", one.problem, ""
+        return one.name, "", "", one.status, "", "", in_units(one.size)
     run = one.run.run
-    lasted = seconds(run.duration) if run.duration is not None else ""
-    return run.started, one.path.name, KINDS.get(run.kind, run.kind), lasted, one.state, shlex.join(run.command)
+    of = "(plain)" if run.kind == "run" else one.recording
+    return one.name, _when(run.started), _words(run.command), one.status, of, one.verdict, in_units(one.size)
 
 
-def _style(one: ListedRun) -> str:
-    if one.run is None or failed(one.run.run) or one.run.unfinished:
-        return "bold red"
-    return "yellow" if one.run.in_progress else "green"
+def _when(started: str) -> str:
+    """Return a local time of this year, or a day."""
+    try:
+        moment = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).astimezone()
+    except (ValueError, OverflowError):
+        return started
+    return moment.strftime("%m-%d %H:%M" if abs(time.time() - moment.timestamp()) < RECENT else "%Y-%m-%d")
+
+
+def _words(command: Sequence[str]) -> str:
+    """Return a command line, without the place of its program."""
+    program = [os.path.basename(word) if word.startswith("/") else word for word in command[:1]]
+    return shlex.join([*program, *command[1:]])
+
+
+def in_units(size: float) -> str:
+    """Return a number of bytes in at most five characters."""
+    for unit in ("", "K", "M", "G"):
+        if size < 1000:
+            return f"{size:.0f}{unit}" if not unit or size >= 10 else f"{size:.1f}{unit}"
+        size /= 1024
+    return f"{size:.0f}T"
