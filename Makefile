@@ -109,6 +109,10 @@ shim: $(VENV)/.installed ## Build the shim again, after a change in native/
 wheel: $(VENV)/.installed ## Build a wheel into dist/
 	@$(BIN)/pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation --wheel-dir dist .
 
+.PHONY: man
+man: $(VENV)/.installed ## Write manual pages into build/man
+	@$(BIN)/python docs/man.py build/man
+
 .PHONY: clean
 clean: ## Remove everything that make has made
 	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .demo .browser build dist *.egg-info reprokit/_shim reprokit/profiles

@@ -173,7 +173,19 @@ class PlatformWheel(bdist_wheel):
         return ("py3", "none", system if shim_is_supported() else "any")
 
 
+def shared_files() -> list[tuple[str, list[str]]]:
+    """Completion for shells, and the manual pages that make man has written."""
+    pages = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "build" / "man").glob("*.1"))]
+    return [
+        ("share/bash-completion/completions", ["completions/reprokit"]),
+        ("share/zsh/site-functions", ["completions/_reprokit"]),
+        ("share/fish/vendor_completions.d", ["completions/reprokit.fish"]),
+        ("share/man/man1", pages),
+    ]
+
+
 setup(
+    data_files=shared_files(),
     cmdclass={"build": Build, "build_shim": BuildShim, "bdist_wheel": PlatformWheel},
     distclass=PlatformDistribution,
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reprokit.cli import options
+from reprokit.cli.groups import CommandGroup
 from reprokit.errors import UsageError
 from reprokit.printable import printable
 from reprokit.redaction import Secrets
@@ -24,7 +25,7 @@ VERDICTS = ("identical", "tolerated", "different", "failed")
 LONGEST = 4000  # characters of a line
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Work with signed statements."""
 
@@ -45,7 +46,10 @@ def _command(_context: click.Context, _option: click.Parameter, text: str | None
         raise UsageError(f"--command {text}: {error}") from None
 
 
-@command.command()
+@command.command(
+    short_help="Verify a signed statement, and its artifacts.",
+    epilog="Example: reprokit attest verify train.json model.pt --key signing.key.pub",
+)
 @click.argument("envelope", type=options.PATH)
 @click.argument("artifacts", nargs=-1, type=options.PATH)
 @click.option("--key", metavar="PUBLIC", required=True, type=options.PATH, help="The signer's public key.")

@@ -8,17 +8,19 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.options import flag
+from reprokit.cli.output import say_next
 from reprokit.printable import printable
 
 
-@click.command()
+@click.command(epilog="Example: reprokit bundle last -o run.tar.zst")
 @click.argument("run", type=options.RUN)
 @options.output("FILE", "File to write [default: RUN's id and .tar.zst in this directory].")
 @flag("--with-entropy", "Also pack the random profile and its key, which can be secret.")
 @flag("--with-snapshots", "Also pack snapshots, which hold training data.")
 @flag("--keep-paths", "Keep paths, user names and the host name as they are.")
+@options.ADVISING
 def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
-    """Pack RUN, a run directory or 'last', into one file for somebody else.
+    """Pack the run directory RUN into one file for somebody else.
 
     Left out are the random profile, without which the run can be compared but not replayed, snapshots,
     variables that are not on the list of those that can change results, and values of options that look like
@@ -34,3 +36,4 @@ def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: 
     click.echo(f"{printable(str(output))}: {len(listed.files)} files of {size} bytes")
     for line in listed.left_out:
         click.echo(f"not in it: {line}")
+    say_next("reprokit", "unpack", str(output), "-o", "unpacked")

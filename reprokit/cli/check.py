@@ -11,14 +11,14 @@ from reprokit.cli.output import present
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
 
 
-@click.command()
+@click.command(epilog="Example: reprokit check last")
 @click.argument("run", type=options.RUN)
 @options.json_option("Print the result as one JSON document.")
 @click.pass_context
 def command(context: click.Context, run: Path, as_json: bool) -> None:
     """Check every file of the run directory RUN.
 
-    RUN is a run directory, or 'last'. Compares each file with its digest or check, and looks for unknown files,
+    RUN is a path or a name, such as 'last'. Compares each file with its digest or check, and looks for unknown files,
     links, and files that others may read. Names what is damaged, and files that no digest is over. Exits with 0
     if the run is whole, 1 if anything is damaged, 2 if it cannot be checked.
     """

@@ -15,7 +15,7 @@ from reprokit.tolerance import Tolerances
 QUANTITIES = ("tensors", "values")  # values: numbers in JSON, CSV and the like
 
 
-@click.command()
+@click.command(epilog="Example: reprokit diff first/model.pt second/model.pt")
 @click.argument("left", metavar="A", type=options.PATH)
 @click.argument("right", metavar="B", type=options.PATH)
 @options.flag("--all", "Show every difference, with its figures.", "every_leaf")

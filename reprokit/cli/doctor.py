@@ -27,7 +27,7 @@ TRIAL = "import os; os.urandom(8)"
 PROBE_LIMIT = 30  # seconds
 
 
-@click.command()
+@click.command(epilog="Example: reprokit doctor")
 def command() -> int:
     """Say line by line what recording and replaying need, and whether it works here.
 

@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from reprokit.cli import options
+from reprokit.cli.groups import CommandGroup
 from reprokit.errors import ExtraMissing
 from reprokit.printable import printable
 
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from reprokit.report.facts import AuditFacts
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Write what is known of a run where experiments are tracked: 'mlflow', or files for 'dvc'."""
 
 
-@command.command()
+@command.command(
+    short_help="Write verdict, digests and report into MLflow.",
+    epilog="Example: reprokit export mlflow last:recording last",
+)
 @click.argument("run", type=options.RUN)
 @click.argument("run2", type=options.RUN, required=False)
 @click.option("--tracking-uri", metavar="URI", help="MLflow's store [default: as MLflow itself finds it].")
@@ -87,7 +91,9 @@ def _shown(store: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{place}" if mark else store
 
 
-@command.command()
+@command.command(
+    short_help="Write files that DVC reads.", epilog="Example: reprokit export dvc last:recording last --plots plots"
+)
 @click.argument("run", type=options.RUN)
 @click.argument("run2", type=options.RUN, required=False)
 @click.option(
@@ -108,4 +114,6 @@ def dvc(run: Path, run2: Path | None, output: Path, plots: Path | None) -> None:
     from reprokit.report import dvc as presenter
     from reprokit.report.gather import gather
 
-    presenter.write(gather([run] if run2 is None else [run, run2]), output, plots)
+    facts = gather([run] if run2 is None else [run, run2])
+    for path in presenter.write(facts, output, plots):
+        click.echo(printable(f"{path}: {facts.verdict.outcome}" if path == output else str(path)))

@@ -20,6 +20,7 @@ from reprokit.cli.output import print_json, stdout_kept, write_whole
 from reprokit.errors import CannotWriteReport, ReprokitError, UsageError
 from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.launch.messages import say
 from reprokit.plan import name_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 MAX_FAILURES = 50  # that are named in a statement
 
 
-@options.launching()
+@options.launching(epilog="Example: reprokit gate --pairs 2 -- python train.py")
 @path_option("--file", "FILE", "List of trainings [default: reprokit.toml].", "config")
 @click.option(
     "--only", "names", metavar="NAME", multiple=True, help="Check only this training of the list. Repeatable."
@@ -52,6 +53,7 @@ MAX_FAILURES = 50  # that are named in a statement
 @click.option(
     "--data",
     metavar="PATH",
+    type=click.Path(),
     multiple=True,
     help="Treat this file or directory as data, never as state of a run. Repeatable.",
 )
@@ -121,7 +123,7 @@ def command(
         work = GateWork(base=base, runs=_runs(output), golden=golden and golden.absolute(), update=update_golden)
         with stdout_kept(as_json):
             verdict = judge(trainings, work, interruption, witness)
-        _remove_runs(work, output, verdict)
+        verdict = _without_removed(work, output, verdict)
         reports.write(verdict)
         _print(verdict, as_json=as_json)
     context.exit(verdict.exit_status)
@@ -177,10 +179,13 @@ def _runs(output: Path | None) -> Path:
         ) from None
 
 
-def _remove_runs(work: GateWork, output: Path | None, verdict: GateVerdict) -> None:
-    """Runs are kept where asked, or where there is something to look at in them."""
-    if output is None and verdict.outcome in (PASSED, NOT_CHECKED):
-        shutil.rmtree(work.runs, ignore_errors=True)
+def _without_removed(work: GateWork, output: Path | None, verdict: GateVerdict) -> GateVerdict:
+    """Remove the runs unless they were asked for or something is to be seen in them; the verdict names those left."""
+    if output is not None or verdict.outcome not in (PASSED, NOT_CHECKED):
+        return verdict
+    shutil.rmtree(work.runs, ignore_errors=True)
+    say(f"the runs below {work.runs} are removed; keep them with -o DIR")
+    return replace(verdict, trainings=tuple(replace(one, runs=(), pairs=()) for one in verdict.trainings))
 
 
 def _print(verdict: GateVerdict, *, as_json: bool) -> None:

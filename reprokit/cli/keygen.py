@@ -9,7 +9,7 @@ import click
 from reprokit.cli import options
 
 
-@click.command()
+@click.command(epilog="Example: reprokit keygen signing.key")
 @click.argument("key", type=options.PATH)
 def command(key: Path) -> None:
     """Make a pair of Ed25519 keys: KEY, which nobody else may read, and KEY.pub, for who verifies.

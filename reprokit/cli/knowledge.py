@@ -23,7 +23,7 @@ WIDTH = 100
 VERDICTS = get_args(knowledge.Verdict)
 
 
-@click.command()
+@click.command(epilog="Example: reprokit knowledge scatter_add --device cuda")
 @click.argument("words", nargs=-1)
 @click.option("--framework", metavar="NAME", help="Only of this framework or library: pytorch, tensorflow, blas, ...")
 @click.option("--device", type=click.Choice(get_args(knowledge.Device)), help="Only what shows on this device.")

@@ -10,47 +10,66 @@ from typing import NoReturn
 
 import click
 
+from reprokit.cli.groups import CommandGroup
 from reprokit.errors import EXIT_IDENTICAL, EXIT_OWN_FAILURE, EXIT_TROUBLE, ReprokitError, SystemRefused, UsageError
 from reprokit.printable import printable
 from reprokit.version import VERSION
 
-COMMANDS = (
-    "record",
-    "replay",
-    "run",
-    "profile",
-    "reproduce",
-    "verify",
-    "check",
-    "diff",
-    "show",
-    "ls",
-    "rm",
-    "gc",
-    "gate",
-    "study",
-    "report",
-    "export",
-    "attest",
-    "bundle",
-    "unpack",
-    "keygen",
-    "snapshot",
-    "knowledge",
-    "doctor",
-)
+GROUPS = {  # the commands, each a module of its name, with what `reprokit` alone says of it
+    "Run": {
+        "record": "Run a command, and record its entropy and its results.",
+        "replay": "Run a recorded command again with the entropy it had.",
+        "run": "Run a command, record nothing, and catch NaNs.",
+        "profile": "Run a command, and report what makes its runs differ.",
+        "reproduce": "Run a command until two runs of it are identical.",
+    },
+    "Compare": {
+        "verify": "Compare two runs, bit for bit.",
+        "diff": "Compare two files or directories, tensor by tensor.",
+        "gate": "Fail a pipeline unless trainings are identical.",
+        "study": "Run setups many times, and say what varies.",
+    },
+    "Explain": {
+        "show": "Show what a run is and what is in it.",
+        "snapshot": "Re-execute a captured step, and explain it.",
+        "knowledge": "Search what is known of operations that vary.",
+    },
+    "Share": {
+        "report": "Report what was trained, and on what evidence.",
+        "export": "Write results for MLflow or DVC.",
+        "attest": "Verify signed statements.",
+        "keygen": "Make a pair of keys to sign with.",
+        "bundle": "Pack a run into one file.",
+        "unpack": "Make a run of such a file.",
+    },
+    "Maintain": {
+        "ls": "List runs.",
+        "rm": "Remove runs.",
+        "gc": "Remove old runs.",
+        "check": "Check every file of a run.",
+        "doctor": "Say what works on this machine.",
+    },
+}
+COMMANDS = {name: text for commands in GROUPS.values() for name, text in commands.items()}
 # Those whose own failures must not look like the training's exit status.
 LAUNCHING = ("record", "replay", "run", "profile", "reproduce")
 EXIT_INTERRUPTED = 130
 LONGEST_ERROR = 4000
+ERRORS = "docs/errors.md"  # with a section for each slug
 
 
 class ReaderGone(Exception):
     """Whoever read stdout has gone. click would exit with 1 for it, which verify says of runs that differ."""
 
 
-class Commands(click.Group):
+class Commands(CommandGroup):
     """The subcommands, each a module of its name that is imported when it is asked for."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them in groups, without importing any."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()), col_max=12)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -82,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options, subcommand = _before_subcommand(words)
     _open_closed_streams()
     try:
-        status = reprokit.main(words or ["--help"], prog_name="reprokit", standalone_mode=False)
+        status = reprokit.main(words, prog_name="reprokit", standalone_mode=False)
         sys.stdout.flush()
     except (ReaderGone, BrokenPipeError):
         _leave_stdout()
@@ -112,7 +131,8 @@ def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
 def _report(error: Exception, subcommand: str) -> int:
     """Print one line; returns the exit code."""
     slug, code, text = _described(error)
-    _print_error(f"reprokit: {slug}: {printable(text, LONGEST_ERROR)}" if slug else f"reprokit: {text}")
+    page = f" ({ERRORS}#{slug})" if slug else ""
+    _print_error(": ".join(filter(None, ["reprokit", slug, printable(text, LONGEST_ERROR)])) + page)
     return EXIT_OWN_FAILURE if subcommand in LAUNCHING and code < EXIT_OWN_FAILURE else code
 
 

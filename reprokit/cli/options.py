@@ -22,6 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
 DASHES = "--"
+QUIET = "reprokit.quiet"  # in a context: whether --quiet was given
 ON_NAN_ACTIONS = {"capture": "stop", "skip": "skip", "rollback": "rollback"}
 DURATIONS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -56,8 +57,9 @@ class RunPath(click.ParamType):  # type: ignore[type-arg]  # which click takes a
 
         home = run_home.home_of(Path())
         names = [directory.path.name for directory in run_home.newest_first(home)] if home.is_dir() else []
-        found = [CompletionItem(name) for name in [run_home.LAST, *names] if name.startswith(incomplete)]
-        return [*found, CompletionItem(incomplete, type="dir")]
+        offered = [run_home.LAST, *(run_home.short(name, names) for name in names), *names]
+        found = [CompletionItem(name) for name in dict.fromkeys(offered) if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="dir"), *found]  # bash would forget what comes before it
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -155,6 +157,13 @@ def _reveal(context: click.Context, _: click.Parameter, asked: bool) -> None:
         context.with_resource(redaction.revealed())
 
 
+def _hush(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    context.meta[QUIET] = asked
+
+
+ADVISING = click.option(  # of commands after which there is a usual next step
+    "-q", "--quiet", is_flag=True, expose_value=False, callback=_hush, help="Do not say what is usually done next."
+)
 REVEAL = click.option(
     "--reveal",
     is_flag=True,
@@ -204,6 +213,7 @@ def new_run(metavar: str = "RUN", default: str = "one of its own under .reprokit
 
         added = flag("--overwrite", f"Replace the run in {metavar}, if there is one.")(with_place)
         added = click.option("--name", metavar="NAME", help="Name of the run below .reprokit.")(added)
+        added = ADVISING(added)
         return output(metavar, f"Run directory to create [default: {default}].")(added)
 
     return added
@@ -335,7 +345,7 @@ class CommandBehindDashes(click.Command):
         ctx.obj = command
         ctx.allow_extra_args = True
         rest = super().parse_args(ctx, list(own))
-        if ctx.args:
+        if ctx.args and not ctx.resilient_parsing:
             raise DashesMissing(_advice(ctx.command_path, own, ctx.args))
         return rest
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from reprokit import redaction, rundir
+from reprokit import redaction, run_home, rundir
+from reprokit.cli import options
 from reprokit.errors import CannotWriteReport
+from reprokit.launch.rundirectory import shown
 
 if TYPE_CHECKING:
     from reprokit.launch.process import Ended
@@ -61,11 +64,31 @@ def write_whole(path: Path, text: str) -> None:
         raise CannotWriteReport(f"{path}: {error.strerror}; choose another place with -o") from None
 
 
-def launch(plan: Plan) -> NoReturn:
-    """Execute a plan, and end as the training ended."""
+def say_next(*words: str) -> None:
+    """Say what is usually done next; not with --quiet, nor beside a JSON document."""
+    from reprokit.launch.messages import say
+
+    context = click.get_current_context(silent=True)
+    if context is not None and not (context.params.get("as_json") or context.meta.get(options.QUIET)):
+        say(f"next: {shlex.join(words)}")
+
+
+def launch(plan: Plan, *following: str) -> NoReturn:
+    """Execute a plan, say what to do with a run that ended well, and end as the training ended."""
     from reprokit.launch.run import execute
 
-    end_as(execute(plan).ended)
+    done = execute(plan)
+    if following and done.ended.exit_code == 0:
+        say_next(*following, *named(done.path))
+    end_as(done.ended)
+
+
+def named(path: Path) -> list[str]:
+    """Return the shortest name of a run for the next command."""
+    home = run_home.home_of(Path())
+    if path.parent == home and run_home.last(home) == path:
+        return [run_home.LAST]
+    return [shown(path)]
 
 
 def end_as(ended: Ended) -> NoReturn:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reprokit.cli import options
 from reprokit.cli.options import flag
-from reprokit.cli.output import end_as, present, stdout_kept
+from reprokit.cli.output import end_as, present, say_next, stdout_kept
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import WITHOUT_SYSTEM_CALLS, off
 from reprokit.plan import RECORD, Plan
@@ -23,7 +23,7 @@ REPEATS = 30
 WITHOUT = off("only system calls are watched", "not-asked")
 
 
-@options.launching()
+@options.launching(epilog="Example: reprokit profile --steps 50 -- python train.py")
 @options.new_run()
 @options.number("--steps", "Stop the training after N optimizer steps (exit status 0).")
 @click.option(
@@ -67,6 +67,7 @@ def command(plan: Plan, as_json: bool) -> None:
     with stdout_kept(as_json):
         made = execute(plan)
     _print_findings(made.path, as_json)
+    say_next("reprokit", "reproduce", "--", *plan.command)
     end_as(made.ended)
 
 

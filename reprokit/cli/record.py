@@ -14,7 +14,7 @@ from reprokit.model.states import WITH_GRADIENTS
 from reprokit.plan import RECORD, Plan, key_of_seed
 
 
-@options.launching()
+@options.launching(epilog="Example: reprokit record -- python train.py")
 @options.new_run()
 @flag(
     "--include-crypto",
@@ -61,7 +61,7 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
         plan = replace(plan, key=key_of_seed(seed), keyed=True)
     if trail_gradients and plan.trail.is_on:
         plan = replace(plan, trail=WITH_GRADIENTS)
-    launch(plan if recipe_file is None else _with_recipe(plan, recipe_file))
+    launch(plan if recipe_file is None else _with_recipe(plan, recipe_file), "reprokit", "replay")
 
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:

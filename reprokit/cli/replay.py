@@ -13,7 +13,7 @@ from reprokit.plan import POLICIES
 from reprokit.rundir import RunDirectory
 
 
-@click.command(cls=options.LaunchingCommand)
+@click.command(cls=options.LaunchingCommand, epilog="Example: reprokit replay last")
 @click.argument("run", type=options.RECORDING)
 @options.new_run("RUN2")
 @click.option(
@@ -33,10 +33,10 @@ from reprokit.rundir import RunDirectory
 def command(behind_dashes: tuple[str, ...], /, run: Path, **settings: Any) -> None:
     """Run the command recorded in RUN again, in its directory, and give it the entropy it was given.
 
-    RUN is a run directory, or 'last': the newest recording of the current directory. Another command
+    RUN is a path or a name; 'last' is the newest recording. Another command
     behind -- replaces the recorded one. First reports what has changed since the recording. Exit statuses
     are those of record.
     """
     from reprokit.launch.replay_plan import replay_plan
 
-    launch(replay_plan(RunDirectory(run), behind_dashes, **settings))
+    launch(replay_plan(RunDirectory(run), behind_dashes, **settings), "reprokit", "verify")

@@ -30,21 +30,22 @@ PRESENTERS = {  # imported when they are asked for: module and function
 SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cyclonedx", ".json": "json"}
 
 
-@click.command()
+@click.command(epilog="Example: reprokit report last:recording last -o report.html")
 @click.argument("run", type=options.RUN)
 @click.argument("run2", type=options.RUN, required=False)
 @click.option(
     "--format",
     "kind",
     type=click.Choice(FORMATS),
-    help="Format to write [default: by the file's name; text without -o].",
+    metavar="FORMAT",
+    help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]} [default: by the file's name; text without -o].",
 )
 @options.output("FILE", "File to write.")
 @options.path_option("--sign", "KEY", "Sign a statement with this private key; see 'reprokit keygen'.", "key")
 def command(run: Path, run2: Path | None, kind: str | None, output: Path | None, key: Path | None) -> None:
     """Report what was trained, how RUN and RUN2 compare, and on what evidence.
 
-    RUN and RUN2 are run directories, or 'last'; RUN is a recording and RUN2 its replay, or another recording.
+    RUN and RUN2 are paths or names, such as 'last'; RUN is a recording and RUN2 its replay, or another recording.
     With RUN alone nothing is compared, and the report says so. The page that html makes holds all that it
     needs. cyclonedx is a bill of materials, model-card is a section for a model's README. test-result and
     bitwise-rerun are in-toto statements, which --sign puts into a signed envelope for 'reprokit attest'; with an

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from reprokit.cli import options
 from reprokit.cli.options import flag
-from reprokit.cli.output import stdout_kept
+from reprokit.cli.output import say_next, stdout_kept
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NoCommand
 from reprokit.recipe import RecipeSettings
 
 
-@options.launching()
+@options.launching(epilog="Example: reprokit reproduce -- python train.py")
 @options.output("DIR", "Directory to create for journal, recipe and runs [default: one of its own under .reprokit].")
 @options.number(
     "--max-rounds",
@@ -42,6 +42,7 @@ from reprokit.recipe import RecipeSettings
 @flag("--no-smallest", "Once runs are identical, do not try which settings can be left out.", "smallest", negated=True)
 @flag("--keep-runs", "Keep the runs of every round, not only the final pair.")
 @options.KEEP
+@options.ADVISING
 @options.json_option("Print the journal as JSON; the training prints to stderr.")
 @options.gathered("settings", RecipeSettings)
 @click.pass_context
@@ -68,10 +69,11 @@ def command(
         raise NoCommand("nothing to run; put the command behind --: reprokit reproduce -- python train.py")
     from reprokit.launch.interruption import Interrupted
     from reprokit.launch.messages import say
+    from reprokit.launch.rundirectory import shown
     from reprokit.reproduce import journal as journals
     from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
-    from reprokit.reproduce.reproduction import Wishes, place_for, reproduce
+    from reprokit.reproduce.reproduction import RECIPE, Wishes, place_for, reproduce
 
     settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))
     wishes = Wishes(settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=smallest)
@@ -93,4 +95,6 @@ def command(
         click.echo(journals.document(journal), nl=False)
     else:
         narrative.print_journal(journal, work.place)
+    if journal.verdict == "identical":
+        say_next("reprokit", "record", "--recipe", shown(work.place / RECIPE), "--", *context.obj)
     context.exit(EXIT_IDENTICAL if journal.verdict == "identical" else EXIT_DIFFERENT)

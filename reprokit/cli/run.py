@@ -9,7 +9,7 @@ from reprokit.cli.output import launch
 from reprokit.plan import RUN, Plan
 
 
-@options.launching()
+@options.launching(epilog="Example: reprokit run --on-nan capture -- python train.py")
 @options.new_run(default="one of its own under .reprokit, which stays if there is a snapshot")
 @options.capturing
 @options.PATCH
@@ -22,5 +22,5 @@ def command(context: click.Context, plan: Plan) -> None:
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
     if plan.capture is None and not context.params["patches"]:
-        raise click.UsageError("there is nothing to do: add --on-nan capture or --patch.")
+        raise click.UsageError("nothing to watch or to patch: add --on-nan capture or --patch, or use reprokit record.")
     launch(plan)

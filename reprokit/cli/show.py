@@ -12,7 +12,7 @@ from reprokit.cli.output import present
 from reprokit.errors import NotProfiled, UsageError
 
 
-@click.command()
+@click.command(epilog="Example: reprokit show last --entropy")
 @click.argument("run", type=options.RUN)
 @flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
 @flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
@@ -23,7 +23,7 @@ from reprokit.errors import NotProfiled, UsageError
 def command(run: Path, who_asked: bool, what_varies: bool, stdout: bool, stderr: bool, as_json: bool) -> None:
     """Show what RUN is and what is in it.
 
-    RUN is a run directory, or 'last'. The first line says how the run ended, or that it is in progress
+    RUN is a path or a name, such as 'last'. The first line says how the run ended, or that it is in progress
     or did not come to its end. Then what was run, where, its entropy, metrics, weights and outputs,
     warnings, and what the record does not cover. Nothing found in RUN is executed.
 

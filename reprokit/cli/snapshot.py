@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from reprokit.cli import options
+from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import present, print_json, stdout_kept
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, BadSnapshot
 from reprokit.untrusted_json import object_in
@@ -19,12 +20,20 @@ from reprokit.untrusted_json import object_in
 if TYPE_CHECKING:
     from reprokit.capture.files import SnapshotFile
 
+MODES = {"minimize": "minimise"}  # as plans and results name it
 SNAPSHOT = click.argument("snapshot", type=options.PATH)
 
 
-@click.group(no_args_is_help=False)
+class SnapshotCommands(CommandGroup):
+    """Knows `minimize` by its first name too."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, "minimize" if cmd_name == "minimise" else cmd_name)
+
+
+@click.group(cls=SnapshotCommands)
 def command() -> None:
-    """Show a captured step, re-execute it, minimise its batch, or explain what went wrong in it.
+    """Show a captured step, re-execute it, minimize its batch, or explain what went wrong in it.
 
     SNAPSHOT is a directory that 'reprokit record --on-nan capture' or 'reprokit run --on-nan capture' left
     in RUN/snapshots. Behind -- stands the training's own command, which is started and stopped after its
@@ -34,7 +43,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(epilog="Example: reprokit snapshot show run/snapshots/step-7")
 @SNAPSHOT
 @options.json_option()
 def show(snapshot: Path, as_json: bool) -> None:
@@ -59,22 +68,33 @@ def redoing(function: Callable[[], None]) -> Any:
     @SNAPSHOT
     @options.json_option("Print one JSON document; what COMMAND prints goes to stderr.")
     @click.option(
-        "--seconds",
+        "--timeout",
         metavar="S",
         type=options.Seconds(),
         help="Give up if the first training step has not started after S seconds.",
     )
+    @click.option("--seconds", "timeout", type=options.Seconds(), hidden=True)  # its first name
     @options.PATCH
     @click.pass_obj
     @functools.wraps(function)
     def again(behind_dashes: tuple[str, ...], /, **asked: Any) -> None:
-        _redo(function.__name__, behind_dashes, **asked)
+        _redo(MODES.get(function.__name__, function.__name__), behind_dashes, **asked)
 
     return again
 
 
-@command.command(cls=options.LaunchingCommand, short_help="Re-execute the captured step, and compare it bit by bit.")
-@redoing
+def redone(short: str) -> Callable[[Callable[[], None]], Any]:
+    """Declare the command of a function's name, which has a script do a captured step again."""
+
+    def declared(function: Callable[[], None]) -> Any:
+        example = f"Example: reprokit snapshot {function.__name__} run/snapshots/step-7 -- python train.py"
+        options_of = command.command(cls=options.LaunchingCommand, short_help=short, epilog=example)
+        return options_of(redoing(function))
+
+    return declared
+
+
+@redone("Re-execute the captured step, and compare it bit by bit.")
 def reproduce() -> None:
     """Re-execute the captured step in the user's own script, and compare it bit by bit.
 
@@ -83,14 +103,12 @@ def reproduce() -> None:
     """
 
 
-@command.command(cls=options.LaunchingCommand, short_help="Find a minimal part of the batch that still fails.")
-@redoing
-def minimise() -> None:
+@redone("Find a minimal part of the batch that still fails.")
+def minimize() -> None:
     """Find a minimal part of the captured batch that still fails, from the captured weights each time."""
 
 
-@command.command(cls=options.LaunchingCommand, short_help="Name the first operation that went wrong.")
-@redoing
+@redone("Name the first operation that went wrong.")
 def explain() -> None:
     """Name the first operation that turned finite inputs into a result that is not, with inputs and source line."""
 
@@ -100,7 +118,7 @@ def _redo(
     behind_dashes: tuple[str, ...],
     snapshot: Path,
     as_json: bool,
-    seconds: float | None,
+    timeout: float | None,
     patches: tuple[str, ...],
 ) -> NoReturn:
     from reprokit.capture import report
@@ -115,7 +133,7 @@ def _redo(
         command=behind_dashes,
         working_directory=options.current_directory(),
         patches=options.chosen_patches(patches, behind_dashes) if patches else redo.patches_of(place),
-        seconds=seconds,
+        seconds=timeout,
     )
     with stdout_kept(as_json):
         found = redo.redo(asked, say)

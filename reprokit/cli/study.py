@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from reprokit.cli import options
+from reprokit.cli.groups import CommandGroup
 from reprokit.cli.output import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 
@@ -18,18 +19,19 @@ if TYPE_CHECKING:
     from reprokit.study.description import Described
 
 
-class StudyCommands(click.Group):
+class StudyCommands(CommandGroup):
     """`reprokit study FILE` means `reprokit study run FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the subcommand in front where a file stands."""
         first = next((word for word in args if not word.startswith("-")), None)
-        if first is not None and first not in self.commands and not ({"-h", "--help"} & set(args[: args.index(first)])):
+        is_file = first is not None and first not in self.commands and ("." in first or os.path.exists(first))
+        if is_file and not ({"-h", "--help"} & set(args[: args.index(str(first))])):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=StudyCommands, no_args_is_help=True)
+@click.group(cls=StudyCommands)
 def command() -> None:
     """Run setups of a training many times, and say what varies, where that comes from, and what it costs.
 
@@ -80,7 +82,10 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
     return function
 
 
-@command.command()
+@command.command(
+    short_help="Make the runs of a study, or those that it lacks.",
+    epilog="Example: reprokit study run study.toml --parallel 2",
+)
 @of_study
 @options.flag("--stop-on-failure", "Stop at the first run that fails.")
 @click.pass_context
@@ -115,7 +120,10 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     context.exit(EXIT_DIFFERENT if done.failed else EXIT_IDENTICAL)
 
 
-@command.command()
+@command.command(
+    short_help="Print what a study lacks as tasks for a scheduler.",
+    epilog="Example: reprokit study tasks study.toml > tasks.jsonl",
+)
 @of_study
 def tasks(asked: StudyRequest) -> None:
     """Print what STUDY.toml still lacks as tasks for any scheduler: a line of JSON for each pair of runs.
@@ -130,7 +138,10 @@ def tasks(asked: StudyRequest) -> None:
         click.echo(msgspec.json.encode(task))
 
 
-@command.command()
+@command.command(
+    short_help="Gather what was done so far of a study's tasks.",
+    epilog="Example: reprokit study collect .reprokit/studies/mine",
+)
 @click.argument("directory", metavar="DIR", type=options.PATH)
 @click.option("--from", "source", metavar="PLACE", default="", help="A copy of the store, or another way to it.")
 @options.flag("--over", "Assume that nothing is running any more: count unfinished runs as lost.")
@@ -168,7 +179,11 @@ def leave_page(directory: Path) -> None:
         say(f"its page: {path}")
 
 
-@command.command(cls=options.CommandBehindDashes, context_settings={"allow_interspersed_args": False})
+@command.command(
+    cls=options.CommandBehindDashes,
+    context_settings={"allow_interspersed_args": False},
+    epilog="Example: reprokit study init -- python train.py",
+)
 @options.output("FILE", "File to write [default: study.toml].")
 @click.option(
     "--template",
@@ -202,7 +217,10 @@ def _new_file(path: str, flags: int) -> int:
     return os.open(path, flags, 0o644)
 
 
-@command.command()
+@command.command(
+    short_help="Say what varied, why, and what determinism cost.",
+    epilog="Example: reprokit study show .reprokit/studies/mine --html page.html",
+)
 @click.argument("directory", metavar="DIR", type=options.PATH)
 @options.json_option()
 @options.flag("--csv", "Print every figure as CSV, a line each.", "as_csv")

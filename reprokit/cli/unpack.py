@@ -7,12 +7,14 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options
+from reprokit.cli.output import say_next
 from reprokit.printable import printable
 
 
-@click.command()
+@click.command(epilog="Example: reprokit unpack run.tar.zst -o unpacked")
 @click.argument("bundle", type=options.PATH)
 @click.option("-o", "--output", metavar="RUN", required=True, type=options.PATH, help="Run directory to create.")
+@options.ADVISING
 def command(bundle: Path, output: Path) -> None:
     """Make a run directory of BUNDLE, which can come from anybody.
 
@@ -23,5 +25,6 @@ def command(bundle: Path, output: Path) -> None:
 
     listed = unpack(bundle, output)
     click.echo(f"{printable(str(output))}: run {printable(listed.run_id)}, {len(listed.files)} files")
+    say_next("reprokit", "show", str(output))
     for line in listed.left_out:
         click.echo(f"not in it: {printable(line)}")

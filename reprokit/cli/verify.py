@@ -8,18 +8,20 @@ from pathlib import Path
 import click
 
 from reprokit.cli import options, tolerances
-from reprokit.cli.output import present
+from reprokit.cli.output import present, say_next
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.launch.rundirectory import shown
 from reprokit.run_home import keep_verdict, last_replay, pair_of
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import QUANTITIES, Tolerances
 
 
-@click.command()
+@click.command(epilog="Example: reprokit verify last")
 @click.argument("run1", type=options.RUN, required=False)
 @click.argument("run2", type=options.RUN, required=False)
 @options.flag("--all", "Show everything that was compared, tensor by tensor.", "every_leaf")
 @options.json_option("Print the comparison as one JSON document.")
+@options.ADVISING
 @options.REVEAL
 @tolerances.options(QUANTITIES)
 @click.pass_context
@@ -47,4 +49,8 @@ def command(
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
     present(comparison, as_json=as_json, document=document, text=text)
+    if comparison.verdict.differs:
+        say_next("reprokit", "profile", "--", *comparison.left.run.command)
+    else:
+        say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

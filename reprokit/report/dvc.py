@@ -13,16 +13,19 @@ from reprokit.report.facts import AuditFacts, MetricCurve
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> None:
-    """Write the metrics, and the curves where a directory for them is named."""
+def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> list[Path]:
+    """Write the metrics, and the curves where a directory for them is named; return the files."""
+    written = [output]
     try:
         output.write_text(json.dumps(metrics(facts), indent=2) + "\n", encoding="utf-8")
         if plots is not None:
             plots.mkdir(parents=True, exist_ok=True)
             for name, curve in _named(facts.curves):
-                (plots / f"{name}.csv").write_text(_table(curve), encoding="utf-8")
+                written.append(plots / f"{name}.csv")
+                written[-1].write_text(_table(curve), encoding="utf-8")
     except OSError as error:
         raise CannotWriteReport(f"{error.filename}: {error.strerror}; choose another with -o") from None
+    return written
 
 
 def metrics(facts: AuditFacts) -> dict[str, Any]:

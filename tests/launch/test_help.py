@@ -18,10 +18,3 @@ def test_the_page_lists_the_variables_that_are_kept() -> None:
         *(f"`{name}`" for name in variables.KEPT_NAMES),
     ):
         assert name in page
-
-
-def test_reprokit_alone_shows_the_commands() -> None:
-    done = subprocess.run([COMMAND], capture_output=True, text=True)
-    assert done.returncode == 0
-    for name in ("record", "replay", "verify", "show", "doctor"):
-        assert f"\n  {name} " in done.stdout

@@ -136,7 +136,7 @@ def test_a_replay_is_not_replayed(recorded: Reprokit) -> None:
     done = recorded.run("replay", "again")
     assert done.returncode == 125
     expected = f"again is itself a replay; replay what it replayed: {recorded.directory / 'run'}"
-    assert done.stderr == f"reprokit: not-replayable: {expected}\n"
+    assert done.stderr == f"reprokit: not-replayable: {expected} (docs/errors.md#not-replayable)\n"
 
 
 def test_the_recording_is_never_overwritten_by_its_replay(recorded: Reprokit) -> None:
@@ -208,7 +208,8 @@ def test_a_strict_replay_that_was_stopped_ends_its_command(recorded: Reprokit) -
     stop = 'cd "$REPROKIT_RUN"; echo "getrandom(16) by 0/m was not recorded" > new; mv new stopped; exec sleep 100'
     done = recorded.run("replay", "run", "--policy", "strict", "-o", "strict", "--", "sh", "-c", stop)
     assert done.returncode == 125
-    assert done.stderr.splitlines()[-1] == "reprokit: replay-stopped: getrandom(16) by 0/m was not recorded"
+    page = "docs/errors.md#replay-stopped"
+    assert done.stderr.splitlines()[-1] == f"reprokit: replay-stopped: getrandom(16) by 0/m was not recorded ({page})"
     assert recorded.facts("strict")["signal"] == "SIGTERM"
     assert any("the strict replay was stopped: " in words for words in recorded.facts("strict")["warnings"])
 

@@ -63,7 +63,7 @@ def test_last_without_any_run_says_so(reprokit: Reprokit) -> None:
 def test_the_directory_asked_for_is_made(reprokit: Reprokit) -> None:
     done = reprokit.run("record", "-o", "my run", "--", "true")
     assert done.returncode == 0
-    assert done.stderr.splitlines()[-1] == "reprokit: run: my run"
+    assert done.stderr.splitlines() == ["reprokit: run: my run", "reprokit: next: reprokit replay 'my run'"]
     assert reprokit.facts("my run")["exit_code"] == 0
     assert not (reprokit.directory / ".reprokit").exists()
 

@@ -35,12 +35,14 @@ def test_a_training_killed_by_a_signal_leaves_no_core_of_reprokit(reprokit: Repr
     assert not list(reprokit.directory.glob("core*"))
 
 
-def test_nothing_of_reprokit_goes_to_stdout_and_the_last_line_names_the_run(reprokit: Reprokit) -> None:
+def test_nothing_of_reprokit_goes_to_stdout_and_the_last_lines_name_the_run_and_what_is_next(
+    reprokit: Reprokit,
+) -> None:
     done = reprokit.record("sh", "-c", "echo out; echo err >&2")
     assert done.stdout == "out\n"
     lines = done.stderr.splitlines()
     assert lines[0] == "err"
-    assert lines[-1] == f"reprokit: run: .reprokit/{reprokit.last.name}"
+    assert lines[1:] == [f"reprokit: run: .reprokit/{reprokit.last.name}", "reprokit: next: reprokit replay last"]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_forgotten_dashes_are_pointed_out(reprokit: Reprokit) -> None:
     done = reprokit.run("record", "-o", "x", "python", "my train.py", "-v")
     assert done.returncode == 125
     expected = "put -- before the command to run: reprokit record -o x -- python 'my train.py' -v"
-    assert done.stderr == f"reprokit: dashes-missing: {expected}\n"
+    assert done.stderr == f"reprokit: dashes-missing: {expected} (docs/errors.md#dashes-missing)\n"
 
 
 def test_dashes_of_the_command_are_its_own(reprokit: Reprokit) -> None:

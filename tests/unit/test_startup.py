@@ -26,7 +26,7 @@ main(sys.argv[1:])
 
 BEFORE_RECORD = {
     "_shim", "_shim.interface", "agent", "agent.script_api", "bounds", "cli", "cli.options", "cli.output",
-    "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment",
+    "cli.groups", "cli.main", "cli.record", "errors", "launch", "launch.command", "launch.environment",
     "launch.host", "launch.messages", "launch.kernel", "launch.process", "launch.run",
     "launch.rundirectory", "launch.supervisor", "launch.platform_support", "launch.variables",
     "model", "model.outputs", "model.run", "model.states", "native", "pending_lines", "plan", "printable", "redaction",

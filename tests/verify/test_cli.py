@@ -83,7 +83,7 @@ def assert_harmless(text: str) -> None:
 
 
 def test_identical_runs(pair: Pair) -> None:
-    done = reprokit("verify", pair[0].write(), pair[1].write())
+    done = reprokit("verify", "-q", pair[0].write(), pair[1].write())
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "identical: everything that was recorded and is compared is the same, bit for bit"
@@ -96,7 +96,7 @@ def test_identical_runs(pair: Pair) -> None:
 def test_different_runs(bare: Pair) -> None:
     bare[0].losses(0.5, 0.25)
     bare[1].losses(0.5, 0.75)
-    done = reprokit("verify", bare[0].write(), bare[1].write())
+    done = reprokit("verify", "-q", bare[0].write(), bare[1].write())
     assert (done.returncode, done.stderr) == (1, "")
     expected = "different: loss of process 0 differs first at step 1: 0.25 (3e800000) against 0.75 (3f400000)"
     assert done.stdout.splitlines()[0] == expected
@@ -343,4 +343,7 @@ def test_stdout_may_be_closed_or_full(pair: Pair) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "reprokit", "verify", *runs], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr.decode() == "reprokit: system: the system refused: No space left on device\n"
+    assert (
+        done.stderr.decode()
+        == "reprokit: system: the system refused: No space left on device (docs/errors.md#system)\n"
+    )
