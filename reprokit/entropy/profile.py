@@ -241,6 +241,11 @@ def _lost(name: str) -> tuple[str, str]:
     return "for an unknown reason", "?"
 
 
+def programs(directory: Path) -> set[str]:
+    """Return the paths of the programs that loaded the shim."""
+    return {head.program for head in _heads(directory, None)}
+
+
 def root_loaded(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> bool:
     """Return whether the command's own process loaded the shim: it leaves a file even if it asks for nothing.
 

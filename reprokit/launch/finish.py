@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from reprokit.launch.snapshots import Hook
 
 T = TypeVar("T")
+TOO_OLD = re.compile(r"python(2(\.\d+)?|3\.[0-6])m?")  # for the agent
 MAX_NAMED = 10  # private keys in a sentence
 MAX_SIGNALS_READ = 1 << 20  # bytes of the list of signals
 MAX_SIGNALS = 10_000
@@ -206,6 +207,10 @@ class Finish:
             return states.not_loaded("the command was left untouched", "not-observed")
         if self._full and self._recorded is not None:
             return states.not_loaded("the disk was full, so that it may have begun")
+        named = {os.path.basename(program) for program in entropy.programs(self._path / rundir.ENTROPY)}
+        if old := sorted(name for name in named if TOO_OLD.fullmatch(name)):
+            self._warn(f"{old[0]} is older than Python 3.7: no metrics, weights and seeds are recorded, only entropy")
+            return states.not_loaded(f"{old[0]} is older than Python 3.7")
         return states.not_loaded("no Python process of the run began it")
 
     def _take_patches(self, facts: agent_lines.AgentFacts) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from reprokit.launch.snapshots import Hook
 
 NOTHING = off("nothing was recorded", "not-recorded")
+OWN = ((rundir.RUN, rundir.AGENT_PLAN), ("study.json", "results.jsonl"))  # what runs and studies of others hold
 MAX_FILES = 100_000  # below the directory
 
 State = tuple[int, int, int, int]  # of a file: size, both times, number
@@ -69,7 +70,12 @@ class WatchedFiles:
     def _is_searched(self, path: str) -> bool:
         if path == self._directory:
             return True
-        return os.path.basename(path) not in NOISE and path not in self._aside and not names.is_environment(path)
+        is_other = os.path.basename(path) in NOISE or path in self._aside or names.is_environment(path)
+        return not (is_other or any(_holds(path, own) for own in OWN))
+
+
+def _holds(path: str, files: tuple[str, ...]) -> bool:
+    return all(os.path.lexists(os.path.join(path, name)) for name in files)
 
 
 def _is_watched(entry: os.DirEntry[str]) -> bool:

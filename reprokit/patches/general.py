@@ -70,7 +70,7 @@ PATCHES = (
         value="N",
         pattern="[0-9]{1,9}",
         example="a whole number of at most nine digits, as in seed=42",
-        warning="changes numbers: what the training does not seed by itself is drawn from this seed, in every run",
+        warning="changes numbers: global generators and NumPy's begin with this seed, unless the script seeds them",
         cost="nothing that was seen",
     ),
     Patch(

@@ -58,6 +58,14 @@ def test_a_training_that_repeats_passes(project: Reprokit, tmp_path: Path) -> No
     names = [case.get("name") for case in suites[0]]
     assert "outputs: model.bin" in names
     assert "fidelity" in names
+    assert "are removed; keep them with -o DIR" in done.stderr
+
+
+def test_runs_that_were_removed_are_not_named(project: Reprokit, tmp_path: Path) -> None:
+    for options, kept in (([], 0), (["-o", str(tmp_path / "kept")], 2)):
+        (found,) = json.loads(gate(project, "repeats", "--json", *options).stdout)["trainings"]
+        assert len(found["runs"]) == kept
+        assert all(Path(run).is_dir() for run in found["runs"])
 
 
 def test_one_that_varies_fails_and_every_report_names_where(project: Reprokit, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from reprokit import entropy
+from tests.interpreters import interpreter
 from tests.support import COMMAND, Reprokit, python
 
 ARGUMENTS = ["plain", "two words", "line\nbreak", "", "*", "$HOME", "'\"\\", "ä", "--flag=x y"]
@@ -209,3 +210,14 @@ def test_a_container_without_personality(reprokit: Reprokit) -> None:
     assert facts["address_randomization"]["why"] == "the system refuses personality(): Operation not permitted"
     assert facts["supervisor"]["state"] == "on"
     assert contained("replay", "last").stdout == recorded.stdout
+
+
+def test_a_python_that_the_agent_does_not_know_is_named(reprokit: Reprokit) -> None:
+    old = interpreter("3.6")
+    if old is None:
+        pytest.skip("there is no Python 3.6")
+    done = reprokit.record(old, "-c", "print(1)")
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    said = "is older than Python 3.7: no metrics, weights and seeds are recorded, only entropy"
+    assert [line for line in done.stderr.splitlines() if "warning" in line] == [f"reprokit: warning: python3.6 {said}"]
+    assert reprokit.facts()["agent"]["why"] == "python3.6 is older than Python 3.7"

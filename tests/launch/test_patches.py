@@ -18,6 +18,7 @@ from reprokit.patches import CATALOGUE, Takes, find, select
 from tests.launch import patch_table
 from tests.support import Reprokit, python
 
+TRAININGS = Path(__file__).parent.parent / "trainings"
 SHOW = "import os; print(*(os.environ.get(name) for name in ('MKL_CBWR', 'NCCL_ALGO', 'XLA_FLAGS')))"
 
 
@@ -346,3 +347,17 @@ def test_a_random_parallel_map_and_a_float_bincount(data_runs: Callable[[str], t
     if patches != "tf-threads":  # which may help, or not
         assert (drawn == 1) == (patches == "tf-data")
     assert (counted == 1) == (patches == "tf-threads")
+
+
+def test_a_seed_reaches_generators_that_are_given_none(reprokit: Reprokit) -> None:
+    drawn = []
+    for value in ("1", "1", "2"):
+        done = reprokit.run(
+            "record", "--patch", f"seed={value}", "--", sys.executable, str(TRAININGS / "numpy_generators.py")
+        )
+        assert done.returncode == 0, done.stderr
+        drawn.append([float(word) for word in done.stdout.split()])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == len(drawn[0]), "two that are one"
+    assert not set(drawn[0][:-1]) & set(drawn[2])
+    assert drawn[0][-1] == drawn[2][-1], "the script's own seed counts"

@@ -89,6 +89,7 @@ def test_files_for_dvc_have_no_times(pair: tuple[Building, Building], tmp_path: 
         building.write()
     done = reprokit.run("export", "dvc", "left", "right", "-o", "metrics.json", "--plots", "plots")
     assert (done.returncode, done.stderr) == (0, "")
+    assert {"metrics.json: identical", "plots/loss.csv"} <= set(done.stdout.splitlines())
     content = json.loads((tmp_path / "metrics.json").read_text())
     assert content["reprokit"] == {"identical": 1, "different": 0, "fidelity": 1.0}
     assert content["last"]["loss"] == 0.5

@@ -115,6 +115,7 @@ def test_the_facts_fit_their_schema(pair: Pair) -> None:
     found = msgspec.to_builtins(facts_of(pair))
     jsonschema.validate(json.loads(json.dumps(found)), schema("report"))
     assert found["verdict"]["outcome"] == "identical"
+    assert "command" not in {category["name"] for category in found["categories"]}
     assert [run["kind"] for run in found["runs"]] == ["recording", "replay"]
     assert found["runs"][1]["replay_of"] == found["runs"][0]["run_id"]
     assert found["entropy"]["fidelity"] == {"exact": 9, "moved": 0, "derived": 0, "live": 0, "unused": 0}
@@ -126,6 +127,15 @@ def test_a_difference_is_the_verdict_and_stands_with_its_artifact(pair: Pair) ->
     assert found.verdict.outcome == "different"
     assert "model.pt" in found.verdict.first_difference
     assert [item.name for item in found.digests if item.verdict == "different"] == ["model.pt"]
+
+
+def test_another_command_is_a_row(pair: Pair) -> None:
+    pair[1].run.command = [*pair[1].run.command, "--rate", "0.2"]
+    facts = facts_of(pair)
+    (row,) = (category for category in facts.categories if category.name == "command")
+    assert (facts.verdict.outcome, row.verdict) == ("different", "different")
+    assert "--rate" in row.summary
+    assert facts.verdict.counts["different"] == 1
 
 
 def test_one_run_alone_is_never_called_reproducible(pair: Pair) -> None:

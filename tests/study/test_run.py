@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from reprokit.errors import BadStudy, StudyInProgress, StudyTooLarge
+from reprokit.rundir import RunDirectory
 from reprokit.study import description, predictions, progress, runner, store
 from reprokit.study.attempt import PairTask
 from reprokit.study.results import PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, ended_by, run, written
-from tests.support import rest_slow
+from tests.support import COMMAND, rest_slow, training_text
 
 FOUR = """
 runs = 2
@@ -315,3 +316,16 @@ def test_a_study_at_work_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
     (out / "somebody's").touch()
     with pytest.raises(BadStudy, match="not empty and holds no study"):
         runner.run(description.read(path), out, path)
+
+
+def test_a_run_that_somebody_else_records_meanwhile_is_no_output(tmp_path: Path) -> None:
+    setups = "".join(
+        f'[[setup]]\nname = "{name}"\nobserve = {value}\n' for name, value in (("a", "false"), ("b", "true"))
+    )
+    path = written(tmp_path, f'keep = "all"\nruns = 2\n{setups}', training_text("recorded_meanwhile.py"))
+    path.write_text(path.read_text().replace('"train.py"]', f'"train.py", "{COMMAND}"]', 1))
+    run(tmp_path)
+    for kept in (tmp_path / OUT / store.RUNS).iterdir():
+        outputs = RunDirectory(kept).outputs()
+        assert outputs is not None
+        assert [file.path for file in outputs.files] == ["result"]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+from hashlib import shake_256
+
+from ..core.thread_names import on_thread
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,8 +19,11 @@ LINEAR, VARYING, REPEATING = "gblinear", "shotgun", "coord_descent"
 
 
 def seed(module: Any, value: str, tell: Tell) -> None:
-    """Seed the global generators as a script could; numpy.random.default_rng() keeps entropy of its own."""
+    """Seed the global generators as a script could, and what NumPy draws for generators that are given no seed."""
     number = int(value)
+    sequences = sys.modules.get("numpy.random.bit_generator")
+    if module.__name__ == "numpy.random" and sequences is not None:  # NumPy 1.17 and later
+        tell.swap(sequences, "randbits", partial(_make_randbits, value))
     if module.__name__ == "torch":
         module.manual_seed(number)  # which seeds GPUs too once they are used
     elif module.__name__ != "tensorflow":
@@ -23,6 +32,20 @@ def seed(module: Any, value: str, tell: Tell) -> None:
         module.compat.v1.set_random_seed(number)  # of the default graph
     else:
         module.random.set_seed(number)
+
+
+def _make_randbits(value: str, original: Callable[[int], int]) -> Callable[[int], int]:
+    """Draw from the seed in the place of the kernel: by process and thread, as their order varies."""
+    counts: dict[str, int] = {}
+
+    def randbits(k: int) -> int:
+        process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
+        place = f"{value} {getattr(process, '_identity', ())} {on_thread('')}"
+        counts[place] = number = counts.get(place, -1) + 1
+        digest = shake_256(f"{place} {number}".encode()).digest((k + 7) // 8)
+        return int.from_bytes(digest, "big") >> -k % 8
+
+    return randbits
 
 
 def imap_ordered(module: Any, value: str, tell: Tell) -> None:
