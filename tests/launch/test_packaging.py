@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support import COMMAND
+
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = (
     *("setup.py", "pyproject.toml", "CMakeLists.txt", "MANIFEST.in", "README.md", "LICENSE"),
-    *("native", "profiles", "reprokit"),
+    *("completions", "native", "profiles", "reprokit"),
 )
 
 pytestmark = pytest.mark.slow
@@ -93,6 +97,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
         assert f"reprokit/{name}" in names
     assert not [name for name in names if name.startswith(("tests/", "native/", "examples/"))]
     pip(environment, "install", str(wheel))
+    assert "reprokit" in (environment / "share/bash-completion/completions/reprokit").read_text()
     (site,) = environment.glob("lib/python3*/site-packages")
     works(environment, tmp_path, site / "reprokit")
 
@@ -102,3 +107,57 @@ def test_an_editable_install_builds_the_shim_in_the_checkout(checkout: Path, env
     assert (checkout / "reprokit" / "_shim" / "liburandom_hook.so").exists()
     assert (checkout / "reprokit" / "profiles" / "README.md").exists()
     works(environment, tmp_path, checkout / "reprokit")
+
+
+def test_without_a_compiler_what_reads_runs_can_be_installed(checkout: Path, environment: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        command = [COMMAND, "record", "-o", name, "--", "sh", "-c", "echo 1 > out"]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", str(tmp_path)]
+    # A directory of programs without a compiler.
+    (tmp_path / "bin").mkdir()
+    bare = {**os.environ, "PATH": str(tmp_path / "bin")}
+    refused = subprocess.run([*command, str(checkout)], env=bare, capture_output=True, text=True)
+    assert "or set REPROKIT_PURE=1 for what reads runs" in refused.stdout + refused.stderr
+    subprocess.run([*command, str(checkout)], env={**bare, "REPROKIT_PURE": "1"}, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    pip(environment, "install", str(wheel))
+
+    def status(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [str(environment / "bin" / "reprokit"), *words], cwd=tmp_path, env=bare, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert status("verify", "first", "second")[1].startswith("identical: ")
+    for words in (
+        ("show", "first"),
+        ("report", "first", "second"),
+        ("diff", "first/outputs", "second/outputs"),
+        ("ls",),
+    ):
+        assert status(*words)[0] == (2 if words == ("ls",) else 0), words
+    code, said = status("record", "--", "true")
+    assert code == 125
+    assert "reprokit: shim: " in said
+
+
+def test_a_source_distribution_is_complete(tmp_path: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("this is no checkout of git")
+    names = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
+    for name in names:
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    subprocess.run(
+        [sys.executable, "setup.py", "-q", "sdist", "-d", str(tmp_path)],
+        cwd=tmp_path / "clone",
+        check=True,
+        capture_output=True,
+    )
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        held = {name.partition("/")[2] for name in packed.getnames()}
+    assert names - held == set()

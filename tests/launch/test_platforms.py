@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.interpreters import ROOT, interpreter
 from tests.support import training_text
 
 # Another platform as far as Python code can tell: its name, and what its standard library lacks.
@@ -40,3 +41,13 @@ def test_doctor_says_what_is_missing(kind: str) -> None:
     assert done.returncode == 2
     assert "no  platform: recording and replaying need " in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("version", ["3.7", "3.8", "3.9"])
+def test_a_python_that_is_too_old_is_one_line(version: str) -> None:
+    old = interpreter(version)
+    if old is None:
+        pytest.skip(f"there is no Python {version}")
+    done = subprocess.run([old, "-m", "reprokit", "ls"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"reprokit: Python {version} is too old: reprokit needs 3.10 or newer\n"
