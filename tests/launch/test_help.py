@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from reprokit.launch import variables
-from tests.support import COMMAND
 
 PAGES = Path(__file__).parent.parent.parent / "docs" / "commands"
 

@@ -11,7 +11,7 @@ from array import array
 
 from .actors import Actors
 from .recording import RecordedTracks, packed
-from .turns import Answers, Choices, Turns
+from .turns import Choices, PolledAnswers, Turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Orders:
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
         self._begun: list[Track | WorkerTurns] = []
-        self._again: list[Turns | Answers | WorkerTurns] = []
+        self._again: list[Turns | PolledAnswers | WorkerTurns] = []
         self._room = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
@@ -134,9 +134,9 @@ class Orders:
         self._again.append(turns)
         return turns
 
-    def answers(self, name: str) -> Answers:
+    def answers(self, name: str) -> PolledAnswers:
         """Return the recorded answers of a track, to be given again."""
-        answers = Answers(self.given(name))
+        answers = PolledAnswers(self.given(name))
         self._again.append(answers)
         return answers
 

@@ -119,7 +119,7 @@ class Patience:
         return waited > (GRACE if has_ended else self._limit) or (has_turns and now - self._moved > self._patience)
 
 
-class Answers:
+class PolledAnswers:
     """Texts that one thread was given one after another, given again to it."""
 
     def __init__(self, given: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ class Choices:
         self.is_replay = orders.is_replay
         self._orders = orders
         self._track = orders.track(name)
-        self._given = orders.answers(name) if self.is_replay else Answers(())
+        self._given = orders.answers(name) if self.is_replay else PolledAnswers(())
 
     def note(self, text: str) -> None:
         """Note a choice."""
