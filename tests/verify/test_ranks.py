@@ -9,6 +9,7 @@ import pytest
 
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.ranks import RankState, agreements
+from reprokit.verify.compare.runs import compare
 from tests.support import Reprokit
 from tests.trails import Table
 
@@ -101,6 +102,24 @@ def test_trainings_of_other_processes_are_no_ranks(tmp_path: Path) -> None:
     tables["rank1.rank0"] = trail(20)
     (found,) = agreements(run(tmp_path, tables))
     assert found.ranks == ("rank0", "rank1", "rank1.rank0")
+
+
+def test_verify_says_of_which_run_the_ranks_parted(tmp_path: Path) -> None:
+    runs = []
+    for name in ("left", "right"):
+        tables = ranks(3)
+        if name == "right":
+            change(tables["rank2"], 4, "parameters")
+        building = recording(tmp_path / name)
+        building.start()
+        building.losses(0.5)
+        building.tables = {process: [table] for process, table in tables.items()}
+        runs.append(building.write())
+    notes = compare(*runs).notes
+    assert (
+        "of the right run, rank 2 left the others at step 4 (parameters; gradients were equal) of optimizer#0" in notes
+    )
+    assert not [note for note in notes if note.startswith("of the left run, rank")]
 
 
 @pytest.mark.slow

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from reprokit import trails
+from reprokit.difference import Side
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Series, TrailStep
 from reprokit.verify.compare.divergences import counted
@@ -82,6 +83,13 @@ def agreements(run: RunDirectory) -> list[RankAgreement]:
                     groups.setdefault((found[2], trail.incarnation, series.name), {})[found[1]] = series
     order = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
     return [_agreement(key[2], groups[key]) for key in order if len(groups[key]) > 1]
+
+
+def notes(run: RunDirectory, side: Side) -> Iterator[str]:
+    """Yield what must be said of a run whose ranks parted: another run that agrees with it did the same wrong."""
+    for one in agreements(run):
+        if one.state is RankState.PARTED:
+            yield f"of the {side} run, {one.words}"
 
 
 def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:

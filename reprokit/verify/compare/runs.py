@@ -26,6 +26,7 @@ from reprokit.verify.compare import (
     outputs,
     processes,
     random_states,
+    ranks,
     seeds,
     snapshots,
     status,
@@ -124,6 +125,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *console.notes(runs, printed),
         *processes.stopped(runs),
         *trail.notes(),
+        *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
         *_untrained(runs, trail),
     )
     return Comparison(left, right, tree, runs.normalisations.applied, notes, str(tolerances or ""))
