@@ -45,6 +45,7 @@ METRICS = "metrics.jsonl"
 VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
 ORDERS = "orders.jsonl"  # of a replay: who came first in the recording, for the agents
+TURNS = "turns"  # of workers of pools, while these live
 OUTPUTS = "outputs.json"
 WRITTEN = "written.paths"
 READ = "read.paths"

@@ -28,6 +28,7 @@ NEVER = (
     rundir.SHIM_PLAN,
     rundir.SEEDS,
     rundir.ORDERS,
+    rundir.TURNS,
     rundir.RESERVE,
     rundir.SIGNALS,
     rundir.READ_BY,
