@@ -285,7 +285,7 @@ __attribute__((visibility("hidden"))) long rk_syscall_diverted(long number, long
     struct timespec moved;
     long id;
     if (rk_diverted[number] & PLACES) return rk_syscall_placed(number, a, b, c, d, e);
-    if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, RK_CALLER());
+    if (rk_diverted[number] & DEVICE) return rk_syscall_device(number, a, b, c, d, e, f, RK_CALLER());
     if (rk_diverted[number] & ANSWERED && rk_syscall_pid(number, RK_CALLER(), &id)) return id;
     if (rk_diverted[number] & TAKES_FIRST) a = rk_real_pid((pid_t)a);
     if (rk_diverted[number] & TAKES_SECOND) b = rk_real_pid((pid_t)b);

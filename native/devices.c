@@ -282,16 +282,18 @@ READV(preadv2, (int fd, const struct iovec *parts, int count, off_t offset, int 
 READV(preadv64v2, (int fd, const struct iovec *parts, int count, off64_t offset, int flags),
       (fd, parts, count, offset, flags), offset == -1 ? RK_HERE : offset)
 
-/* By syscall(). Of an open the kernel, or the supervisor, decides what it gives. */
-long rk_syscall_device(long number, long a, long b, long c, long d, const void *caller) {
+/* By syscall(). Of an open the kernel, or the supervisor, decides what it gives; a file of the supervisor's has no
+ * name (broker.c reads all six arguments). */
+long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller) {
     if (number != SYS_read && number != SYS_pread64) {
         bool is_relative = number == SYS_openat;
-        int fd = (int)RK_REAL(syscall)(number, a, b, c, d);
-        return opened(fd, (const char *)(is_relative ? b : a), (int)(is_relative ? c : b));
+        const char *path = (const char *)(is_relative ? b : a);
+        int fd = (int)RK_REAL(syscall)(number, a, b, c, d, e, f);
+        return path ? opened(fd, path, (int)(is_relative ? c : b)) : fd;
     }
     int fd = (int)a;
     enum kind kind;
-    if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(syscall)(number, a, b, c, d);
+    if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(syscall)(number, a, b, c, d, e, f);
     return confirmed_read(fd, kind, (void *)b, (size_t)c, number == SYS_read ? RK_HERE : d, caller);
 }
 

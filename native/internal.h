@@ -348,7 +348,8 @@ void rk_console_end(void); /* of this process */
 /* ---- devices.c, written.c ------------------------------------------------------------------------ */
 
 void rk_devices_start(void);
-long rk_syscall_device(long number, long a, long b, long c, long d, const void *caller); /* open, openat, read, pread */
+/* open, openat, read and pread */
+long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller);
 void rk_written(int fd);
 void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
 void rk_opened_to_read(int fd, const char *path);                            /* path: as the program named it */

@@ -86,7 +86,7 @@ FILES = frozenset(
     }
 )
 DIRECTORIES = frozenset(
-    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, CONSOLE, SNAPSHOTS, pending_lines.DIRECTORY}
+    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
 )
 
 STATES = 7  # the format from which on run.json holds states and no words for them

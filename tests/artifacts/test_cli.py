@@ -149,9 +149,9 @@ def test_what_cannot_be_compared_exits_with_2_and_one_line(sides: tuple[Path, Pa
     for left, right in ((missing, file), (file, missing), (directory, file), (fifo, fifo)):
         done = run(left, right)
         assert (done.returncode, done.stdout) == (2, "")
-        assert re.fullmatch(
-            r"reprokit: artifact-not-readable: .+; name .+\n|reprokit: .*cannot be compared\n", done.stderr
-        )
+        slug = "artifact-not-readable"
+        words = rf"reprokit: {slug}: .+(; name .+|cannot be compared) \(docs/errors.md#{slug}\)\n"
+        assert re.fullmatch(words, done.stderr)
 
 
 def test_a_file_that_may_not_be_read_is_no_difference(

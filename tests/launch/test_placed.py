@@ -85,8 +85,8 @@ os.rename("a\\>\n", "b\\>\n\\")
 def test_files_that_change_past_the_shim_are_said_and_not_compared(reprokit: Reprokit) -> None:
     code = """
 import ctypes, os
-number = 257 if os.uname().machine == "x86_64" else 56  # openat
-fd = ctypes.CDLL(None).syscall(number, -100, b"raw", os.O_CREAT | os.O_WRONLY, 0o600)
+how = (ctypes.c_uint64 * 3)(os.O_CREAT | os.O_WRONLY, 0o600, 0)
+fd = ctypes.CDLL(None).syscall(437, -100, b"raw", how, 24)  # openat2
 os.write(fd, str(os.getpid()).encode())
 open("seen", "w").close()
 print("done")

@@ -47,11 +47,10 @@ def test_native_code_that_seeds_itself_from_the_clock_needs_the_clock_recorded(r
     assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
 
 
-def test_results_that_arrive_as_they_are_ready_are_put_in_order(reprokit: Reprokit) -> None:
+def test_results_that_arrive_as_they_are_ready_arrive_so_again_in_a_replay(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "unordered_results")
-    assert (found.status, found.journal["settings"]["patches"]) == (0, ["imap-ordered"])
-    assert found.phases == ["bare", "entropy", "profile", "cure"]
-    assert "unordered\\_results.py:19 in \\<module\\>" in found.story
+    assert (found.status, found.journal["settings"]["patches"]) == (0, [])
+    assert found.phases == ["bare", "entropy"]
 
 
 def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit: Reprokit) -> None:

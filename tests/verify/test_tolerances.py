@@ -228,6 +228,8 @@ def test_what_is_said_of_one_quantity_goes_before_what_is_said_of_all() -> None:
      "--ulp=weights=", "--rtol==1"],
 )  # fmt: skip
 def test_what_is_no_tolerance_is_one_line(reprokit: Reprokit, option: str) -> None:
+    for name in ("a", "b"):
+        (reprokit.directory / name).mkdir()
     for command in ("verify", "diff"):
         done = reprokit.run(command, "a", "b", option)
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
@@ -235,6 +237,8 @@ def test_what_is_no_tolerance_is_one_line(reprokit: Reprokit, option: str) -> No
 
 
 def test_a_tolerance_that_is_given_twice_is_refused(reprokit: Reprokit) -> None:
+    for name in ("a", "b"):
+        (reprokit.directory / name).mkdir()
     done = reprokit.run("verify", "a", "b", "--rtol", "loss=1", "--rtol", "loss=2")
     assert done.returncode == 2
     assert "given twice for loss" in done.stderr

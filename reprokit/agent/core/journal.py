@@ -9,7 +9,6 @@ alone, not by the clock: a replay must do what the recording did.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import time
@@ -105,11 +104,13 @@ class Journal:
         """Have compiled code write the lines of this name, where there is any."""
         place = self._held.place()
         if place and self._put_loss is None:
+            from functools import partial
+
             from ..trail_library import path_of
             from .native_module import load
 
             module = load(path_of(self._run))
-            self._put_loss = None if module is None else functools.partial(module.loss_line, place)
+            self._put_loss = None if module is None else partial(module.loss_line, place)
         if place and self._put_loss is not None:
             head = f'{{"k":"loss","p":{self._quoted},"n":', f',"name":{to_json(name)},"step":'
             self._loss_heads[name] = head[0].encode(), head[1].encode()
