@@ -45,7 +45,8 @@ _OWN = __name__.partition(".")[0]
 _FROM_OUTSIDE = _OWN + ".patches.general"  # the launcher's seed, which is no script's
 _BETWEEN = _ON_BEHALF.union((_CALLED_BY, _OWN))
 _DRAWN_BY = ("sklearn.ensemble._bagging", "sklearn.ensemble._forest")  # seeds of many parts, from one that is noted
-_FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name in WATCHED)
+# Not the standard library, in whose threads joblib seeds as the script would.
+_FRAMEWORKS = _ON_BEHALF.union(name.partition(".")[0] for name, adapter in WATCHED.items() if adapter != "orders")
 _SEE_THROUGH = ("torch._compile", "torch._dynamo")  # stand between a script and torch.manual_seed
 
 
