@@ -124,7 +124,7 @@ def test_reproduce_works_for_a_script_that_only_prints(reprokit: Reprokit) -> No
 
 def test_what_stdio_of_c_prints_is_said_to_be_missing(reprokit: Reprokit) -> None:
     if shutil.which("bash") is None:
-        pytest.skip("bash prints by stdio")
+        pytest.skip("bash, which prints by stdio, is not installed")
     for name in ("1", "2"):
         assert reprokit.run("record", "-o", name, "--", "bash", "-c", "echo loss 0.5").stdout == "loss 0.5\n"
     status, document = verify(reprokit, reprokit.directory / "1", reprokit.directory / "2")

@@ -67,8 +67,9 @@ class BatchesInOrder:
             self._choices.note(str(number - first))
             return number, data
         text = self._choices.next()
-        if text is not None and self._is_here(first + int(text), get, try_get):
-            return first + int(text), self._early.pop(first + int(text))
+        wanted = first + int(text) if text is not None and text.isdecimal() else None
+        if wanted is not None and self._is_here(wanted, get, try_get):
+            return wanted, self._early.pop(wanted)
         if text is not None:
             self._choices.give_up()
         return self._early.popitem() if self._early else get()

@@ -72,7 +72,7 @@ class WakeUps:
         """Return the name of the wake-up that is next; None where nothing is known of it."""
         text = self._choices.next()
         asked_by, _, number = (text or "").partition(" ")
-        if not number:
+        if not number.lstrip("-").isdecimal():
             return text
         count = self._counts[asked_by] = self._counts.get(asked_by, 0) + 1
         return f"{asked_by} {int(number) + count}"

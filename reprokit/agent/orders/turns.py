@@ -197,7 +197,8 @@ class HeldBack:
             while self._early:
                 if self._wanted is None:
                     text = self._choices.next()
-                    self._wanted = min(self._early) if text is None else self._count + int(text)
+                    is_known = text is not None and text.lstrip("-").isdecimal()
+                    self._wanted = self._count + int(str(text)) if is_known else min(self._early)
                 if self._wanted not in self._early:
                     break
                 give(self._wanted, self._early.pop(self._wanted))
