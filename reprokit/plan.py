@@ -7,12 +7,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reprokit.model.run import CaptureAsked, ProfilingFacts, RecipeUsed, ReplayOf
 from reprokit.model.states import ON, WITH_GRADIENTS, Switch
+
+if TYPE_CHECKING:
+    from reprokit.model.question import Question
 
 RECORD, REPLAY, RUN = "record", "replay", "run"
 POLICIES = ("strict", "derive", "live")
@@ -131,6 +134,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
+    question: Question | None = None  # replay: what its agents keep of it, beside what each run keeps
     varied: Varied | None = None  # replay: what is made different on purpose
     fresh: Path | None = None  # a copy that was made for this run alone, with the working directory in it
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run
@@ -150,6 +154,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "patches": list(patches),
             "profiling": self.profiling and {name: getattr(self.profiling, name) for name in asked},
             "capture": self.capture and self.capture.for_agent(snapshots, trail),
+            "question": self.question and msgspec.to_builtins(self.question),
             "no_orders": not self.orders,
             "observed": self.observed,
             "quiet": self.mode == RUN and not self.observed,

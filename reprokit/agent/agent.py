@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .capture import CaptureSession
+    from .events import EventListener, Events
     from .frameworks.base import Adapter
     from .observing import Observer
     from .orders.tracks import Orders
@@ -67,6 +68,8 @@ class Agent:
         self.capture: CaptureSession | None = None  # of a run that keeps the state before a step that fails
         self.pytorch: EventHooks | None = None  # of a process that uses it, and is recorded
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
+        # Called with a framework's name and events, once it has made them: they return who listens.
+        self.listeners_of: list[Callable[[str, Events], list[EventListener]]] = []
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
@@ -97,6 +100,12 @@ class Agent:
         wanted = pool_sizes(self._run)
         if wanted:
             resize_pools(name, module, wanted)
+
+    def begin_events(self, framework: str, events: Events) -> None:
+        """A framework's events are there, and what every run keeps listens: add who else does."""
+        for listeners in self.listeners_of:
+            for listener in self.attempt(listeners, framework, events) or ():
+                events.add(listener)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of the agent; what goes wrong becomes a warning line, and None."""

@@ -41,6 +41,10 @@ def _follow_plan(agent: Agent) -> None:
         from . import observing
 
         observing.start(agent, text)
+    if b'"question"' in text:
+        from . import questions
+
+        agent.attempt(questions.start, agent, text)
     agent.quiet = b'"quiet"' in text
     agent.records_orders = b'"no_orders"' not in text
     if b'"observed"' in text:

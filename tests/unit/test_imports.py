@@ -19,6 +19,7 @@ LAYERS = (
     {"__main__", "notebook"},
     {"cli", "pytest_plugin"},
     {"reproduce", "report", "bundle", "gate", "study"},
+    {"questions"},
     {"launch", "verify", "profiling"},
     {"entropy", "artifacts", "knowledge", "patches", "capture"},
 )

@@ -52,8 +52,7 @@ class PytorchAdapter(Adapter):
         self._trail = self._agent.attempt(self._begin_trail, events, compiled)
         self._metrics = Metrics(self._agent, events, self._records, tensors)
         events.add(self._metrics)
-        if self._agent.observer is not None:
-            events.add(self._agent.observer)
+        self._agent.begin_events("torch", events)
         modules = self._records.modules
         self._hooks = EventHooks(self._agent, events, torch, modules, self._records, compiled)
         self._agent.pytorch = self._hooks

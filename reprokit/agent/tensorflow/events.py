@@ -75,8 +75,7 @@ class OptimizerHooks:
         self.events = Events()
         self.records = VariableRecords(agent, self.events)
         self.events.add(Metrics(agent, self.events, None, tensors))
-        if agent.observer is not None:
-            self.events.add(agent.observer)
+        agent.begin_events("tensorflow", self.events)
 
     def watch(self, module: ModuleType) -> None:
         """Watch the optimizers that a module defines."""

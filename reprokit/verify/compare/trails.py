@@ -49,10 +49,10 @@ class Pair:
 
     def compare(self) -> Difference:
         """One leaf a series that is the same; of others a leaf each quantity, causes before effects."""
-        sides = _sides(self._runs[0], self._trails[0]), _sides(self._runs[1], self._trails[1])
-        if any(sides) and not all(sides):
-            return group("trail", (_one_sided(self._runs, bool(sides[0])),))
-        return judged(self._compare(*sides), self._accepted)
+        both = sides(self._runs[0], self._trails[0]), sides(self._runs[1], self._trails[1])
+        if any(both) and not all(both):
+            return group("trail", (_one_sided(self._runs, bool(both[0])),))
+        return judged(self._compare(*both), self._accepted)
 
     def _compare(self, *sides: Mapping[Key, Side]) -> Difference:
         parted: list[tuple[Point, Difference]] = []
@@ -83,7 +83,8 @@ class Pair:
                     yield f"the {side} run's trail of process {trail.process} lacks {counted(trail.lost)}: {why}"
 
 
-def _sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, Side]:
+def sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, Side]:
+    """Return the series of a run's trails, by process and name."""
     found = {}
     for trail in read:
         process = trail.process if not trail.incarnation else f"{trail.process} (start {trail.incarnation + 1})"

@@ -1,0 +1,45 @@
+"""Answers questions put to a run: listeners that keep more of a training than every recording does.
+
+A kind of question is a module here with `def listener(agent, question, framework, events) -> EventListener | None`.
+Each adapter of a framework asks for the listeners when it has made its events.
+"""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import EventListener, Events
+
+KINDS: dict[str, str] = {}  # what plan.json asks for, and the module that answers it
+
+
+def start(agent: Agent, text: bytes) -> None:
+    """Have each framework's events told to those who answer the question in the plan."""
+    question = json.loads(text.decode("utf-8"))["question"]
+    agent.listeners_of.append(Questions(agent, question).listeners)
+
+
+class Questions:
+    """The question of this run, and who answers it."""
+
+    def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
+        self._agent, self._question = agent, question
+
+    def listeners(self, framework: str, events: Events) -> list[EventListener]:
+        """Return who listens to this framework's events."""
+        asked = [module for kind, module in KINDS.items() if self._question.get(kind)]
+        made = [self._agent.attempt(self._make, module, framework, events) for module in asked]
+        return [listener for listener in made if listener is not None]
+
+    def _make(self, module: str, framework: str, events: Events) -> EventListener | None:
+        from importlib import import_module
+
+        make = import_module(f"{__name__}.{module}").listener
+        listener: EventListener | None = make(self._agent, self._question, framework, events)
+        return listener

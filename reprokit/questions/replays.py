@@ -1,0 +1,37 @@
+"""Replays a recording with a question, and proves that the replay is that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from reprokit.errors import NotReplayable
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.launcher_process import Executed, execute
+from reprokit.launch.replay_plan import replay_plan
+from reprokit.model.question import Question
+from reprokit.questions.proof import ReplayProof, prove
+from reprokit.rundir import TRAIL, RunDirectory
+
+
+@dataclass(frozen=True)
+class AskedReplay:
+    """A replay that was asked something, and what it proved."""
+
+    run: RunDirectory
+    executed: Executed
+    proof: ReplayProof
+
+
+def ask(recording: RunDirectory, question: Question, place: Path, interruption: Interruption) -> AskedReplay:
+    """Replay a recording into the directory `place`, with a question; its captures are not taken again."""
+    if not recording.has(TRAIL):
+        raise NotReplayable(
+            f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
+        )
+    plan = replay_plan(recording, (), place, False, "derive")
+    executed = execute(msgspec.structs.replace(plan, question=question, capture=None), interruption)
+    replay = RunDirectory(place)
+    return AskedReplay(replay, executed, prove(recording, replay))

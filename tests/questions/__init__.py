@@ -1,0 +1,1 @@
+"""Questions put to replays: the tests start real trainings and ask them afterwards."""
