@@ -11,6 +11,7 @@ from reprokit.artifacts import raw, tensors
 from reprokit.artifacts.descriptions import counted, described, tensor_difference, value_difference
 from reprokit.artifacts.elements import Blob, Format, Limits, Noise, Part, Source, TensorPart, Value, Within
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
+from reprokit.artifacts.renamed_tensors import RenamedTensors, renamed
 from reprokit.artifacts.sources import verify
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
@@ -202,11 +203,17 @@ class _Comparison:
     def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
         """Return the tree; parts are matched by key, and stand in the order of the left file."""
         index = {key: (number, part) for number, (key, part) in enumerate(left)}
+        alone = RenamedTensors(self._options.limits)
         for number, (key, part) in enumerate(right):
             place, other = index.pop(key, (number, None))
-            self._add(place, other, part)
+            if other is None and isinstance(part, TensorPart):
+                alone.add(number, part)
+            else:
+                self._add(place, other, part)
         for place, part in index.values():
-            self._add(place, part, None)
+            self._add(place, part, alone.take(part))
+        for place, part in alone.rest():
+            self._add(place, None, part)
         return self._tree()
 
     def _add(self, place: int, left: Part | None, right: Part | None) -> None:
@@ -237,6 +244,8 @@ class _Comparison:
         if left is None or right is None:
             return self._one_sided(left, right)
         name = f"{self._name}/{left.name or 'content'}"
+        if left.name != right.name:
+            return renamed(self._name, left, right)
         if isinstance(left, TensorPart) and isinstance(right, TensorPart):
             return self._tensors(name, left, right)
         if isinstance(left, Value) and isinstance(right, Value):

@@ -1,18 +1,12 @@
-"""Reads an HDF5 file in a process of its own, since the library that parses it was not made for hostile files.
+"""Reads an HDF5 file in a process of its own (part_process).
 
-Started by formats.hdf5 with the file as standard input; each part goes to standard output as a JSON header behind its
-length and the length of the bytes that follow it. Nothing outside of the file is opened: no external link, no external
-or virtual storage, no plugin.
+Nothing outside of the file is opened: no external link, no external or virtual storage, no plugin.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
-import resource
-import struct
 import sys
 from collections.abc import Iterator
 from typing import IO, Any
@@ -20,45 +14,22 @@ from typing import IO, Any
 import h5py
 import numpy
 
-HEAD = struct.Struct("<IQ")
+from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
+
 BLOCK = 4 << 20  # bytes of a dataset that are read at once
 CACHE = 64 << 20  # bytes of unpacked chunks that are kept
 SHORT = 64  # elements of an attribute that are shown as one value
 LONGEST_ATTRIBUTE = 16 << 20
 NUMBERS = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
 NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
-MEMORY, SECONDS = 4 << 30, 300  # of address space, of processor time
-
-
-class RefusedFile(Exception):
-    """Why the file is not read on."""
-
-
-def limit() -> None:
-    """Bound what a damaged or hostile file can use up; of the files, only a short message of the end can grow."""
-    for kind, most in (
-        (resource.RLIMIT_AS, MEMORY),
-        (resource.RLIMIT_CPU, SECONDS),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 1 << 16),
-        (resource.RLIMIT_NOFILE, 32),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (bound, bound))
 
 
 class Hdf5Reader:
     """One pass over a file."""
 
-    def __init__(self, file: h5py.File, out: IO[bytes], most: int):
-        self._file, self._out, self._left = file, out, most
+    def __init__(self, file: h5py.File, parts: PartWriter):
+        self._file, self._parts, self.send = file, parts, parts.send
         self._seen: dict[tuple[int, int], str] = {}
-
-    def send(self, kind: str, name: str, size: int = 0, **facts: Any) -> None:
-        """The header of a part; so many bytes must follow."""
-        header = json.dumps({"kind": kind, "name": name, **facts}, ensure_ascii=True).encode()
-        self._out.write(HEAD.pack(len(header), size) + header)
 
     def read(self) -> None:
         """All groups and datasets, those with the first names first."""
@@ -72,7 +43,6 @@ class Hdf5Reader:
                 item = self._member(own, group, name)
                 if isinstance(item, h5py.Group):
                     waiting.append((own, item))
-        self.send("end", "")
 
     def _member(self, path: str, group: Any, name: str) -> Any:
         """Return the parts of one member; the member itself where it is met for the first time."""
@@ -115,22 +85,17 @@ class Hdf5Reader:
         offset = dataset.id.get_offset() if dataset.chunks is None else None
         if offset is not None and dataset.id.get_create_plist().get_nfilters() == 0:
             return self.send("place", path, offset=offset, bytes=size, **facts)
-        self._spend(path, size, dataset.id.get_storage_size())
+        self._parts.spend(path, size, dataset.id.get_storage_size())
         self.send("tensor", path, size, **facts)
         for selection in _blocks(dataset.shape, dtype.itemsize, dataset.chunks):
             block = numpy.ascontiguousarray(dataset[selection])
-            self._out.write(block.reshape(-1).view(numpy.uint8).data)
+            self._parts.out.write(block.reshape(-1).view(numpy.uint8).data)
         return None
-
-    def _spend(self, path: str, size: int, stored: int) -> None:
-        self._left -= size
-        if self._left < 0 or size > (256 << 20) + 1100 * stored:
-            raise RefusedFile(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
 
     def _objects(self, path: str, dataset: Any, dtype: Any) -> None:
         """Texts, references and lists of any length, one by one."""
         count = math.prod(dataset.shape)
-        self._spend(path, 16 * count, dataset.id.get_storage_size())
+        self._parts.spend(path, 16 * count, dataset.id.get_storage_size())
         self.send("value", path, text=f"{_described(dtype)} {list(dataset.shape)}")
         number = 0
         for selection in _blocks(dataset.shape, 4096, dataset.chunks):
@@ -158,7 +123,7 @@ class Hdf5Reader:
             self.send("value", f"{name}/type", text=f"{text}{value.dtype.byteorder if text else ''}")
             facts = {"dtype": dtype, "shape": list(value.shape), "big": value.dtype.byteorder == ">"}
             self.send("tensor", name, value.nbytes, **facts)
-            self._out.write(value.tobytes())
+            self._parts.out.write(value.tobytes())
         elif isinstance(value, numpy.ndarray):
             texts = [self._shown(item) for item in value.reshape(-1)]
             self.send("value", name, text=f"{_described(value.dtype)} {list(value.shape)}: {', '.join(texts)}")
@@ -239,18 +204,11 @@ def _blocks(shape: tuple[int, ...], size: int, chunks: tuple[int, ...] | None) -
             yield (*before, slice(start, min(start + step, shape[axis])))
 
 
-def main(most: int) -> None:
-    """Read standard input, write parts to standard output."""
-    limit()
-    source = os.fdopen(os.dup(0), "rb", buffering=0)
-    with os.fdopen(os.dup(1), "wb", buffering=1 << 16) as out:
-        try:
-            with h5py.File(source, "r", rdcc_nbytes=CACHE) as file:
-                Hdf5Reader(file, out, most).read()
-        except Exception as error:
-            text = str(error) if isinstance(error, RefusedFile) else f"{type(error).__name__}: {error}"
-            out.write(HEAD.pack(len(header := json.dumps({"kind": "error", "text": text[:400]}).encode()), 0) + header)
+def read(source: IO[bytes], parts: PartWriter) -> None:
+    """Send all parts of a file."""
+    with h5py.File(source, "r", rdcc_nbytes=CACHE) as file:
+        Hdf5Reader(file, parts).read()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    serve(int(sys.argv[1]), read)

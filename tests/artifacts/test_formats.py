@@ -157,11 +157,43 @@ def test_tables() -> None:
 def test_texts() -> None:
     left, right = b"one\ntwo\nthree\n", b"one\nTwo\nthree\nfour"
     found = diff(left, right, "log")
-    assert found.detail == "2 of 3 and 4 lines differ, place by place"
+    assert found.detail == "2 of 3 and 4 lines differ"
     assert leaves(left, right, "log") == [("log: line 2", "two", "Two"), ("log: line 4", "", "four")]
     assert diff(b"a\n", b"a", "log").verdict.differs
     assert diff(b"a\n", b"a\r\n", "log").verdict.differs
+    shifted = diff(b"one\ntwo\nthree\n", b"zero\none\nTwo\nthree\n", "log")
+    assert [leaf.name for leaf in shifted.leaves()] == ["log: line 1", "log: line 2 (3 on the right)"]
+    long = b"".join(b"%d\n" % number for number in range(5000))
+    assert diff(b"a\n" + long, long, "log").detail == "5001 of 5001 and 5000 lines differ, place by place"
     assert "zebra" in diff(b"x" * 900 + b"zebra\n", b"x" * 900 + b"horse\n", "log").children[0].left
+
+
+def test_lines_of_json() -> None:
+    left = b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25, "deep": {"a": [1, 2]}}\n'
+    right = b'{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.26, "deep": {"a": [1, 3]}, "new": null}\n'
+    assert leaves(left, right, "log.jsonl") == [
+        ("log.jsonl: line 2", "object of 3", "object of 4"),
+        ("log.jsonl: line 2/loss", "0.25", "0.26"),
+        ("log.jsonl: line 2/deep/a/1", "2", "3"),
+        ("log.jsonl: line 2/new", "", "null"),
+    ]
+    spaced = diff(b'{"a": 1}\n', b'{"a":1}\n', "log.jsonl")
+    assert (spaced.verdict, "spaces" in spaced.detail) == (Verdict.IDENTICAL, True)
+    assert diff(b"{not json\n", b"{not yaml\n", "log.jsonl").verdict.differs
+    assert leaves(b"1\n2\n", b"1\n1\n2\n", "log.jsonl") == [("log.jsonl: line 2", "", "1\n")]
+
+
+def test_renamed_tensors() -> None:
+    weights, other = np.arange(6, dtype=np.float32), np.ones(6, np.float32)
+    left = samples.safetensors({"a": weights, "b": other, "c": np.zeros(2)})
+    right = samples.safetensors({"z": weights, "b": other, "d": np.ones(2)})
+    found = {leaf.name: leaf.detail for leaf in diff(left, right, "m.safetensors").leaves()}
+    assert found == {
+        "m.safetensors/a": "renamed: z in the right file has equal content",
+        "m.safetensors/c": "only the left file has it",
+        "m.safetensors/d": "only the right file has it",
+    }
+    assert diff(left, right, "m.safetensors").verdict.differs
 
 
 def test_archives() -> None:

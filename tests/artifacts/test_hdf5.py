@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reprokit.artifacts import hdf5_process
+from reprokit.artifacts import part_process
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.elements import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
-from reprokit.artifacts.formats.hdf5 import read
+from reprokit.artifacts.formats.library_process import Library
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from tests.artifacts import samples
@@ -27,6 +27,7 @@ from tests.artifacts.objects import leaves, meaning, named, same, shown
 from tests.support import training_text
 
 h5py = pytest.importorskip("h5py")
+READER = Library("HDF5", "h5py", "reprokit.artifacts.hdf5_process")
 NAME = "model.h5"
 Fill = Callable[[Any], None]
 
@@ -117,7 +118,7 @@ def test_what_differs_is_named(change: Fill, name: str, said: str) -> None:
 
 def test_the_parts_are_what_h5py_reads() -> None:
     data = written(ordinary)
-    found = {part.name: part for part in read(Memory(data), Limits())}
+    found = {part.name: part for part in READER.read(Memory(data), Limits())}
     with h5py.File(io.BytesIO(data)) as file:
         for name, part in found.items():
             if isinstance(part, TensorPart) and "@" not in name:
@@ -159,7 +160,7 @@ def test_nothing_outside_is_opened_and_no_cycle_followed(tmp_path: Path) -> None
         layout = h5py.VirtualLayout((10,), "f8")
         layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", (10,))
         file.create_virtual_dataset("virtual", layout)
-    found = shown(read, (tmp_path / NAME).read_bytes())
+    found = shown(READER.read, (tmp_path / NAME).read_bytes())
     assert found["external"].startswith("external link to '/x'")
     assert found["soft"] == "soft link to '/group'"
     assert found["dangling"] == "soft link to '/nowhere'"
@@ -173,7 +174,7 @@ def test_datasets_that_are_only_said_to_be_large_are_refused() -> None:
     huge = written(lambda file: file.create_dataset("x", (1 << 40,), "f8", chunks=(1 << 20,)))
     assert "unpacks to" in next(iter(named(huge, written(ordinary), NAME).values()))
     texts = written(lambda file: file.create_dataset("x", (1 << 40,), h5py.string_dtype(), chunks=(1 << 20,)))
-    assert meaning(read, texts) is None
+    assert meaning(READER.read, texts) is None
 
 
 def test_a_dataset_behind_an_unknown_filter_is_refused() -> None:
@@ -184,7 +185,7 @@ def test_a_dataset_behind_an_unknown_filter_is_refused() -> None:
         h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F64LE, h5py.h5s.create_simple((10,)), properties)
         file["x"].id.write_direct_chunk((0,), bytes(40))
 
-    assert meaning(read, written(filtered)) is None
+    assert meaning(READER.read, written(filtered)) is None
 
 
 DAMAGES = training_text("hdf5_damaged.py")
@@ -193,12 +194,12 @@ DAMAGES = training_text("hdf5_damaged.py")
 def test_damage_is_found() -> None:
     """Flipped bits and cuts: an error, a difference, or bytes that carry nothing."""
     data = written(ordinary)
-    right = shown(read, data)
+    right = shown(READER.read, data)
     for place in (8 * data.index(b"HEAP"), 8 * (len(data) - 100)):
         damaged = bytearray(data)
         damaged[place // 8] ^= 1 << place % 8
-        assert same(data, bytes(damaged), NAME) == (meaning(read, bytes(damaged)) == right)
-    assert meaning(read, data[: len(data) // 2]) is None
+        assert same(data, bytes(damaged), NAME) == (meaning(READER.read, bytes(damaged)) == right)
+    assert meaning(READER.read, data[: len(data) // 2]) is None
 
 
 def test_damage_does_not_end_the_process() -> None:
@@ -208,7 +209,7 @@ def test_damage_does_not_end_the_process() -> None:
 
 def test_a_crash_of_the_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     for command, said in (("import os; os.kill(os.getpid(), 11)", "SIGSEGV"), ("1/0", "ZeroDivisionError")):
-        monkeypatch.setattr("reprokit.artifacts.formats.hdf5.COMMAND", command)
+        monkeypatch.setattr("reprokit.artifacts.formats.library_process.COMMAND", command)
         [detail] = named(written(ordinary), written(ordinary, one_ulp), NAME).values()
         assert f"HDF5 gave up on it ({'ended by ' if said.startswith('SIG') else said}" in detail
         assert said in detail
@@ -222,11 +223,11 @@ def test_without_h5py_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
 
 def test_the_process_is_bounded() -> None:
     program = (
-        "import resource; from reprokit.artifacts import hdf5_process as p; p.limit();"
+        "import resource; from reprokit.artifacts import part_process as p; p.limit();"
         "print(*(resource.getrlimit(getattr(resource, f'RLIMIT_{kind}'))[0] for kind in ('AS', 'CPU', 'CORE')))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(hdf5_process.MEMORY), str(hdf5_process.SECONDS), "0"]
+    assert done.stdout.split() == [str(part_process.MEMORY), str(part_process.SECONDS), "0"]
 
 
 def archive(date: str, weights: bytes, address: int) -> bytes:

@@ -6,7 +6,8 @@ import sys
 
 import h5py
 
-from reprokit.artifacts.hdf5_process import Hdf5Reader, limit
+from reprokit.artifacts.hdf5_process import Hdf5Reader
+from reprokit.artifacts.part_process import PartWriter, limit
 
 limit()
 data, generator, read = sys.stdin.buffer.read(), random.Random(1), 0
@@ -16,7 +17,7 @@ for number in range(300):
         damaged[place // 8] ^= 1 << place % 8
     try:
         with h5py.File(io.BytesIO(damaged[: len(data) - number // 100 * generator.randrange(200)]), "r") as file:
-            Hdf5Reader(file, io.BytesIO(), 1 << 24).read()
+            Hdf5Reader(file, PartWriter(io.BytesIO(), 1 << 24)).read()
             read += 1
     except Exception:
         pass

@@ -75,6 +75,17 @@ def _reader(module: str, function: str = "read") -> Reader:
     return read
 
 
+def _by_library(title: str, package: str, module: str) -> Reader:
+    """Return a reader that has a library parse the file in another process."""
+
+    def read(source: Source, limits: Limits) -> Iterator[Part]:
+        from reprokit.artifacts.formats.library_process import Library
+
+        return Library(title, package, f"reprokit.artifacts.{module}_process").read(source, limits)
+
+    return read
+
+
 def _not_read(instead: str) -> Reader:
     """Refuses a format that is recognized only to say so."""
 
@@ -138,10 +149,13 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format("wandb", _begins(rb":W&B\xe1\xbe\x00"), _reader("wandb")),
     # Its mark stands at the beginning, or behind what a user has put there.
-    Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _reader("hdf5")),
+    Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _by_library("HDF5", "h5py", "hdf5")),
+    Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
         "safetensors", _either(_begins(rb".{8}\{", r"\.safetensors\Z"), _begins(rb".{7}\0\{")), _reader("safetensors")
     ),
+    Format("gguf", _begins(rb"GGUF[\2\3]\0\0\0"), _reader("gguf")),
+    Format("msgpack", _begins(b".", r"\.msgpack\Z"), _reader("msgpack")),
     Format("keras", _begins(ZIP, r"\.keras\Z"), _reader("keras")),
     Format("zip", _begins(ZIP), _reader("zip")),
     Format("gzip", _begins(rb"\x1f\x8b\x08"), _reader("compressed", "gzip")),
@@ -150,6 +164,7 @@ FORMATS: tuple[Format, ...] = (
     Format("tar", _begins(TAR), _reader("tar")),
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
+    Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
     Format("json", _text(name=r"\.json\Z"), _reader("json")),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),

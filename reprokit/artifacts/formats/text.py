@@ -1,48 +1,105 @@
-"""Text, by how many lines differ, place by place, and CSV, cell by cell: how far apart the numbers are."""
+"""Text, line by line, lines of JSON, value by value, and CSV, cell by cell: how far apart the numbers are."""
 
 from __future__ import annotations
 
 import csv
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
+from typing import TypeAlias
 
 from reprokit.artifacts.compare import CompareOptions
 from reprokit.artifacts.descriptions import first_other, value_difference
-from reprokit.artifacts.elements import Source
+from reprokit.artifacts.elements import Part, Source, TensorPart
+from reprokit.artifacts.formats import json
+from reprokit.artifacts.formats.line_alignment import LineAlignment
 from reprokit.artifacts.sources import BLOCK, Stream
-from reprokit.difference import Difference, Verdict, missing
+from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
 
+NESTING = 100  # of the JSON in a line
 NAMED = 20  # lines that are named one by one
 CONTEXT = 40  # characters before the first difference of long lines
 CELLS_NAMED = 50  # cells that are named one by one
 LONGEST_ROW = 1 << 20  # characters
 DELIMITERS = ",;\t|"
+LineComparison: TypeAlias = "Callable[[str, str | None, str | None], Difference | None]"
 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
     """Return the tree of two texts."""
+    return _by_lines(name, left, right, options, _line)
+
+
+def compare_json_lines(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
+    """Return the tree of two files with a JSON document a line: of lines that differ, the values by their paths."""
+
+    def compared(place: str, one: str | None, other: str | None) -> Difference | None:
+        if one is None or other is None:
+            return _line(place, one, other)
+        try:
+            before, after = _values_by_path(one), _values_by_path(other)
+        except ArtifactDamaged:
+            return _line(place, one, other)
+        leaves = list(_values(place, before, after, options.values))
+        return group(place, tuple(leaves)) if leaves else None
+
+    return _by_lines(name, left, right, options, compared)
+
+
+def _values_by_path(line: str) -> dict[str, str]:
+    """Return the values of a document; of a long list of numbers, which is a tensor, its bytes."""
+    document = json.loads(line.encode("utf-8", "surrogateescape"))
+    return {part.name: _text(part) for part in json.values("", document, NESTING)}
+
+
+def _text(part: Part) -> str:
+    return part.source.read(0, part.source.size).hex() if isinstance(part, TensorPart) else part.text  # type: ignore[union-attr]
+
+
+def _values(
+    place: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
+) -> Iterator[Difference]:
+    """Yield what two documents say otherwise."""
+    for path in {**left, **right}:
+        title, texts = f"{place}/{path}" if path else place, (left.get(path, ""), right.get(path, ""))
+        if path not in left or path not in right:
+            yield missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
+        elif (found := value_difference(title, *texts, tolerance=tolerance)) is not None:
+            yield found
+
+
+def _by_lines(name: str, left: Source, right: Source, options: CompareOptions, compared: LineComparison) -> Difference:
+    """Compare line by line: those that stand in one text only are told from those that are others."""
     leaves: list[Difference] = []
-    differing, counts = 0, [0, 0]
-    pairs = zip_longest(lines(left, options.limits.text), lines(right, options.limits.text))
-    for number, (one, other) in enumerate(pairs, 1):
-        counts = [count + (line is not None) for count, line in zip(counts, (one, other), strict=True)]
-        if one == other:
-            continue
-        differing += 1
-        if len(leaves) < NAMED:
-            leaves.append(_line(f"{name}: line {number}", one, other))
+    aligned = LineAlignment(lines(left, options.limits.text), lines(right, options.limits.text))
+    differing = beyond = 0
+    for numbers, pair in aligned.pairs():
+        found = compared(_place_of(name, numbers), *pair)
+        differing += found is not None
+        beyond += found is not None and found.verdict.differs
+        if found is not None and (len(leaves) < NAMED or (beyond == 1 and found.verdict.differs)):
+            leaves.append(found)
+    if not differing:
+        return Difference(name, Verdict.IDENTICAL, detail="same content; spaces or the order of keys differ")
     if differing > len(leaves):
+        verdict = Verdict.DIFFERENT if beyond else Verdict.TOLERATED
         rest = f"{differing - len(leaves)} more lines"
-        leaves.append(Difference(f"{name}: {rest}", Verdict.DIFFERENT, detail="not named one by one"))
+        leaves.append(Difference(f"{name}: {rest}", verdict, detail="not named one by one"))
+    counts = aligned.counts
     lengths = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
+    how = "" if aligned.is_whole else ", place by place"
     figures = {"lines": counts, "differing_lines": differing}
     return Difference(
-        name, children=tuple(leaves), detail=f"{differing} of {lengths} lines differ, place by place", figures=figures
+        name, children=tuple(leaves), detail=f"{differing} of {lengths} lines differ{how}", figures=figures
     )  # fmt: skip
+
+
+def _place_of(name: str, numbers: tuple[int, int]) -> str:
+    left, right = numbers
+    return f"{name}: line {left or right}" + (f" ({right} on the right)" if left and right and left != right else "")
 
 
 def lines(source: Source, longest: int) -> Iterator[str]:
@@ -54,7 +111,7 @@ def lines(source: Source, longest: int) -> Iterator[str]:
         yield line.decode("utf-8", "surrogateescape")
 
 
-def _line(name: str, left: str | None, right: str | None) -> Difference:
+def _line(name: str, left: str | None, right: str | None) -> Difference | None:
     if left is None or right is None:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
     start = first_other(left, right)

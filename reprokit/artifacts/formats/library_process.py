@@ -1,7 +1,7 @@
-"""HDF5: datasets as tensors, attributes as values; another process with bounds parses the file.
+"""Files that a library must parse: another process with bounds does it, and sends what it finds (part_process).
 
-That process says where the datasets stand that are stored in one piece; of others it sends the bytes. It is not
-trusted: what it says is checked like what stands in a file.
+That process may say where in the file a tensor stands; of others it sends the bytes. It is not trusted: what it says
+is checked like what stands in a file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -23,39 +22,47 @@ from reprokit import dtypes
 from reprokit.artifacts.decompression import write
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import keras
+from reprokit.artifacts.part_process import HEAD
 from reprokit.artifacts.sources import BLOCK, FileSource, blocks, piece
 from reprokit.errors import ArtifactDamaged
 
-HEAD = struct.Struct("<IQ")
-MODULE = "reprokit.artifacts.hdf5_process"
 # The path of modules is given, not the place where the user stands, in which others may have put modules.
-COMMAND = f"import sys; sys.path[:] = sys.argv[2:]; from {MODULE} import main; main(int(sys.argv[1]))"
-UNWANTED = ("HDF5_", "LD_PRELOAD", "PYTHON")
+COMMAND = "import sys; sys.path[:] = sys.argv[2:]; from {0} import read, serve; serve(int(sys.argv[1]), read)"
+UNWANTED = ("HDF5_", "ARROW_", "LD_PRELOAD", "PYTHON")
 ENVIRONMENT = {
     "HDF5_PLUGIN_PRELOAD": "::",  # no plugins
     "HDF5_PLUGIN_PATH": "/nonexistent",
     "HDF5_USE_FILE_LOCKING": "FALSE",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
 
 
-def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the members by their paths, their attributes behind an @."""
-    if importlib.util.find_spec("h5py") is None:
-        raise ArtifactDamaged("h5py is not installed: pip install h5py")
-    with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
-        file = source if isinstance(source, FileSource) else _copied(source, copy)
-        most = max(0, limits.unpacked - limits.spent.unpacked)
-        process = _started(file, most, errors)
-        try:
-            assert process.stdout is not None
-            yield from _Messages(process.stdout, source, limits).parts()
-        except _Ended:
-            raise ArtifactDamaged(_reason(process, errors)) from None
-        finally:
-            process.kill()
-            process.communicate()
+@dataclass(frozen=True)
+class Library:
+    """A library, and the module that reads files by it in the other process."""
+
+    title: str  # "HDF5", as errors are to name it
+    package: str  # "h5py": what is imported, and installed by this name
+    module: str
+
+    def read(self, source: Source, limits: Limits) -> Iterator[Part]:
+        """Yield the parts of a file."""
+        if importlib.util.find_spec(self.package) is None:
+            raise ArtifactDamaged(f"{self.package} is not installed: pip install {self.package}")
+        with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
+            file = source if isinstance(source, FileSource) else _copied(source, copy)
+            most = max(0, limits.unpacked - limits.spent.unpacked)
+            process = _started(self.module, file, most, errors)
+            try:
+                assert process.stdout is not None
+                yield from _Messages(process.stdout, source, limits).parts()
+            except _Ended:
+                raise ArtifactDamaged(f"{self.title} gave up on it ({_reason(process, errors)})") from None
+            finally:
+                process.kill()
+                process.communicate()
 
 
 class _Spool:
@@ -86,10 +93,10 @@ def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def _started(file: FileSource | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(module: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
     fd = file.fd if isinstance(file, FileSource) else file.fileno()
-    command = [sys.executable, "-I", "-c", COMMAND, str(most), *filter(os.path.isabs, sys.path)]
+    command = [sys.executable, "-I", "-c", COMMAND.format(module), str(most), *filter(os.path.isabs, sys.path)]
     return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/")
 
 
@@ -97,10 +104,10 @@ def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
     """Why the process has ended."""
     code = process.wait()
     if code < 0:
-        return f"HDF5 gave up on it (ended by {signal.Signals(-code).name})"
+        return f"ended by {signal.Signals(-code).name}"
     errors.seek(0)
     lines = errors.read(1 << 16).decode("utf-8", "replace").strip().splitlines()
-    return f"HDF5 gave up on it ({lines[-1][:200] if lines else f'exit status {code}'})"
+    return lines[-1][:200] if lines else f"exit status {code}"
 
 
 @dataclass

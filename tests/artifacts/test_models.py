@@ -1,0 +1,135 @@
+"""Files of llama.cpp, Flax and Arrow, written by their own libraries."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reprokit.artifacts.elements import Limits
+from reprokit.artifacts.formats import gguf as gguf_format
+from reprokit.artifacts.formats import msgpack as msgpack_format
+from reprokit.artifacts.sources import Memory
+from reprokit.errors import ArtifactDamaged
+from tests.artifacts.samples import diff
+
+pytestmark = pytest.mark.slow
+WEIGHTS = np.random.default_rng(3).normal(size=(4, 64)).astype(np.float32)
+
+
+def gguf_file(place: Path, weights: Any = WEIGHTS, name: str = "blk.0.w") -> bytes:
+    import gguf
+
+    writer = gguf.GGUFWriter(place, "llama")
+    writer.add_uint32("llama.block_count", 1)
+    writer.add_array("tokenizer.tokens", ["a", "b"])
+    writer.add_array("tokenizer.scores", [0.5] * 300)
+    writer.add_tensor(name, weights)
+    writer.add_tensor("half", np.ones(6, np.float16))
+    kind = gguf.GGMLQuantizationType.Q8_0
+    writer.add_tensor("quantized", gguf.quants.quantize(weights, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return place.read_bytes()
+
+
+def leaves(left: bytes, right: bytes, name: str) -> dict[str, str]:
+    return {leaf.name.removeprefix(f"{name}/"): leaf.detail for leaf in diff(left, right, name).leaves()}
+
+
+def flax_file(weights: Any = WEIGHTS, step: int = 3) -> bytes:
+    from flax import serialization
+
+    state = {
+        "params": {"dense": {"kernel": weights}},
+        "step": step,
+        "rate": np.float32(0.5),
+        "phase": 1 + 2j,
+        "names": ["a/b", None, True, 2.5, b"x" * 100],
+    }
+    return bytes(serialization.to_bytes(state))
+
+
+def test_models_of_llama_cpp(tmp_path: Path) -> None:
+    left, other = gguf_file(tmp_path / "m.gguf"), WEIGHTS.copy()
+    other[2, 3] = np.nextafter(other[2, 3], np.float32(9))
+    found = leaves(left, gguf_file(tmp_path / "n.gguf", other), "m.gguf")
+    assert set(found) == {"blk.0.w"}
+    assert "1 ULP" in found["blk.0.w"]
+    assert list(leaves(left, gguf_file(tmp_path / "n.gguf", name="w.0"), "m.gguf").values()) == [
+        "renamed: w.0 in the right file has equal content"
+    ]
+    parts = {part.name: part for part in gguf_format.read(Memory(left), Limits())}
+    quantized: Any = parts["quantized"]
+    assert (quantized.dtype, quantized.shape) == ("raw34", (4, 2))
+    plain: Any = parts["blk.0.w"]
+    assert plain.source.read(plain.offset, WEIGHTS.nbytes) == WEIGHTS.tobytes()
+
+
+def test_states_of_flax() -> None:
+    left, other = flax_file(), WEIGHTS.copy()
+    other[0, 0] = np.nextafter(other[0, 0], np.float32(9))
+    found = leaves(left, flax_file(other, 4), "state.msgpack")
+    assert set(found) == {"params/dense/kernel", "step"}
+    assert "1 ULP" in found["params/dense/kernel"]
+    assert diff(left, flax_file(), "state.msgpack").verdict.value == "identical"
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "feather"])
+def test_tables(tmp_path: Path, ending: str) -> None:
+    import pyarrow as pa
+    from pyarrow import feather, ipc, parquet
+
+    def written(numbers: list[float | None], names: list[str], **options: Any) -> bytes:
+        table = pa.table({"loss": pa.array(numbers, pa.float32()), "name": names, "step": list(range(len(names)))})
+        if ending == "parquet":
+            parquet.write_table(table, tmp_path / "t", **options)
+        elif ending == "feather":
+            feather.write_feather(table, tmp_path / "t", compression=options.get("compression", "lz4"))
+        else:
+            with ipc.new_file(tmp_path / "t", table.schema) as file:
+                file.write_table(table)
+        return (tmp_path / "t").read_bytes()
+
+    left = written([0.5, None, 0.25], ["a", "b", "c"])
+    right = written([0.5, 0.0, 0.375], ["a", "b", "d"])
+    found = leaves(left, right, f"t.{ending}")
+    assert set(found) == {"loss", "loss/missing", "name/2"}
+    packed = written([0.5, None, 0.25], ["a", "b", "c"], compression="zstd")
+    assert diff(left, packed, f"t.{ending}").verdict.value == "identical"
+    assert "Arrow gave up" in diff(left, left[: len(left) // 2], f"t.{ending}").detail or "cannot be read" in (
+        diff(left, left[: len(left) // 2], f"t.{ending}").detail
+    )
+
+
+@pytest.mark.parametrize("kind", ["gguf", "msgpack"])
+def test_damaged_files_are_refused_and_never_crash(tmp_path: Path, kind: str) -> None:
+    data = gguf_file(tmp_path / "m.gguf") if kind == "gguf" else flax_file()
+    read = gguf_format.read if kind == "gguf" else msgpack_format.read
+    generator = random.Random(kind)
+    for number in range(400):
+        damaged = bytearray(data)
+        for place in [generator.randrange(8 * min(len(data), 600)) for _ in range(1 + number % 3)]:
+            damaged[place // 8] ^= 1 << place % 8
+        cut = bytes(damaged[: len(data) - number % 2 * generator.randrange(200)])
+        try:
+            for _ in read(Memory(cut), Limits()):
+                pass
+        except ArtifactDamaged:
+            pass
+
+
+def test_sizes_that_lie_are_refused() -> None:
+    huge = struct.pack("<4sIQQ", b"GGUF", 3, 1 << 60, 1 << 60)
+    with pytest.raises(ArtifactDamaged, match="said to have"):
+        list(gguf_format.read(Memory(huge), Limits()))
+    with pytest.raises(ArtifactDamaged):
+        list(msgpack_format.read(Memory(b"\xdd\xff\xff\xff\xff" * 300), Limits()))
+    with pytest.raises(ArtifactDamaged, match="nested too deep"):
+        list(msgpack_format.read(Memory(b"\x91" * 1000), Limits()))
