@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -164,12 +164,22 @@ def _by_format(
     )
 
 
+def compare_parts(name: str, left: Iterable[Part], right: Iterable[Part], options: CompareOptions) -> Difference:
+    """Return the tree of two sets of parts; raises ArtifactDamaged where they cannot be read."""
+    sides = _keyed("left", left, options.limits), _keyed("right", right, options.limits)
+    return _Comparison(name, (name, name), options, 0).of(*sides)
+
+
 def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:
+    return _keyed(side, format_.read(file.source, limits), limits)
+
+
+def _keyed(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tuple[Key, Part]]:
     """Yield the parts of a file, within the limits, each with a key of its own."""
     seen: Counter[str] = Counter()
     held = 0
     try:
-        for number, part in enumerate(format_.read(file.source, limits)):
+        for number, part in enumerate(parts):
             held += len(part.name) + (len(part.text) if isinstance(part, (Value, Noise)) else 0)
             limits.spent.parts += 1
             if number >= limits.parts or limits.spent.parts > 4 * limits.parts:

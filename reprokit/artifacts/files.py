@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from reprokit.artifacts.compare import CompareOptions, FileSide, compare
-from reprokit.artifacts.formats import refers
+from reprokit.artifacts.compare import CompareOptions, FileSide, compare, compare_parts
+from reprokit.artifacts.formats import orbax, refers
 from reprokit.artifacts.raw import AS_BYTES
 from reprokit.artifacts.sources import open_file, siblings
 from reprokit.difference import Difference, Verdict, compared, group, missing
@@ -86,16 +86,43 @@ def _directories(left: Path, right: Path, options: CompareOptions) -> Difference
     sides = dict(_entries(left)), dict(_entries(right))
     found, claims = {}, _Claims()
     partners = _partners(*sides)
-    names = {*sides[0], *sides[1]}.difference(partners.values())
+    stores = {name: _store(name, left, right, options) for name in _stores(*sides)}
+    within = {name for store, tree in stores.items() if not isinstance(tree, str) for name in _within(store, *sides)}
+    names = {*sides[0], *sides[1]}.difference(partners.values(), within)
     for name in sorted(names, key=lambda name: (not refers(name), name)):
         other = partners.get(name, name)
         kinds = sides[0].get(name), sides[1].get(other)
         paths = left / name, right / other
         found[name] = claims.of(name, *kinds) or _entry(name, *paths, *kinds, options, claims)
+    for name, tree in stores.items():
+        found[name] = replace(found[name], detail=f"{found[name].detail}; {tree}") if isinstance(tree, str) else tree
     if not found:
         return Difference(left.name or str(left), Verdict.IDENTICAL, detail="both directories are empty")
     order = sorted(found, key=lambda name: (os.path.basename(name) in SUMS, name))
     return group(left.name or str(left), tuple(found[name] for name in order))
+
+
+def _stores(left: Iterable[str], right: Iterable[str]) -> list[str]:
+    """Return the manifests of the directories of OCDBT that both have, but not those within others."""
+    both = sorted(name for name in {*left}.intersection(right) if os.path.basename(name) == orbax.MANIFEST)
+    return [name for name in both if not any(name in _within(other, both) for other in both if other != name)]
+
+
+def _within(manifest: str, *sides: Iterable[str]) -> set[str]:
+    """Return the names of what a directory of OCDBT consists of."""
+    directory = manifest.removesuffix(orbax.MANIFEST)
+    parts = tuple(directory + part for part in orbax.PARTS)
+    return {name for side in sides for name in side if name == manifest or f"{name}/".startswith(parts)}
+
+
+def _store(manifest: str, left: Path, right: Path, options: CompareOptions) -> Difference | str:
+    """Return the tree of two directories of OCDBT, or why they are compared file by file."""
+    limits = replace(options.limits, spent=type(options.limits.spent)())
+    one, other = (orbax.arrays((root / manifest).parent, limits) for root in (left, right))
+    try:
+        return compare_parts(manifest, one, other, replace(options, limits=limits))
+    except ArtifactDamaged as error:
+        return f"cannot be read as OCDBT ({error}); its files are compared one by one"
 
 
 def _partners(left: Iterable[str], right: Iterable[str]) -> dict[str, str]:

@@ -57,7 +57,9 @@ def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:
     """Read standard input, write parts to standard output."""
     limit()
     source = os.fdopen(os.dup(0), "rb", buffering=0)
-    with os.fdopen(os.dup(1), "wb", buffering=1 << 16) as out:
+    own = os.dup(1)
+    os.dup2(2, 1)  # libraries may print
+    with os.fdopen(own, "wb", buffering=1 << 16) as out:
         writer = PartWriter(out, most)
         try:
             read(source, writer)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from reprokit.artifacts.elements import Limits
+from reprokit.artifacts.files import diff as compare_paths
 from reprokit.artifacts.formats import gguf as gguf_format
 from reprokit.artifacts.formats import msgpack as msgpack_format
 from reprokit.artifacts.sources import Memory
@@ -106,6 +107,27 @@ def test_tables(tmp_path: Path, ending: str) -> None:
     assert "Arrow gave up" in diff(left, left[: len(left) // 2], f"t.{ending}").detail or "cannot be read" in (
         diff(left, left[: len(left) // 2], f"t.{ending}").detail
     )
+
+
+def test_checkpoints_of_orbax(tmp_path: Path) -> None:
+    import orbax.checkpoint
+
+    def saved(name: str, first: float) -> Path:
+        weights = WEIGHTS.copy()
+        weights[0, 0] = first
+        with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+            checkpointer.save(tmp_path / name, {"params": {"kernel": weights, "bias": np.ones(3)}, "step": 3})
+        return tmp_path / name
+
+    left = saved("one", 0.5)
+    same = compare_paths(left, saved("two", 0.5))
+    assert same.verdict.value == "identical"
+    found = compare_paths(left, saved("three", 0.25))
+    assert [leaf.name for leaf in found.leaves() if leaf.verdict.differs] == ["manifest.ocdbt/params.kernel"]
+    for path in left.rglob("d/*"):
+        path.write_bytes(path.read_bytes()[:-9])
+    damaged = {leaf.name: leaf.detail for leaf in compare_paths(left, tmp_path / "two").leaves()}
+    assert "its files are compared one by one" in damaged["manifest.ocdbt"]
 
 
 @pytest.mark.parametrize("kind", ["gguf", "msgpack"])

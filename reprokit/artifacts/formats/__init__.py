@@ -162,6 +162,8 @@ FORMATS: tuple[Format, ...] = (
     Format("bzip2", _begins(rb"BZh.(?:1AY&SY|\x17rE8P\x90)"), _reader("compressed", "bzip2")),
     Format("xz", _begins(rb"\xfd7zXZ\0"), _reader("compressed", "xz")),
     Format("tar", _begins(TAR), _reader("tar")),
+    Format("orbax metadata", _text(name=r"_checkpoint_metadata\Z"), _reader("orbax", "metadata")),
+    Format("orbax commit", _text(b"Checkpoint commit was successful to "), _reader("orbax", "commit")),
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),

@@ -47,14 +47,14 @@ class Library:
     package: str  # "h5py": what is imported, and installed by this name
     module: str
 
-    def read(self, source: Source, limits: Limits) -> Iterator[Part]:
-        """Yield the parts of a file."""
+    def read(self, source: Source, limits: Limits, directory: str = "/") -> Iterator[Part]:
+        """Yield the parts of a file, read in this directory."""
         if importlib.util.find_spec(self.package) is None:
             raise ArtifactDamaged(f"{self.package} is not installed: pip install {self.package}")
         with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
             file = source if isinstance(source, FileSource) else _copied(source, copy)
             most = max(0, limits.unpacked - limits.spent.unpacked)
-            process = _started(self.module, file, most, errors)
+            process = _started(self.module, file, most, errors, directory)
             try:
                 assert process.stdout is not None
                 yield from _Messages(process.stdout, source, limits).parts()
@@ -93,11 +93,13 @@ def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
     return copy
 
 
-def _started(module: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _started(
+    module: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes], directory: str
+) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
     fd = file.fd if isinstance(file, FileSource) else file.fileno()
     command = [sys.executable, "-I", "-c", COMMAND.format(module), str(most), *filter(os.path.isabs, sys.path)]
-    return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/")
+    return subprocess.Popen(command, stdin=fd, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=directory)
 
 
 def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
