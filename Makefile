@@ -87,6 +87,10 @@ fuzz: $(VENV)/.test ## Fuzz the readers of entropy files and of objects (SECONDS
 compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, recorded and replayed (SUITES=...)
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
+.PHONY: versions
+versions: $(VENV)/.test ## Try the last three releases of each framework, each in an environment of its own (30 min, 6 GB)
+	@$(BIN)/python -m tests.versions
+
 .PHONY: lint
 lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
 	@$(BIN)/ruff check .
@@ -128,7 +132,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 

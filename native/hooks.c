@@ -51,6 +51,5 @@ static void *find(const char *library, const char *name) {
     return handle ? dlsym(handle, name) : NULL;
 }
 
-void *rk_libstdcxx(const char *name) { return find("libstdc++.so.6", name); }
 void *rk_librt(const char *name) { return find("librt.so.1", name); }
 void *rk_libuuid(const char *name) { return find("libuuid.so.1", name); }

@@ -418,7 +418,6 @@ bool rk_syscall_pid(long number, const void *caller, long *result);
 
 void rk_resolve(void);
 extern bool rk_hands_on; /* another preloaded library stands between this one and libc's getrandom */
-void *rk_libstdcxx(const char *name);
 void *rk_librt(const char *name);
 void *rk_libuuid(const char *name);
 

@@ -188,27 +188,31 @@ _Static_assert(SYS_getrandom == 278 && RK_DIVERTED == 512, "the numbers in the a
  * libstdc++ (GCC 12 to 16) answers the default token by RDSEED or RDRAND, instructions that no hook
  * sees: PyTorch's CUDA seed comes from there. Its exported members are the place to stand, whatever
  * the token. The second is the one of GCC before 13.
+ *
+ * The kernel answers in its place. The object is not touched, as nobody knows whose it is: TensorFlow
+ * 2.19 brings an older libstdc++ of its own, and the system's would call what it takes for a function in it.
  */
 unsigned rk_random_device(void *self) __asm__("_ZNSt13random_device9_M_getvalEv");
 unsigned rk_random_device_old(void *self) __asm__("_ZNSt13random_device16_M_getval_pretr1Ev");
 
 static ssize_t get_random_device(struct rk_real *self, void *buffer, size_t size) {
-    const char *name = self->argument ? "_ZNSt13random_device16_M_getval_pretr1Ev" : "_ZNSt13random_device9_M_getvalEv";
-    unsigned (*getval)(void *) = (unsigned (*)(void *))rk_libstdcxx(name);
-    if (!getval) return rk_random(buffer, size, 0);
-    uint32_t depth = hide_inner_requests();
-    unsigned value = getval(self->object);
-    rk_thread.depth = depth;
-    memcpy(buffer, &value, sizeof(value));
-    return (ssize_t)size;
+    (void)self;
+    return rk_random(buffer, size, 0);
 }
 
-static unsigned random_device(void *self, long old, const void *caller) {
-    struct rk_real real = {.get = get_random_device, .argument = old, .object = self};
+static unsigned random_device(const void *caller) {
+    struct rk_real real = {.get = get_random_device};
     unsigned value = 0;
     rk_fill(RK_SOURCE_RANDOM_DEVICE, caller, &value, sizeof(value), &real);
     return value;
 }
 
-RK_EXPORT unsigned rk_random_device(void *self) { return random_device(self, 0, RK_CALLER()); }
-RK_EXPORT unsigned rk_random_device_old(void *self) { return random_device(self, 1, RK_CALLER()); }
+RK_EXPORT unsigned rk_random_device(void *self) {
+    (void)self;
+    return random_device(RK_CALLER());
+}
+
+RK_EXPORT unsigned rk_random_device_old(void *self) {
+    (void)self;
+    return random_device(RK_CALLER());
+}

@@ -30,6 +30,10 @@ int main(int count, char **arguments) {
     } else if (std::strcmp(path, "random_device_rdrand") == 0) {
         std::random_device device("rdrand");
         show(device);
+    } else if (std::strcmp(path, "random_device_of_another_library") == 0) { // whose objects look otherwise
+        alignas(std::random_device) unsigned char object[sizeof(std::random_device)];
+        std::memset(object, 0x55, sizeof(object));
+        show(*reinterpret_cast<std::random_device *>(object));
     } else if (std::strcmp(path, "random_device_threads") == 0) {
         std::vector<unsigned> values(8);
         std::vector<std::thread> threads;

@@ -121,6 +121,13 @@ def test_arc4random(path: str, shim: Shim, build: Callable[..., str]) -> None:
     holds(shim, [build("paths.c"), path], path)
 
 
+def test_objects_of_another_library_are_not_touched(shim: Shim, build: Callable[..., str]) -> None:
+    command = [build("paths.cpp"), "random_device_of_another_library"]
+    recorded = shim.record(command, stdin=subprocess.DEVNULL)
+    assert (recorded.returncode, recorded.stderr) == (0, b"")
+    assert shim.replay(command, stdin=subprocess.DEVNULL).stdout == recorded.stdout
+
+
 @pytest.mark.parametrize("path", CPP_PATHS)
 def test_cpp(path: str, shim: Shim, build: Callable[..., str]) -> None:
     if path == "random_device_rdrand" and "rdrand" not in Path("/proc/cpuinfo").read_text():
