@@ -19,7 +19,7 @@ from reprokit.artifacts import part_process
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.elements import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
-from reprokit.artifacts.formats.library_process import Library
+from reprokit.artifacts.formats.library_process import ParsingLibrary
 from reprokit.artifacts.sources import Memory
 from reprokit.difference import Verdict
 from tests.artifacts import samples
@@ -27,7 +27,7 @@ from tests.artifacts.objects import leaves, meaning, named, same, shown
 from tests.support import training_text
 
 h5py = pytest.importorskip("h5py")
-READER = Library("HDF5", "h5py", "reprokit.artifacts.hdf5_process")
+READER = ParsingLibrary("HDF5", "h5py", "reprokit.artifacts.hdf5_process")
 NAME = "model.h5"
 Fill = Callable[[Any], None]
 

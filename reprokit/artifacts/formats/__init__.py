@@ -79,9 +79,9 @@ def _by_library(title: str, package: str, module: str) -> Reader:
     """Return a reader that has a library parse the file in another process."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
-        from reprokit.artifacts.formats.library_process import Library
+        from reprokit.artifacts.formats.library_process import ParsingLibrary
 
-        return Library(title, package, f"reprokit.artifacts.{module}_process").read(source, limits)
+        return ParsingLibrary(title, package, f"reprokit.artifacts.{module}_process").read(source, limits)
 
     return read
 

@@ -40,7 +40,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Library:
+class ParsingLibrary:
     """A library, and the module that reads files by it in the other process."""
 
     title: str  # "HDF5", as errors are to name it

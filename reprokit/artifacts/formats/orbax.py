@@ -7,12 +7,12 @@ from pathlib import Path
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import json
-from reprokit.artifacts.formats.library_process import Library
+from reprokit.artifacts.formats.library_process import ParsingLibrary
 from reprokit.artifacts.sources import open_file
 
 MANIFEST = "manifest.ocdbt"
 PARTS = ("d/", "ocdbt.process_")  # what beside the manifest is a part of the same store
-_LIBRARY = Library("OCDBT", "tensorstore", "reprokit.artifacts.ocdbt_process")
+_LIBRARY = ParsingLibrary("OCDBT", "tensorstore", "reprokit.artifacts.ocdbt_process")
 
 
 def metadata(source: Source, limits: Limits) -> Iterator[Part]:
