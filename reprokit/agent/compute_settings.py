@@ -162,7 +162,7 @@ def _libraries() -> Iterator[tuple[str, str, Facts]]:
     if ctypes is None:  # every package that brings such libraries has loaded it
         return
     copies: dict[str, int] = {}
-    for path in _mapped():
+    for path in mapped_libraries():
         file = os.path.basename(path)
         for library, pattern, functions in _NATIVE:
             answer = _asked(ctypes, path, functions) if pattern.match(file) else {}
@@ -175,7 +175,7 @@ def _libraries() -> Iterator[tuple[str, str, Facts]]:
 def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
     """Yield the number of threads of each OpenBLAS in this process, and the function that sets it."""
     pattern = next(pattern for library, pattern, _ in _NATIVE if library == "openblas")
-    for path in _mapped():
+    for path in mapped_libraries():
         if pattern.match(os.path.basename(path)):
             library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
             for form in _OPENBLAS:
@@ -185,7 +185,7 @@ def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
                     break
 
 
-def _mapped() -> list[str]:
+def mapped_libraries() -> list[str]:
     """Return the files of shared libraries in this process."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:

@@ -40,6 +40,7 @@ KEPT_PREFIXES = (
     "MIOPEN_",
     "MKL_",
     "MPICH_",
+    "MPIR_CVAR_",
     "MV2_",
     "MXNET_",
     "NCCL_",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LINE = 15 << 20  # readers refuse lines of 16 MiB
-HELD = frozenset(["loss", "log", "epoch", "weights"])  # kinds of lines that come with each step or epoch
+HELD = frozenset(["loss", "log", "epoch", "weights", "collective"])  # kinds of lines that come with each step or epoch
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a FIFO in its place is not waited for
 

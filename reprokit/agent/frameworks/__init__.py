@@ -58,6 +58,7 @@ _WAITS_FOR = {
     "xgboost": ["xgboost", "xgboost.core", "xgboost.sklearn", "xgboost.training"],
     "catboost": ["catboost", "catboost.core"],
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
+    "mpi": ["mpi4py", "mpi4py.MPI"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
     "orders": ["queue", "asyncio.base_events", "joblib._parallel_backends", "joblib.parallel"]
     + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]

@@ -25,10 +25,24 @@ MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
 
 CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
+COLLECTIVES = "collectives"
 ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
 SCRIPT = "the script's variables"
 # The likely causes first.
-GROUPS = (CODE, SCRIPT, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES, ACCELERATOR, PROCESSOR, SYSTEM, RECORDING)
+GROUPS = (
+    CODE,
+    SCRIPT,
+    DATA,
+    PATCHES,
+    PACKAGES,
+    PYTHON,
+    VARIABLES,
+    COLLECTIVES,
+    ACCELERATOR,
+    PROCESSOR,
+    SYSTEM,
+    RECORDING,
+)
 Values = tuple[str, str, str]  # the fact's name, and what each run has
 _ORDER = "the same names in another order: what goes through them as they come takes another turn"
 _NAMES = "other names were listed"
@@ -54,6 +68,7 @@ _ADDRESSES = "code that depends on addresses may take another turn"
 _LISTED = "only through its libraries, which are listed by themselves"
 _PRINTED = "it says what is printed, kept or checked, and is in no computation"
 _CUDA = "another CUDA or cuDNN has other kernels, which add in another order"
+_REDUCED = "gradients and sums of several ranks are added in another order"
 _SEARCHED = "other libraries or modules may have been found"
 
 # Variables that frameworks obey and that change nothing in what is computed.
@@ -61,6 +76,11 @@ _HARMLESS = (
     "cuda_cache_*", "keras_home", "nccl_debug*", "numba_cache_dir", "pythondontwritebytecode", "pythonfaulthandler",
     "pythonioencoding", "pythonnodebugranges", "pythonunbuffered", "pythonwarnings", "tf_cpp_*", "torch_cpp_log_level",
     "torch_home", "torch_logs*", "torch_show_cpp_stacktraces", "torchinductor_cache_dir", "triton_cache_dir",
+)  # fmt: skip
+# Beginnings of those that libraries of collectives obey.
+_OF_COLLECTIVES = (
+    "ccl_", "fi_", "gloo_", "hccl_", "horovod_", "i_mpi_", "mpich_", "mpir_cvar_", "mv2_", "nccl_",
+    "ompi_mca_", "pmix_mca_", "prte_mca_", "rccl_", "ucx_",
 )  # fmt: skip
 
 # The first pattern that fits counts; names are paths of keys joined by dots, in lower case.
@@ -80,7 +100,7 @@ RULES = (
     Rule("variables.nvidia_tf32_override", VARIABLES, True, "matrices are multiplied with another precision"),
     Rule("variables.tf_enable_onednn_opts", VARIABLES, True, "TensorFlow takes other kernels for the processor"),
     Rule("variables.*determinis*", VARIABLES, True, "operations are deterministic or not by it"),
-    Rule("variables.nccl_*", VARIABLES, True, "gradients of several GPUs are added in another order"),
+    *(Rule(f"variables.{prefix}*", VARIABLES, True, _REDUCED) for prefix in _OF_COLLECTIVES),
     Rule("variables.*xla*", VARIABLES, True, "XLA compiles to other code"),
     Rule("variables.ld_library_path", VARIABLES, True, _SEARCHED),
     Rule("variables.pythonpath", VARIABLES, True, _SEARCHED),
@@ -107,6 +127,8 @@ RULES = (
     Rule("gpu*", ACCELERATOR, True, _GPU),
     Rule("accelerator.*", ACCELERATOR, True, _GPU),
     Rule("cuda*", ACCELERATOR, True, _GPU),
+    Rule("compute.collectives*threads", COLLECTIVES, False, "which threads may call MPI is in no computation"),
+    Rule("compute.collectives*", COLLECTIVES, True, _REDUCED),
     Rule("compute.*.cuda", ACCELERATOR, True, _CUDA),
     Rule("compute.*.cudnn", ACCELERATOR, True, _CUDA),
     Rule("compute.*.hip", ACCELERATOR, True, _CUDA),

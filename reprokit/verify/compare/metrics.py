@@ -9,17 +9,53 @@ from typing import Any
 import msgspec
 
 from reprokit.difference import Difference, group
-from reprokit.verify.compare.match import Raw, RunPair
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, judged_leaf, leaf, nothing, numbered, place
+from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
+from reprokit.verify.compare.series_leaves import (
+    LinePoint,
+    Wording,
+    judged,
+    judged_leaf,
+    leaf,
+    nothing,
+    numbered,
+    place,
+)
 from reprokit.verify.read.metric_lines import MetricValue, exact, shown
+
+COLLECTIVE = "collective"  # a kind of lines
+_NOWHERE = 1 << 62  # beyond the number of any line
 
 
 def compare(runs: RunPair) -> Difference:
     """One leaf a series; losses come first, as they change first."""
-    children = [judged_leaf(runs, pair, wording) for kind, wording in PROCESS.items() for pair in runs.of(kind)]
+    children = [_judged(runs, pair) for pair in _in_causal_order(runs)]
     for pair in runs.unknown():
         children.append(leaf(pair, Wording(pair.key.kind, "line", _line, nothing, _other_point)))
     return group("process metrics", tuple(children))
+
+
+def _judged(runs: RunPair, pair: SeriesPair) -> Difference:
+    """Return the leaf of a series; of collectives only digests are known, as of the trail."""
+    if pair.key.kind == COLLECTIVE:
+        return judged(leaf(pair, PROCESS[COLLECTIVE]), runs.accepted("trail"))
+    return judged_leaf(runs, pair, PROCESS[pair.key.kind])
+
+
+def _in_causal_order(runs: RunPair) -> Iterator[SeriesPair]:
+    """Yield the pairs by their kinds, but first the collectives that differ before anything else of their process."""
+    pairs = [pair for kind in PROCESS for pair in runs.of(kind)]
+    lines: dict[str, int] = {}  # of each process: the number of the first line that differs
+    for pair in pairs:
+        process = pair.key.process
+        lines[process] = min(lines.get(process, _NOWHERE), _line_number(pair))
+    early = [pair for pair in runs.of(COLLECTIVE) if _line_number(pair) == lines[pair.key.process] < _NOWHERE]
+    yield from early
+    yield from (pair for pair in pairs if pair not in early)
+
+
+def _line_number(pair: SeriesPair) -> int:
+    """Return the number, in its process, of the line that differs."""
+    return min((int(line["n"]) for line in (pair.left_line, pair.right_line) if line is not None), default=_NOWHERE)
 
 
 def text(value: Any) -> str:
@@ -113,6 +149,25 @@ def _other_point(left: Raw, right: Raw, position: int) -> LinePoint:
     return LinePoint(f"line {position + 1}", "", "")
 
 
+def _collective(line: Raw) -> str:
+    """Return what a collective gave, in short."""
+    if line["calls"] > 1:
+        return f"{line['calls']} calls {line['digest']}"
+    shape = "x".join(map(str, line["shape"]))
+    what = f"{line['operation']} {line['dtype']}{f'[{shape}]' if shape else ''} of {line['ranks']} ranks"
+    return f"{what}{'' if line['whole'] else ', pieces'} {line['digest']}"
+
+
+def _collective_point(left: Raw, right: Raw, position: int) -> LinePoint:
+    if left["step"] != right["step"]:
+        return LinePoint(f"line {position + 1}", f"call {left['step']}", f"call {right['step']}")
+    return LinePoint(_call(left, position), _collective(left), _collective(right))
+
+
+def _call(line: Raw, position: int) -> str:
+    return f"call {line['step']}"
+
+
 def _value(line: Raw) -> str:
     return text(line["value"])
 
@@ -135,6 +190,7 @@ def _line(line: Raw, position: int) -> str:
 
 PROCESS = {
     "loss": Wording("loss", "step", place, _value, _value_point),
+    COLLECTIVE: Wording("collectives", "call", _call, _collective, _collective_point),
     "log": Wording("log", "value", place, _value, _value_point),
     "epoch": Wording("epochs", "epoch", numbered("epoch"), _values, _epoch_point),
     "history": Wording("history", "call of fit", _ordinal, _history, _history_point),

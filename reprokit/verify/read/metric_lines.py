@@ -215,6 +215,20 @@ class Log(MetricLine, frozen=True, kw_only=True, tag="log"):
     value: MetricValue
 
 
+class CollectiveDone(MetricLine, frozen=True, tag="collective"):
+    """A collective of several ranks gave this process a result; a late line stands for several calls."""
+
+    name: str
+    step: Count
+    calls: Count
+    operation: str
+    ranks: Count
+    dtype: str
+    shape: list[Size]
+    digest: Digest
+    whole: bool  # else of pieces of it, or of several calls
+
+
 class Compute(MetricLine, frozen=True, tag="compute"):
     """What of the machine a library used: counts of threads, the code that it chose."""
 
@@ -301,7 +315,9 @@ KINDS: dict[str, type[MetricLine]] = {str(line.__struct_config__.tag): line for 
 END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests at epochs
 
 # Kinds that say what came out of a training: two runs without any of them have nothing to compare.
-OUTCOMES = frozenset({"loss", "epoch", "history", "evaluate", "predict", "evaluation", "weights", END_WEIGHTS, "log"})
+OUTCOMES = frozenset(
+    {"loss", "epoch", "history", "evaluate", "predict", "evaluation", "weights", END_WEIGHTS, "log", "collective"}
+)
 
 _COMMON = ("k", "p", "n", "t")
 _VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}

@@ -148,7 +148,7 @@ def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if summary.epochs:
         yield "metrics", series_leaves.counted(summary.epochs, "epoch")
     yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
-    kinds = ("epoch", "history", "evaluation", "evaluate", "predict")
+    kinds = ("collective", "epoch", "history", "evaluation", "evaluate", "predict")
     yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
     yield from _limited("in files", _in_files(summary))
     yield from _limited("tracked by", (_tracker(one) for one in summary.scan.trackers))

@@ -1,0 +1,165 @@
+"""mpi4py: what collectives gave this rank, and which library and algorithms made it.
+
+The methods of communicators are wrapped, those that pickle and those on buffers. Requests (Iallreduce) are complete
+only later, and libraries that use MPI by its C interface are not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from ..collectives import CollectiveLog, bytes_of, object_digest_of
+from ..core.patching import replace_in_static_type
+from .base import Adapter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from ..agent import Agent
+
+    Function = Callable[..., Any]
+
+# Where the argument that says who receives stands; the others give a result to every rank.
+_ROOTS = {"Reduce": 3, "Gather": 2, "Gatherv": 2}
+_ON_BUFFERS = (
+    "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Bcast", "Exscan", "Gather", "Gatherv", "Reduce",
+    "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
+)  # fmt: skip
+_PICKLED = ("allgather", "allreduce", "alltoall", "bcast", "exscan", "gather", "reduce", "scan", "scatter")
+
+# Control variables of MPI's tool interface that choose who computes, and how: Open MPI's and MPICH's.
+_OPERATIONS = (
+    "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "exscan", "gather", "reduce",
+    "reduce_scatter", "reduce_scatter_block", "scan", "scatter",
+)  # fmt: skip
+_VARIABLES = (
+    *(f"coll_{component}_priority" for component in ("adapt", "basic", "han", "hcoll", "sm", "tuned", "ucc", "xhc")),
+    "coll_tuned_use_dynamic_rules",
+    *(f"coll_tuned_{operation}_algorithm" for operation in _OPERATIONS),
+    *(f"MPIR_CVAR_{operation.upper()}_INTRA_ALGORITHM" for operation in _OPERATIONS),
+)
+_LONGEST = 500  # characters of what a library says of its version
+_MPI_INT = 8  # bytes that are read of a control variable: flags and integers are no longer
+
+
+class MpiAdapter(Adapter):
+    """Watches mpi4py.MPI."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._log = CollectiveLog(agent, "mpi")
+        self._module: Any = None
+        self._is_told = False
+
+    def instrument(self, name: str, module: Any) -> None:
+        if name == "mpi4py":
+            super().instrument(name, module)
+            return
+        self._module = module
+        kinds = ((_ON_BUFFERS, self._on_buffers), (_PICKLED, self._pickled))
+        for owner in (module.Comm, module.Intracomm):
+            for methods, make in kinds:
+                for method in methods:
+                    replace_in_static_type(owner, method, partial(make, method))
+
+    def parts(self) -> list[Any]:
+        return [self._log]
+
+    def _on_buffers(self, name: str, original: Function) -> Function:
+        attempt, note = self._agent.attempt, self._note_buffer
+
+        def collective(comm: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = original(comm, *arguments, **keywords)
+            attempt(note, name, comm, arguments, keywords)
+            return result
+
+        return collective
+
+    def _pickled(self, name: str, original: Function) -> Function:
+        attempt, note = self._agent.attempt, self._note_object
+
+        def collective(comm: Any, *arguments: Any, **keywords: Any) -> Any:
+            result = original(comm, *arguments, **keywords)
+            attempt(note, name, comm, result)
+            return result
+
+        return collective
+
+    def _note_object(self, name: str, comm: Any, result: Any) -> None:
+        self._tell()
+        self._log.note(name, comm.Get_size(), "object", (), object_digest_of(result))
+
+    def _note_buffer(self, name: str, comm: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._tell()
+        place, keyword = (0, "buf") if name == "Bcast" else (1, "recvbuf")
+        buffer: Any = arguments[place] if len(arguments) > place else keywords.get(keyword)
+        if type(buffer) in (list, tuple):
+            buffer = buffer[0] if len(buffer) == 2 and isinstance(buffer[1], self._module.Datatype) else None
+        if not self._has_result(name, comm, arguments, keywords):
+            buffer = None
+        try:
+            data = None if buffer is None else bytes_of(buffer)
+        except (TypeError, ValueError, BufferError):  # on a GPU, or MPI.IN_PLACE
+            data = None
+        shape = getattr(buffer, "shape", ()) if data is not None else ()
+        self._log.note(name, comm.Get_size(), str(getattr(buffer, "dtype", "")) if shape else "", shape, data)
+
+    @staticmethod
+    def _has_result(name: str, comm: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+        """Return whether this rank is one that receives: the buffers of others hold anything."""
+        if name == "Exscan":
+            return bool(comm.Get_rank() > 0)
+        if name not in _ROOTS:
+            return True
+        place = _ROOTS[name]
+        root = arguments[place] if len(arguments) > place else keywords.get("root", 0)
+        return bool(root == comm.Get_rank())
+
+    def _tell(self) -> None:
+        """Write, before the first collective's line, what makes them."""
+        if not self._is_told:
+            self._is_told = True
+            self._agent.attempt(self._write_facts)
+
+    def _write_facts(self) -> None:
+        mpi = self._module
+        facts: dict[str, object] = {
+            "library": " ".join(mpi.Get_library_version().replace("\0", " ").split())[:_LONGEST],
+            "ranks": mpi.COMM_WORLD.Get_size(),
+            "threads": mpi.Query_thread(),
+        }
+        facts.update(self._agent.attempt(lambda: dict(_control_variables())) or {})
+        self._agent.computed("collectives MPI", "collectives", facts)
+
+
+def _control_variables() -> Iterator[tuple[str, int]]:
+    """Yield the variables that this library has, whoever set them: a file, the command or the environment."""
+    import ctypes
+
+    from ..compute_settings import mapped_libraries
+
+    path = next((path for path in mapped_libraries() if os.path.basename(path).startswith("libmpi")), None)
+    if path is None:
+        return
+    library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    index, count, handle, provided = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    if library.MPI_T_init_thread(0, ctypes.byref(provided)):
+        return
+    try:
+        for name in _VARIABLES:
+            value = ctypes.create_string_buffer(_MPI_INT)
+            if library.MPI_T_cvar_get_index(name.encode(), ctypes.byref(index)):
+                continue
+            if library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(count)):
+                continue
+            if count.value == 1 and library.MPI_T_cvar_read(handle, value) == 0:
+                number = int.from_bytes(value.raw[:4], sys.byteorder, signed=True)
+                if number or not name.lower().endswith("_algorithm"):  # 0: the library chooses
+                    yield name, number
+            library.MPI_T_cvar_handle_free(ctypes.byref(handle))
+    finally:
+        library.MPI_T_finalize()
