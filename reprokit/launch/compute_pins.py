@@ -8,6 +8,7 @@ stands in the last lines of a run's metrics. docs/commands/replay.md shows the l
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeGuard
@@ -33,6 +34,8 @@ _COUNTS = (
     ("TF_NUM_INTRAOP_THREADS", "tensorflow", "threads"),
     ("TF_NUM_INTEROP_THREADS", "tensorflow", "interop_threads"),
 )
+_MCA = re.compile(r"coll_[a-z_]{1,60}")
+_CHOICES = ("_algorithm", "_dynamic_rules")  # ends of names of what is 0 unless somebody chose
 MAX_READ = 16 << 20  # bytes from the end of metrics.jsonl: processes tell it as they end
 MAX_TEXT = 200
 _WANTED = b'{"k":"compute"'
@@ -126,9 +129,10 @@ def pins(recording: RunDirectory) -> Pins:
     """Return what a replay here must be told; nothing on the same machine."""
     environment = recording.environment() or {}
     before, now = machine(environment.get("cpu")), machine(host.cpu_facts())
-    if before is None or now is None or before.computes_like(now):
-        return Pins()
     told = computed(recording)
+    of_ranks = dict(_collectives(recording, told))
+    if before is None or now is None or before.computes_like(now):
+        return Pins(of_ranks)
     # What a process of the recording had beside: the command, or a program in between, sets that itself.
     own = {text.partition("=")[0] for text in told.texts("process", "variables")}
     taken = own | recording.run.variables.keys()
@@ -144,11 +148,22 @@ def pins(recording: RunDirectory) -> Pins:
     if not before.chooses_like(now):
         changes += capabilities.not_possible(before, now, told)
     return Pins(
-        variables,
+        {**variables, **of_ranks},
         dict(_pools(before, now, told)),
         processors,
         tuple(printable(change, 3 * LONGEST) for change in changes),
     )
+
+
+def _collectives(recording: RunDirectory, told: Computed) -> Iterator[tuple[str, str]]:
+    """Yield variables for Open MPI's algorithms, where a file chose them in the recording: it may say others here."""
+    given = " ".join([*recording.run.variables, *recording.run.command])
+    for line in told.lines:
+        facts = {name: value for name, value in line.facts.items() if _MCA.fullmatch(name) and type(value) is int}
+        chosen = [name for name, value in facts.items() if value and name.endswith(_CHOICES)]
+        if line.library == "collectives" and chosen and not any(name in given for name in chosen):
+            yield from ((f"OMPI_MCA_{name}", str(value)) for name, value in facts.items())
+            return
 
 
 def _counts(

@@ -39,18 +39,26 @@ _KERAS = (
 _WAITS_FOR = {
     "python": ["random"],
     "numpy": ["numpy", "numpy.random"],
-    "jax": ["jax", "jax.random"],
+    "jax": ["jax", "jax.random", "jax._src.distributed"],
     "pytorch": [
         "torch",
         "torch.random",
         "torch.cuda.random",
+        "torch.distributed.distributed_c10d",
+        "torch.nn.parallel.distributed",
         "torch.utils.data.dataloader",
         "torch._dynamo.eval_frame",
     ],
     "tensorflow": ["tensorflow"]
     + [
         f"tensorflow.python.{name}"
-        for name in ("framework.random_seed", "ops.stateful_random_ops", "training.optimizer", "client.session")
+        for name in (
+            "framework.random_seed",
+            "ops.stateful_random_ops",
+            "training.optimizer",
+            "client.session",
+            "distribute.collective_all_reduce_strategy",
+        )
     ]
     + _KERAS,
     "sklearn": ["sklearn", "sklearn.base", "sklearn.model_selection._validation"]

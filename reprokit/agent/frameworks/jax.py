@@ -1,6 +1,8 @@
-"""JAX: its version and the seeds of its keys."""
+"""JAX: its version, the seeds of its keys, and what connects its processes."""
 
 from __future__ import annotations
+
+import sys
 
 from ..core.patching import replace
 from ..seeds.ledger import seeding
@@ -8,7 +10,9 @@ from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+    from typing import Any
 
 
 class JaxAdapter(Adapter):
@@ -18,6 +22,25 @@ class JaxAdapter(Adapter):
         if name == "jax":
             super().instrument(name, module)
             return
+        if name == "jax._src.distributed":  # where jax.distributed has its function from
+            replace(module, "initialize", self._make_initialize)
+            return
         for function in ("PRNGKey", "key"):
             call = f"jax.random.{function}"
             replace(module, function, lambda original, call=call: seeding(self._agent.seeds, call, original))  # type: ignore[misc]
+
+    def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def initialize(*arguments: Any, **keywords: Any) -> None:
+            original(*arguments, **keywords)
+            self._agent.attempt(self._note_processes)
+
+        return initialize
+
+    def _note_processes(self) -> None:
+        jax: Any = sys.modules["jax"]
+        state = getattr(sys.modules["jax._src.distributed"], "global_state", None)
+        facts = {
+            "ranks": getattr(state, "num_processes", None),
+            "backend": getattr(jax.config, "jax_cpu_collectives_implementation", None),
+        }
+        self._agent.computed("collectives JAX", "collectives", facts)

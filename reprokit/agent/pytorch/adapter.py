@@ -9,6 +9,7 @@ from ..events import Events
 from ..frameworks.base import Adapter
 from ..metrics import Metrics
 from . import private_api, tensors
+from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
 from .events import EventHooks, watch_generator, watch_seeding
 from .state import Records
 
@@ -31,11 +32,14 @@ class PytorchAdapter(Adapter):
         self._records: Records | None = None
         self._metrics: Metrics | None = None
         self._trail: StepTrail | None = None
+        self._distributed = DistributedHooks(agent)
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
         if name in ("torch.random", "torch.cuda.random"):  # before PyTorch copies their functions
             watch_seeding(self._agent, name, module)
+        elif name in (COLLECTIVES, PARALLEL):
+            self._distributed.instrument(name, module)
         elif name == "torch":
             self._agent.framework(name, module)
             self._begin(module)
@@ -52,6 +56,7 @@ class PytorchAdapter(Adapter):
         self._trail = self._agent.attempt(self._begin_trail, events, compiled)
         self._metrics = Metrics(self._agent, events, self._records, tensors)
         events.add(self._metrics)
+        events.add(self._distributed)
         self._agent.begin_events("torch", events)
         modules = self._records.modules
         self._hooks = EventHooks(self._agent, events, torch, modules, self._records, compiled)
@@ -72,7 +77,7 @@ class PytorchAdapter(Adapter):
         return trail
 
     def parts(self) -> list[Any]:
-        return [part for part in (self._trail, self._metrics, self._records) if part is not None]
+        return [part for part in (self._trail, self._metrics, self._records, self._distributed) if part is not None]
 
     def random_states(self) -> None:
         if self._torch is None:

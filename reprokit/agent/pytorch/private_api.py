@@ -68,6 +68,7 @@ SEEN: Mapping[str, str] = {
     "torch.distributed.distributed_c10d._get_default_store": "2.13",
     "torch.library.Library._destroy": "2.13",
     "torch.library._impls": "2.13",
+    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data": "2.13",
     "torch.nn.Module()._buffers": "2.13",
     "torch.nn.Module()._modules": "2.13",
     "torch.nn.Module()._parameters": "2.13",
@@ -86,6 +87,8 @@ SEEN: Mapping[str, str] = {
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data": "2.13",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data": "2.13",
 }
+
+MAX_FACT = 4000  # characters
 
 
 def without_overrides(torch: Any) -> Any:
@@ -164,6 +167,19 @@ def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:
 def ranks_store(distributed: Any) -> Any:
     """Return what the ranks of a training know each other by."""
     return distributed.distributed_c10d._get_default_store()
+
+
+def buckets(model: Any) -> dict[str, object]:
+    """Return how DDP puts the gradients of a model into buckets: bytes of each, and the parameters, in their order."""
+    facts = model._get_ddp_logging_data()
+    names = {
+        "buckets": "bucket_sizes",
+        "rebuilt_buckets": "rebuilt_bucket_sizes",
+        "order": "rebuilt_per_bucket_param_indices",
+        "bucket_bytes": "bucket_cap_bytes",
+        "hook": "comm_hook",
+    }
+    return {name: str(facts[key])[:MAX_FACT] for name, key in names.items() if facts.get(key) not in (None, "")}
 
 
 def address(generator: Any) -> int:

@@ -122,10 +122,15 @@ def _simple_entry(name: str, tensor: Any) -> Tensor:
         dtype, shape = dtype_name(tensor), [int(size) for size in tensor.shape]
         known = _described[key] = dtype, shape, tensor_head(dtype, shape)
     dtype, shape, head = known
+    return name, dtype, shape, digest_behind(head, bytes_here(tensor))
+
+
+def bytes_here(tensor: Any) -> Any:
+    """Return the bytes of a tensor that lies in order, as long as it lives."""
     size, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
     if not address:
         raise ValueError("a tensor without storage")
-    return name, dtype, shape, digest_behind(head, (ctypes.c_char * size).from_address(address))
+    return (ctypes.c_char * size).from_address(address)
 
 
 def _any_entry(name: str, tensor: Any) -> Tensor:

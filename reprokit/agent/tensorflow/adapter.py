@@ -6,6 +6,7 @@ import atexit
 
 from .. import trail_library
 from ..core.digests import text_digest
+from ..core.patching import replace
 from ..frameworks.base import Adapter
 from . import private_api
 from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
@@ -35,6 +36,8 @@ class TensorflowAdapter(Adapter):
             watch_seeding(self._agent, name, module)
         elif name.endswith("stateful_random_ops"):
             self._agent.attempt(watch_generators, self._agent, module)
+        elif name.endswith("collective_all_reduce_strategy"):
+            private_api.watch_workers(replace, self._note_workers)
         elif name.endswith("client.session"):
             self._optimizers.watch_sessions(module)
         elif name.endswith("training.optimizer"):
@@ -44,6 +47,9 @@ class TensorflowAdapter(Adapter):
         else:
             self._agent.attempt(self._begin_trail)
             self._keras.watch_models(name, module)
+
+    def _note_workers(self, facts: dict[str, object]) -> None:
+        self._agent.attempt(self._agent.computed, "collectives workers", "collectives", facts)
 
     def _begin_trail(self) -> None:
         library = trail_library.load(self._agent.run) if self._trail is None else None

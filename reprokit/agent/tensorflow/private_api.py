@@ -22,6 +22,7 @@ MODULES: Mapping[str, str] = {
     "backprop": "tensorflow.python.eager.backprop",
     "build": "tensorflow.python.platform.build_info",
     "callbacks": "tensorflow.python.framework.op_callbacks",
+    "collectives": "tensorflow.python.distribute.collective_all_reduce_strategy",
     "concrete": "tensorflow.python.eager.polymorphic_function.concrete_function",
     "config": "tensorflow.python.framework.config",
     "context": "tensorflow.python.eager.context",
@@ -68,6 +69,7 @@ SEEN: Mapping[str, str] = {
     "backprop._gradient_function": "2.21",
     "build.build_info": "2.21",
     "callbacks.add_op_callback": "2.21",
+    "collectives.CollectiveAllReduceExtended._initialize_multi_worker": "2.21",
     "concrete.ConcreteFunction": "2.21",
     "config.disable_op_determinism": "2.21",
     "config.is_op_determinism_enabled": "2.21",
@@ -155,6 +157,26 @@ STEP_COMPILER = "_autoconvert_optionals"  # which Keras 3 calls with the compile
 def module(name: str) -> Any:
     """One of MODULES; None where nobody imported it."""
     return sys.modules.get(MODULES[name])
+
+
+def watch_workers(wrap: Callable[..., None], told: Callable[[dict[str, object]], object]) -> None:
+    """Tell, of each strategy of several workers, what adds their gradients."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _initialize_multi_worker(strategy: Any, *arguments: Any, **keywords: Any) -> None:
+            original(strategy, *arguments, **keywords)
+            options = getattr(strategy, "_communication_options", None)
+            told(
+                {
+                    "ranks": getattr(strategy, "_num_workers", None),
+                    "implementation": str(getattr(getattr(options, "implementation", None), "value", "")),
+                    "bytes_per_pack": getattr(options, "bytes_per_pack", None),
+                }
+            )
+
+        return _initialize_multi_worker
+
+    wrap(module("collectives").CollectiveAllReduceExtended, "_initialize_multi_worker", make)
 
 
 def ops() -> Any:

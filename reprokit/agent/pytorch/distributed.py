@@ -1,0 +1,159 @@
+"""What ranks tell each other through torch.distributed: which groups, which buckets of DDP, and what collectives gave.
+
+DDP's own reductions are made by its C++ code: their results are the gradients that the trail has. A collective that
+goes on behind its call (async_op) and tensors on a device are not read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from functools import partial
+
+from ..collectives import CollectiveLog, digest_of, object_digest_of
+from ..core.patching import replace
+from ..events import UpdateDone
+from . import private_api, tensors
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import Handler, TrainingEvent
+
+    Function = Callable[..., Any]
+
+COLLECTIVES = "torch.distributed.distributed_c10d"
+PARALLEL = "torch.nn.parallel.distributed"
+# The first argument of each is what it gives: a tensor, or a list of them.
+_OPERATIONS = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter",
+)  # fmt: skip
+_OF_OBJECTS = ("all_gather_object", "broadcast_object_list")
+_NCCL = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO", "nvls": "NCCL_NVLS_ENABLE"}
+_SETTLED = 3  # updates after which DDP has put its buckets into the order in which gradients become ready
+
+
+class DistributedHooks:
+    """Wraps the collectives, and notes the models that DDP holds until it has told their buckets."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._log = CollectiveLog(agent, "torch.distributed")
+        self._models: list[tuple[str, weakref.ref[Any]]] = []
+        self._updates = 0  # since the last of them was made
+
+    def instrument(self, name: str, module: Any) -> None:
+        """Wrap what a module has, before others copy it."""
+        if name == PARALLEL:
+            replace(module.DistributedDataParallel, "__init__", self._make_init)
+            return
+        for operation in _OPERATIONS + _OF_OBJECTS:
+            replace(module, operation, partial(self._make_collective, operation, module))
+        for function in ("init_process_group", "new_group"):
+            replace(module, function, partial(self._make_group, module))
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {UpdateDone: self._update_done}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._agent.failed(handler, error)
+
+    def forget(self) -> None:
+        """In a forked child: drop what the parent noted."""
+        self._log.forget()
+        self._models = []
+
+    def finish(self) -> None:
+        self._tell_buckets()
+        self._log.finish()
+
+    # Groups
+
+    def _make_group(self, module: Any, original: Function) -> Function:
+        def begin_group(*arguments: Any, **keywords: Any) -> Any:
+            group = original(*arguments, **keywords)
+            self._agent.attempt(self._note_group, module, group)
+            return group
+
+        return begin_group
+
+    def _note_group(self, module: Any, group: Any) -> None:
+        if group is not None and not hasattr(group, "size"):  # this rank is no member
+            return
+        backend = str(module.get_backend(group))
+        facts: dict[str, object] = {"backend": backend, "ranks": module.get_world_size(group)}
+        if group is not None and hasattr(module, "get_process_group_ranks"):
+            facts["members"] = [str(rank) for rank in module.get_process_group_ranks(group)]
+        if "nccl" in backend:
+            facts["version"] = ".".join(map(str, sys.modules["torch"].cuda.nccl.version()))
+            facts.update({fact: os.environ[name] for fact, name in _NCCL.items() if name in os.environ})
+        self._agent.computed(f"collectives {self._agent.name('group')}", "collectives", facts)
+
+    # Buckets
+
+    def _make_init(self, original: Function) -> Function:
+        def init(model: Any, *arguments: Any, **keywords: Any) -> None:
+            original(model, *arguments, **keywords)
+            self._models.append((self._agent.name("DDP"), weakref.ref(model)))
+            self._updates = 0
+
+        return init
+
+    def _update_done(self, _event: UpdateDone) -> None:
+        if self._models:
+            self._updates += 1
+            if self._updates == _SETTLED:
+                self._tell_buckets()
+
+    def _tell_buckets(self) -> None:
+        models, self._models = self._models, []
+        for name, reference in models:
+            model = reference()
+            if model is not None:
+                self._agent.computed(f"collectives {name}", "collectives", private_api.buckets(model))
+
+    # Collectives
+
+    def _make_collective(self, operation: str, module: Any, original: Function) -> Function:
+        attempt, note, own = self._agent.attempt, self._note_result, vars(module)
+
+        def collective(*arguments: Any, **keywords: Any) -> Any:
+            work = original(*arguments, **keywords)
+            if sys._getframe(1).f_globals is not own:  # it pads pickled objects with whatever is in memory
+                attempt(note, operation, module, work, arguments, keywords)
+            return work
+
+        return collective
+
+    def _note_result(
+        self, operation: str, module: Any, work: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        result = arguments[0] if arguments else next(iter(keywords.values()))
+        parts = result if type(result) in (list, tuple) else [result]
+        ranks = module.get_world_size(keywords.get("group"))
+        if operation in _OF_OBJECTS:
+            self._log.note(operation, ranks, "object", (len(parts),), object_digest_of(result))
+            return
+        first = parts[0]
+        if work is not None or not all(map(_is_here, parts)):
+            self._log.note(operation, ranks, "", (), None)
+            return
+        data = tensors.bytes_here(first) if len(parts) == 1 else "sha256:" + _joined(parts)
+        shape = first.shape if len(parts) == 1 else (len(parts), *first.shape)
+        self._log.note(operation, ranks, tensors.dtype_name(first), shape, data)
+
+
+def _is_here(tensor: Any) -> bool:
+    return tensors.lies_in_order(tensor) and tensor.numel() > 0
+
+
+def _joined(parts: list[Any]) -> str:
+    """Return the digest of those of several tensors."""
+    from hashlib import sha256
+
+    return sha256("".join([digest_of(tensors.bytes_here(part), 0)[0] for part in parts]).encode()).hexdigest()
