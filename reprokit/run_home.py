@@ -94,7 +94,7 @@ def resolve(text: str) -> Path:
     if text.endswith(OF_RECORDING) and not os.path.lexists(text):
         return recording_of(RunDirectory(resolve(text.removesuffix(OF_RECORDING))))
     home = home_of(Path())
-    if os.path.lexists(Path(text, RUN)) or "/" in text or text in ("", ".", ".."):
+    if any(os.path.lexists(Path(text, name)) for name in (RUN, rundir.HOSTS)) or "/" in text or text in ("", ".", ".."):
         return Path(text)
     before = re.fullmatch(f"{LAST}(?:~([0-9]{{1,6}}))?", text)
     if before:

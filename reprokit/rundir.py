@@ -60,6 +60,7 @@ EVALUATION = "evaluation"
 TRAIL = "trail"
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
+HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the run of each, by its name
 STOPPED = "stopped"
 SIGNALS = "signals"
 BUNDLED_DIRECTORY: Final = "/working-directory"  # which stands in bundles for the working directory of a run
@@ -128,6 +129,9 @@ class RunDirectory:
             advice = "run as its owner or ask for a copy"
             raise RunNotReadable(f"{self.path} may not be read by this user; {advice}") from None
         except FileNotFoundError:
+            if os.path.isdir(self.path / HOSTS):
+                advice = f"name the run of one of its hosts, such as {self.path / HOSTS}/NAME"
+                raise RunNotFound(f"{self.path} holds runs of several hosts; {advice}") from None
             if os.path.isdir(self.path):
                 raise RunNotFound(f"{self.path} holds no {RUN}: it is not a run directory") from None
             raise RunNotFound(f"{self.path} does not exist; 'reprokit record' makes a run") from None

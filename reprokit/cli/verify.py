@@ -32,16 +32,19 @@ def command(
 
     RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
     recording, or with its newest replay if it is a recording. Without both, the newest replay is compared
-    with its recording.
+    with its recording. RUN may also hold the runs of several hosts, as RUN/hosts/NAME.
 
     Prints the verdict, then every category in causal order with the first difference in it. Times are shown
     and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
     compared; with a tolerance also with 0 if they are within it, and says so. A QUANTITY is one of loss,
     metrics, trail, weights, predictions, scores, outputs.
     """
+    from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
 
+    if run1 and run2 and all(map(hosts.parts, (run1, run2))):
+        context.exit(_of_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted))
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
@@ -54,3 +57,19 @@ def command(
     else:
         say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)
+
+
+def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accepted: Tolerances) -> int:
+    """Compare two runs of several hosts; return the exit status."""
+    from reprokit.verify.compare import hosts
+    from reprokit.verify.compare.runs import require_whole
+    from reprokit.verify.show.hosts import document_of_hosts, print_hosts
+
+    for run in (left, right):
+        for path in hosts.parts(run).values():
+            require_whole(path)
+    found = hosts.compare(left, right, tolerances=accepted)
+    for comparison in found.hosts.values():
+        keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
+    present(found, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
+    return EXIT_DIFFERENT if found.verdict.differs else EXIT_IDENTICAL

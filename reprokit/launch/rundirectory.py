@@ -90,6 +90,9 @@ def _asked_place(output: Path, overwrite: bool) -> Path:
     if not os.path.lexists(place):
         if place.parent == home_of(Path()):
             home(Path())
+        if place.parent.name == rundir.HOSTS and place.parent.parent.parent.is_dir():
+            for part in (place.parent.parent, place.parent):  # other hosts make them as well
+                _make_directory(part, exist_ok=True)
         if not place.parent.is_dir():
             raise CannotWriteRun(f"{place.parent} is not a directory; make it first, or choose another with -o")
         return place

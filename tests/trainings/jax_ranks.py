@@ -8,7 +8,7 @@ import sys
 
 def start():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        address = "127.0.0.1:{}".format(server.getsockname()[1])
+        address = f"127.0.0.1:{server.getsockname()[1]}"
     command = [sys.executable, __file__, address]
     ranks = [subprocess.Popen(command, env={**os.environ, "JAX_PROCESS_ID": str(rank)}) for rank in range(2)]
     sys.exit(max(rank.wait() for rank in ranks))

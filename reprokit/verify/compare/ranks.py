@@ -1,4 +1,7 @@
-"""Compares the ranks of one run: in data-parallel training all have the same parameters after every step."""
+"""Compares the ranks of one run: in data-parallel training all have the same parameters after every step.
+
+The ranks may be those of several hosts, each of which wrote a run directory: steps are matched by their number alone.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from reprokit import trails
 from reprokit.difference import Side
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Series, TrailStep
+from reprokit.verify.compare import status
 from reprokit.verify.compare.divergences import counted
-from reprokit.verify.read.scan import natural
+from reprokit.verify.read.scan import Scan, SeriesKey, natural
 
 _RANK = re.compile(r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL)  # as native/identity.c names processes
 LISTED = 8  # ranks in a sentence
@@ -72,17 +76,39 @@ class RankAgreement:
         return f"parameters; {gradients[self.equal_gradients]}"
 
 
-def agreements(run: RunDirectory) -> list[RankAgreement]:
-    """Return an agreement for each optimizer that more than one rank stepped; raises RunDamaged."""
+def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = None) -> list[RankAgreement]:
+    """Return an agreement for each optimizer that more than one rank stepped, on these hosts; raises RunDamaged."""
     groups: dict[tuple[str, int, str], dict[str, Series]] = {}
-    for trail in trails.read(run):
-        found = _RANK.fullmatch(trail.process)
-        if found is not None:
-            for series in trail.series:
+    for host, directory in (hosts or {"": run}).items():
+        for trail in trails.read(directory):
+            rank, process = rank_of(trail.process, host)
+            for series in trail.series if rank else ():
                 if series.count:
-                    groups.setdefault((found[2], trail.incarnation, series.name), {})[found[1]] = series
+                    groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
     order = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
     return [_agreement(key[2], groups[key]) for key in order if len(groups[key]) > 1]
+
+
+def rank_of(process: str, host: str = "") -> tuple[str, str]:
+    """Return the rank and the process of it; on a host whose launcher was started once a rank, the host is the rank."""
+    found = _RANK.fullmatch(process)
+    return (host, process) if found is None else (found[1], found[2])
+
+
+def deaths(run: RunDirectory, scan: Scan, side: Side) -> Iterator[str]:
+    """Yield which ranks of a run that failed did not come to their end, though nobody of the run ended them."""
+    if not status.failed(run.run):
+        return
+    steps = {trail.process: max(trail.series, key=lambda one: one.count, default=None) for trail in trails.read(run)}
+    for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
+        if rank_of(name)[0] and not (rank_of(name)[1] or process.ended or process.was_stopped):
+            last, series = steps.get(name), scan.series.get(SeriesKey(name, "collective", "mpi"))
+            done = ""
+            if last is not None and last.count:
+                done = f", after {counted(last.count)} of {last.name}"
+            elif series is not None and series.last is not None:
+                done = f", after call {series.last['step']} of its collectives"
+            yield f"of the {side} run, {name.replace('rank', 'rank ', 1)} ended early{done}"
 
 
 def notes(run: RunDirectory, side: Side) -> Iterator[str]:

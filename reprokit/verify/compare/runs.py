@@ -39,6 +39,7 @@ from reprokit.verify.compare.processes import ended_in_one
 from reprokit.verify.read import integrity
 from reprokit.verify.read.execution import Shared, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
+from reprokit.verify.read.scan import Scan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
@@ -124,6 +125,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *outputs.beside(runs),
         *console.notes(runs, printed),
         *processes.stopped(runs),
+        *(note for run, scan, side in _sides(runs) for note in ranks.deaths(run, scan, side)),
         *trail.notes(),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
         *_untrained(runs, trail),
@@ -135,6 +137,10 @@ def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, Difference
     """Return the trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
     steps, values = trail.compare(), metrics.compare(runs)
     return (values, steps) if trails.is_after(steps, runs) else (steps, values)
+
+
+def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, Scan, Side]]:
+    return zip(runs.directories, (runs.left, runs.right), SIDES, strict=True)
 
 
 def _nothing(runs: RunPair, printed: Difference) -> str:
