@@ -21,7 +21,7 @@ WHOLE = 64 << 10  # bytes of results that are read whole
 PIECES, PIECE = 8, 512  # of larger ones: their number, and bytes of each
 SINGLE = 100_000  # calls of a thread that have a line each
 TOGETHER = 1000  # later ones that have a line together
-MAX_PARTS = 1000  # of an object that was pickled
+MAX_PARTS, MAX_DEPTH = 1000, 20  # of an object that was pickled
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 
 
@@ -109,20 +109,20 @@ def object_digest_of(value: Any) -> str | None:
     return None if parts < 0 else "sha256:" + state.hexdigest()
 
 
-def _feed(state: Any, value: Any, room: int) -> int:
+def _feed(state: Any, value: Any, room: int, depth: int = 0) -> int:
     """Take in a value; return how many more parts there may be, and less than 0 where it cannot be read."""
     kind = type(value)
     if kind in _SCALARS:
         state.update(f"{kind.__name__}\0{value!r}\0".encode("utf-8", "backslashreplace"))
         return room - 1
-    if kind in (list, tuple, dict):
+    if kind in (list, tuple, dict) and depth < MAX_DEPTH:
         state.update(f"{kind.__name__}\0{len(value)}\0".encode())
         parts = value if kind is not dict else [part for pair in value.items() for part in pair]
         for part in parts:
-            room = _feed(state, part, room) if room > 0 else -1
+            room = _feed(state, part, room, depth + 1) if room > 0 else -1
         return room - 1
     dtype = getattr(value, "dtype", None)
-    if not getattr(dtype, "isbuiltin", False) or not hasattr(value, "tobytes"):  # NumPy's arrays and scalars
+    if getattr(dtype, "hasobject", True) or not hasattr(value, "tobytes"):  # no array or scalar of NumPy's
         return -1
     state.update(f"{dtype}\0{value.shape}\0".encode() + value.tobytes())
     return room - 1

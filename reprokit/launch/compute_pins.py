@@ -132,11 +132,11 @@ def pins(recording: RunDirectory) -> Pins:
     told = computed(recording)
     of_ranks = dict(_collectives(recording, told))
     if before is None or now is None or before.computes_like(now):
-        return Pins(of_ranks)
+        return Pins(of_ranks, changes=tuple(_pinned(of_ranks)))
     # What a process of the recording had beside: the command, or a program in between, sets that itself.
     own = {text.partition("=")[0] for text in told.texts("process", "variables")}
     taken = own | recording.run.variables.keys()
-    changes: list[str] = []
+    changes = list(_pinned(of_ranks))
     variables: dict[str, str] = {}
     for name, value, why in [*_counts(before, now, told, environment), *_choices(before, now, told)]:
         if name not in taken:
@@ -164,6 +164,12 @@ def _collectives(recording: RunDirectory, told: Computed) -> Iterator[tuple[str,
         if line.library == "collectives" and chosen and not any(name in given for name in chosen):
             yield from ((f"OMPI_MCA_{name}", str(value)) for name, value in facts.items())
             return
+
+
+def _pinned(of_ranks: dict[str, str]) -> Iterator[str]:
+    if of_ranks:
+        chosen = ", ".join(f"{name}={value}" for name, value in of_ranks.items() if name.endswith(_CHOICES))
+        yield f"pinned: {chosen}, as a file had it in the recording"
 
 
 def _counts(
