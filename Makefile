@@ -34,6 +34,8 @@ TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)
 TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
+MPI := openmpi mpi4py distributed accelerate # with frameworks of $(VENV)
+
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
 DEMO_PACKAGES_numpy := numpy scikit-learn
@@ -58,7 +60,7 @@ test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run 
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
+test-all: $(VENV)/.test-all old-environment .venv-mpi/.installed .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
@@ -90,6 +92,10 @@ compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, record
 .PHONY: versions
 versions: $(VENV)/.test ## Try the last three releases of each framework, each in an environment of its own (30 min, 6 GB)
 	@$(BIN)/python -m tests.versions
+
+.PHONY: collectives
+collectives: $(VENV)/.test .venv-mpi/.installed ## Run tests of mpi4py and of PyTorch's gloo bare, recorded and replayed
+	@nice $(BIN)/python -m tests.compatibility mpi4py gloo --python .venv-mpi/bin/python
 
 .PHONY: lint
 lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
@@ -132,7 +138,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -192,6 +198,14 @@ $(OLD_VENV)/.installed: Makefile
 	@echo "making .venv-trackers: MLflow, Weights & Biases, TensorBoard, DVC"
 	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
 	@.venv-trackers/bin/python -m pip install $(PIP_FLAGS) $(TRACKERS) $(TRACKERS_NEED)
+	@touch $@
+
+.venv-mpi/.installed: Makefile $(VENV)/.test
+	@echo "making .venv-mpi: Open MPI, mpi4py, Dask, accelerate"
+	@test -x .venv-mpi/bin/python || $(BIN)/python -m venv .venv-mpi
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$(.venv-mpi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
+	@.venv-mpi/bin/python -m pip install $(PIP_FLAGS) $(MPI)
 	@touch $@
 
 $(DEMO)/.installed: $(BUILD)

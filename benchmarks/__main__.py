@@ -1,7 +1,7 @@
 """python -m benchmarks [NAME...]
 
-capture, diff, orders, patches, profile, recording, requests, startup, supervisor, trail, training, trees; or all of
-these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
+capture, collectives, diff, orders, patches, profile, recording, requests, startup, supervisor, trail, training,
+trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
 where they stopped.
 """
 
@@ -11,6 +11,7 @@ import argparse
 
 from benchmarks import (
     capture,
+    collectives,
     diff,
     orders,
     patches,
@@ -28,6 +29,7 @@ from benchmarks.paper import measure as paper
 
 BENCHMARKS = {
     "capture": capture.main,
+    "collectives": collectives.main,
     "orders": orders.main,
     "patches": patches.main,
     "profile": profiling.main,
