@@ -93,10 +93,6 @@ compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, record
 versions: $(VENV)/.test ## Try the last three releases of each framework, each in an environment of its own (30 min, 6 GB)
 	@$(BIN)/python -m tests.versions
 
-.PHONY: collectives
-collectives: $(VENV)/.test .venv-mpi/.installed ## Run tests of mpi4py and of PyTorch's gloo bare, recorded and replayed
-	@nice $(BIN)/python -m tests.compatibility mpi4py gloo --python .venv-mpi/bin/python
-
 .PHONY: lint
 lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""What recording costs an allreduce of 1 MiB between two ranks of mpi4py; needs .venv-mpi (make collectives)."""
+"""What recording costs an allreduce of 1 MiB between two ranks of mpi4py; needs .venv-mpi (make test-all)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
 
 PYTHON = Path(__file__).parent.parent / ".venv-mpi" / "bin" / "python"
-CALLS = 1000
+CALLS = 300
 SCRIPT = f"""
 import time
 import numpy
@@ -18,7 +18,7 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 sent = numpy.random.default_rng(world.rank).normal(size=1 << 17)
 received = numpy.empty_like(sent)
-for _ in range(50):
+for _ in range(10):
     world.Allreduce(sent, received)
 world.Barrier()
 started = time.perf_counter()
@@ -41,7 +41,7 @@ def _cost(command: list[str], directory: Path) -> float:
 def main(runs: int) -> None:
     """Print the microseconds of an allreduce: bare and recorded."""
     if not PYTHON.exists():
-        print("left out: make collectives installs Open MPI and mpi4py")
+        print("left out: make test-all installs Open MPI and mpi4py")
         return
     bare = [str(PYTHON.with_name("mpirun")), "--oversubscribe", "-n", "2", str(PYTHON), "-c", SCRIPT]
     with scratch() as directory:
