@@ -31,7 +31,7 @@ PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 OLD_PACKAGES := 'tensorflow==1.14.0' 'numpy<1.17' 'protobuf<3.21' 'h5py<3' scikit-learn 'tensorflow-determinism==0.3.0'
 TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)/$(OLD_VENV)/bin/python')
 
-TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc
+TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
 MPI := openmpi mpi4py distributed accelerate # with frameworks of $(VENV)
@@ -191,7 +191,7 @@ $(OLD_VENV)/.installed: Makefile
 	@touch $@
 
 .venv-trackers/.installed: Makefile
-	@echo "making .venv-trackers: MLflow, Weights & Biases, TensorBoard, DVC"
+	@echo "making .venv-trackers: MLflow, Weights & Biases, TensorBoard, DVC, Arrow"
 	@test -x .venv-trackers/bin/python || $(PYTHON) -m venv .venv-trackers
 	@.venv-trackers/bin/python -m pip install $(PIP_FLAGS) $(TRACKERS) $(TRACKERS_NEED)
 	@touch $@

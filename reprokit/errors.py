@@ -216,7 +216,7 @@ class StudyTooLarge(ReprokitError, slug="study-too-large"):
 
 
 class StoreUnreachable(ReprokitError, slug="store-unreachable"):
-    """The place through which the results of a study come back cannot be reached."""
+    """A place behind a URL, of the results of a study or of objects, cannot be reached, or refuses."""
 
 
 class EngineUnusable(ReprokitError, slug="engine-unusable"):

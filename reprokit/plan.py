@@ -124,6 +124,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were
     processors: int | None = None  # replay: how many the command may use, where it may use more than it could
     pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set
+    versions: Mapping[str, str] = msgspec.field(default_factory=dict)  # replay: of objects, by address
     environment_size: int | None = None  # replay: what the recording had
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
     profiling: ProfilingFacts | None = None  # what is collected beside a recording
@@ -151,6 +152,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "trail": str(trail) if self.trail.is_on else "",
             "trail_gradients": "in graphs" if self.trail.code == WITH_GRADIENTS.code else "",
             "pools": dict(self.pools),
+            "versions": dict(self.versions),
             "patches": list(patches),
             "profiling": self.profiling and {name: getattr(self.profiling, name) for name in asked},
             "capture": self.capture and self.capture.for_agent(snapshots, trail),

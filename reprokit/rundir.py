@@ -44,6 +44,7 @@ SHIM_PLAN = "shim.plan"
 METRICS = "metrics.jsonl"
 VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
+OBJECTS = "objects.jsonl"  # of stores, as agents see them read
 ORDERS = "orders.jsonl"  # of a replay: who came first in the recording, for the agents
 TURNS = "turns"  # of workers of pools, while these live
 OUTPUTS = "outputs.json"
@@ -75,6 +76,7 @@ FILES = frozenset(
         METRICS,
         VARIABLE_KEY,
         SEEDS,
+        OBJECTS,
         ORDERS,
         OUTPUTS,
         WRITTEN,

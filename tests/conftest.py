@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.object_store import ObjectStore, serving
 from tests.support import WITHOUT_JAX, Reprokit
 
 # The same examples each time, and as long as a busy machine needs; tests/fuzz looks for others.
@@ -31,6 +33,13 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
 def reprokit(tmp_path: Path) -> Reprokit:
     """The installed command, run in a directory of the test's own."""
     return Reprokit(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """A store that speaks S3, a process on this machine."""
+    with serving() as store:
+        yield store
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,6 +25,7 @@ from reprokit.rundir import RunDirectory
     " that are the same in every replay, live gives fresh ones.",
 )
 @options.flag("--force", "Replay even if the recorded seeds are damaged, without them.")
+@options.flag("--pin-versions", "Read the recorded versions of objects, where their store keeps versions.")
 @options.NO_SUPERVISOR
 @options.capturing
 @options.NO_TRAIL

@@ -40,9 +40,10 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     path: str  # relative to the working directory where it lies below it
     size: int
-    digest: str  # "sha256:...", "sampled-sha256:..." or "" where there was no time
+    digest: str  # "sha256:...", "sampled-sha256:...", of objects "etag:...", or "" where there was no time
     note: str = ""
     files: int = 0  # of an entry for a directory
+    version: str = ""  # of an object, where its store keeps versions
     declared: bool = False
 
 

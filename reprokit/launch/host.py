@@ -199,7 +199,7 @@ class Gathering:
 
     def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> Environment:
         """Wait for the rest, within reason, and add what agent and shim saw."""
-        from reprokit.launch import data, packages, sources
+        from reprokit.launch import data, objects, packages, sources
 
         self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
         if self._thread.ident is not None:
@@ -213,6 +213,8 @@ class Gathering:
         facts.code = sources.modules(seen.modules, here, packages.places(found))
         written = data.paths_written(self._run)
         facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
+        stored, unlisted = objects.read(self._run)
+        facts.data, facts.unlisted = facts.data + stored, facts.unlisted + unlisted
         told = {os.path.normpath(os.path.join(os.path.realpath(here), path)) for path in facts.code}
         told |= {os.path.normpath(os.path.join(os.path.realpath(here), entry["path"])) for entry in facts.data}
         facts.git = sources.without(facts.git, written | told, here)

@@ -35,6 +35,7 @@ def replay_plan(
     keep_outputs: int = KEEP_OUTPUTS,
     capture: CapturePlan | None = None,
     force: bool = False,
+    pin_versions: bool = False,
 ) -> Plan:
     """Return the plan that gives the recorded command its recorded entropy again."""
     _require_replayable(recording)
@@ -73,6 +74,7 @@ def replay_plan(
         variables={**run.variables, **pins.variables},
         processors=pins.processors,
         pools=pins.pools,
+        versions=_versions(recording) if pin_versions else {},
         environment_size=run.environment_size,
         patches=tuple(patch.text for patch in run.patches),
         recipe=run.recipe,
@@ -168,6 +170,7 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
     if before is not None:
         yield from _host_changes(before)
         yield from _file_changes(before, directory)
+        yield from _object_changes(before)
 
 
 def _variable_changes(run: RunFile) -> Iterable[str]:
@@ -207,6 +210,20 @@ def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
             yield f"{path}: its contents differ"
 
 
+def _object_changes(before: dict[str, Any]) -> Iterable[str]:
+    data = before.get("data")
+    if isinstance(data, list) and any(isinstance(entry, dict) and "://" in str(entry.get("path")) for entry in data):
+        from reprokit.launch import objects
+
+        yield from objects.changes(before)
+
+
+def _versions(recording: RunDirectory) -> dict[str, str]:
+    from reprokit.launch import objects
+
+    return objects.versions(recording.environment() or {})
+
+
 def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str]:
     """Yield what is known only when the run has been: the interpreter, the frameworks, the commit."""
     if now.python is not None:
@@ -227,7 +244,9 @@ def _data_changes(before: Any, now: list[dict[str, Any]]) -> Iterable[str]:
     for entry in before if isinstance(before, list) else ():
         other = known.get(str(entry.get("path"))) if isinstance(entry, dict) else None
         if other and entry.get("digest") and other.get("digest") and entry["digest"] != other["digest"]:
-            yield f"{_short(entry.get('path'))}: the data has other bytes"
+            is_object = entry["digest"].startswith("etag:")
+            what = "the object was overwritten (another ETag)" if is_object else "the data has other bytes"
+            yield f"{_short(entry.get('path'))}: {what}"
 
 
 def _within(facts: dict[str, Any], part: str, name: str) -> Any:

@@ -71,6 +71,14 @@ _WAITS_FOR = {
     "orders": ["queue", "asyncio.base_events", "joblib._parallel_backends", "joblib.parallel"]
     + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]
     + ["multiprocessing.pool", "multiprocessing.process"],
+    "objects": [
+        "botocore.client",
+        "fsspec.spec",
+        "obstore",
+        "pyarrow.fs",
+        "s3torchconnector._s3client._s3client",
+        "tensorflow.python.lib.io.file_io",
+    ],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

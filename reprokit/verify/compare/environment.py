@@ -483,6 +483,8 @@ def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | N
     digests = str(left.get("digest", "")), str(right.get("digest", ""))
     if digests[0] and digests[0] == digests[1]:
         return None
+    if all(digest.startswith("etag:") for digest in digests):
+        return _told(name, *texts, "the object was overwritten: its ETag is another one")
     if left.get("size") != right.get("size"):
         return _told(name, *texts, "the data has another size")
     if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
@@ -496,4 +498,5 @@ def _described(entry: Facts | None) -> str:
         return ""
     digest = str(entry.get("digest") or entry.get("note") or "not read")
     many = f"{entry['files']} files, " if entry.get("files") else ""
-    return f"{many}{entry.get('size')} bytes {digest}"
+    version = f", version {entry['version']}" if entry.get("version") else ""
+    return f"{many}{entry.get('size')} bytes {digest}{version}"
