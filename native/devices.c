@@ -40,7 +40,7 @@ static inline void mark(int fd) {
         __atomic_or_fetch(&marks[fd / 64], UINT64_C(1) << fd % 64, __ATOMIC_RELAXED);
 }
 
-enum kind { ORDINARY = 0, DEVICE, TEXT };
+enum kind { ORDINARY = 0, DEVICE, TEXT, PIPE }; /* from PIPE on: with the number of the pipe */
 
 /* Linux: /dev/random is character device 1:8, /dev/urandom 1:9 (admin-guide/devices.txt). */
 static enum kind kind_by(int fd, const struct stat *status) {
@@ -53,13 +53,24 @@ static enum kind kind_of(int fd) {
     return rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0 ? kind_by(fd, &status) : ORDINARY;
 }
 
-static enum kind unmarked_unless(int fd, enum kind kind) {
+static int unmarked_unless(int fd, int kind) {
     if (kind == ORDINARY && fd < MARKED)
         __atomic_and_fetch(&marks[fd / 64], ~(UINT64_C(1) << fd % 64), __ATOMIC_RELAXED);
     return kind;
 }
 
-static enum kind confirmed(int fd) { return RK_LIKELY(!is_marked(fd)) ? ORDINARY : unmarked_unless(fd, kind_of(fd)); }
+/* Of a marked descriptor, which may be a pipe from outside as well. */
+static int kind_marked(int fd, const struct stat *status) {
+    int number = S_ISFIFO(status->st_mode) ? rk_pipe_of(fd, status) : -1;
+    return number < 0 ? (int)kind_by(fd, status) : PIPE + number;
+}
+
+static int confirmed(int fd) {
+    struct stat status;
+    if (RK_LIKELY(!is_marked(fd))) return ORDINARY;
+    bool is_open = rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) == 0;
+    return unmarked_unless(fd, is_open ? kind_marked(fd, &status) : ORDINARY);
+}
 
 static bool is_written(int flags) {
     return (flags & O_ACCMODE) == O_WRONLY || (flags & O_ACCMODE) == O_RDWR || flags & O_TRUNC;
@@ -74,10 +85,17 @@ static inline void note_opened(int fd, const char *path, int flags) {
     rk_written(fd);
 }
 
+/* Such a name leads to a pipe that has none of its own. */
+static inline bool is_of_descriptor(const char *path) {
+    return (strncmp(path, "/dev/", 5) == 0 && (strncmp(path + 5, "fd/", 3) == 0 || strcmp(path + 5, "stdin") == 0)) ||
+           strncmp(path, "/proc/self/fd/", 14) == 0;
+}
+
 static inline int opened(int fd, const char *path, int flags) {
     rk_descriptor_changed(fd);
     if (fd < 0 || !rk_active() || flags & (O_PATH | O_DIRECTORY)) return fd;
     if ((flags & O_ACCMODE) != O_WRONLY) mark(fd);
+    if (RK_UNLIKELY(is_of_descriptor(path))) rk_pipe_opened(fd, path);
     note_opened(fd, path, flags);
     return fd;
 }
@@ -176,11 +194,11 @@ RK_EXPORT int creat64(const char *path, mode_t mode) { return opened(RK_REAL(cre
 /* ---- fstat --------------------------------------------------------------------------------------------- */
 
 /* What the program itself asks need not be asked again: Python does so for each file that it opens. */
-#define FSTAT(name, type)                                                                                \
-    RK_EXPORT int name(int fd, struct type *status) {                                                    \
-        int result = RK_REAL(name) ? rk_real_##name(fd, status) : (int)syscall(SYS_fstat, fd, status);   \
-        if (result == 0 && is_marked(fd)) unmarked_unless(fd, kind_by(fd, (const struct stat *)status)); \
-        return result;                                                                                   \
+#define FSTAT(name, type)                                                                                    \
+    RK_EXPORT int name(int fd, struct type *status) {                                                        \
+        int result = RK_REAL(name) ? rk_real_##name(fd, status) : (int)syscall(SYS_fstat, fd, status);       \
+        if (result == 0 && is_marked(fd)) unmarked_unless(fd, kind_marked(fd, (const struct stat *)status)); \
+        return result;                                                                                       \
     }
 _Static_assert(sizeof(struct stat) == sizeof(struct stat64), "one layout for both");
 FSTAT(fstat, stat)
@@ -243,11 +261,22 @@ static ssize_t confirmed_readv(int fd, enum kind kind, const struct iovec *parts
     return total;
 }
 
+/* Of a pipe: what was read stands in the first of them. */
+static ssize_t given_parts(int number, const struct iovec *parts, ssize_t given) {
+    if (given <= 0) return rk_pipe_given(number, NULL, given);
+    for (ssize_t left = given; left > 0; left -= (ssize_t)parts++->iov_len) {
+        size_t size = (size_t)left < parts->iov_len ? (size_t)left : parts->iov_len;
+        if (size > 0) rk_pipe_given(number, parts->iov_base, (ssize_t)size);
+    }
+    return given;
+}
+
 #define READ(name, parameters, arguments, offset)                                                 \
     RK_EXPORT ssize_t name parameters {                                                           \
-        enum kind kind;                                                                           \
+        int kind;                                                                                 \
         if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
-        return confirmed_read(fd, kind, buffer, size, offset, RK_CALLER());                       \
+        if (kind >= PIPE) return rk_pipe_given(kind - PIPE, buffer, RK_REAL(name) arguments);     \
+        return confirmed_read(fd, (enum kind)kind, buffer, size, offset, RK_CALLER());            \
     }
 READ(read, (int fd, void *buffer, size_t size), (fd, buffer, size), RK_HERE)
 READ(__read, (int fd, void *buffer, size_t size), (fd, buffer, size), RK_HERE)
@@ -258,9 +287,10 @@ READ(__pread64, (int fd, void *buffer, size_t size, off64_t offset), (fd, buffer
 /* The fortified ones end the program when the buffer is too small: the real call does. */
 #define READ_CHECKED(name, parameters, arguments, offset)                                                        \
     RK_EXPORT ssize_t name parameters {                                                                          \
-        enum kind kind;                                                                                          \
+        int kind;                                                                                                \
         if (RK_LIKELY(!is_marked(fd)) || size > room || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
-        return confirmed_read(fd, kind, buffer, size, offset, RK_CALLER());                                      \
+        if (kind >= PIPE) return rk_pipe_given(kind - PIPE, buffer, RK_REAL(name) arguments);                    \
+        return confirmed_read(fd, (enum kind)kind, buffer, size, offset, RK_CALLER());                           \
     }
 READ_CHECKED(__read_chk, (int fd, void *buffer, size_t size, size_t room), (fd, buffer, size, room), RK_HERE)
 READ_CHECKED(__pread_chk, (int fd, void *buffer, size_t size, off_t offset, size_t room),
@@ -270,9 +300,10 @@ READ_CHECKED(__pread64_chk, (int fd, void *buffer, size_t size, off64_t offset, 
 
 #define READV(name, parameters, arguments, offset)                                                \
     RK_EXPORT ssize_t name parameters {                                                           \
-        enum kind kind;                                                                           \
+        int kind;                                                                                 \
         if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(name) arguments; \
-        return confirmed_readv(fd, kind, parts, count, offset, RK_CALLER());                      \
+        if (kind >= PIPE) return given_parts(kind - PIPE, parts, RK_REAL(name) arguments);        \
+        return confirmed_readv(fd, (enum kind)kind, parts, count, offset, RK_CALLER());           \
     }
 READV(readv, (int fd, const struct iovec *parts, int count), (fd, parts, count), RK_HERE)
 READV(preadv, (int fd, const struct iovec *parts, int count, off_t offset), (fd, parts, count, offset), offset)
@@ -292,9 +323,10 @@ long rk_syscall_device(long number, long a, long b, long c, long d, long e, long
         return path ? opened(fd, path, (int)(is_relative ? c : b)) : fd;
     }
     int fd = (int)a;
-    enum kind kind;
+    int kind;
     if (RK_LIKELY(!is_marked(fd)) || !(kind = confirmed(fd))) return RK_REAL(syscall)(number, a, b, c, d, e, f);
-    return confirmed_read(fd, kind, (void *)b, (size_t)c, number == SYS_read ? RK_HERE : d, caller);
+    if (kind >= PIPE) return rk_pipe_given(kind - PIPE, (void *)b, RK_REAL(syscall)(number, a, b, c, d, e, f));
+    return confirmed_read(fd, (enum kind)kind, (void *)b, (size_t)c, number == SYS_read ? RK_HERE : d, caller);
 }
 
 /* ---- stdio -------------------------------------------------------------------------------------------------- */
@@ -397,9 +429,9 @@ FOPEN(fopen)
 FOPEN(fopen64)
 
 RK_EXPORT FILE *fdopen(int fd, const char *mode) {
-    enum kind kind = confirmed(fd);
-    if (RK_UNLIKELY(kind) && *mode == 'r' && rk_active()) {
-        FILE *stream = confirmed_stream(fd, kind, mode, RK_CALLER());
+    int kind = confirmed(fd);
+    if (RK_UNLIKELY(kind == DEVICE || kind == TEXT) && *mode == 'r' && rk_active()) {
+        FILE *stream = confirmed_stream(fd, (enum kind)kind, mode, RK_CALLER());
         if (stream) return stream;
     }
     return RK_REAL(fdopen)(fd, mode);
@@ -531,10 +563,20 @@ static void mark_inherited(void) {
     rk_close(directory);
 }
 
+/* Of the launcher's standard input every process may have a copy, under any number: commonly this one. */
+static void mark_standard_input(void) {
+    struct stat status;
+    if (rk_plan.has_pipe && rk_call(SYS_fstat, 0, (long)&status, 0, 0, 0, 0) == 0 && status.st_dev == rk_plan.pipe[0] &&
+        status.st_ino == rk_plan.pipe[1])
+        mark(0);
+}
+
 void rk_devices_start(void) {
     opens_directly = is_of_libc((void *)rk_real_open) && is_of_libc((void *)rk_real_openat);
     mark_inherited();
-    if (is_marked(0)) {
+    if (!is_marked(0)) {
+        mark_standard_input();
+    } else {
         FILE *stream = confirmed_stream(0, kind_of(0), "r", (void *)rk_devices_start);
         if (stream) stdin = stream;
     }

@@ -82,7 +82,7 @@ struct rk_shared_file {
     int flags;
 };
 
-#define RK_SHARED_FILES 24
+#define RK_SHARED_FILES 26
 #define RK_SHIM_PLAN    0                                     /* the first of them */
 #define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
 #define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */
@@ -351,10 +351,20 @@ void rk_devices_start(void);
 /* open, openat, read and pread */
 long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller);
 void rk_written(int fd);
+size_t rk_escape(char *line, const char *path);
+size_t rk_name_of(int fd, char *path, size_t size);
 void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
 void rk_opened_to_read(int fd, const char *path);                            /* path: as the program named it */
 void rk_opened_to_change(int fd, const char *path);                          /* to read, before it is written */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e); /* gives a file a name */
+
+/* ---- pipes.c ---------------------------------------------------------------------------------------- */
+
+struct stat;
+int rk_pipe_of(int fd, const struct stat *status); /* its number, or -1: it is none from outside */
+void rk_pipe_opened(int fd, const char *path);     /* by a name of a descriptor, such as /dev/fd/63 */
+ssize_t rk_pipe_given(int number, const void *buffer, ssize_t given);
+void rk_pipes_end(void); /* of this process */
 
 /* ---- text.c: /proc/sys/kernel/random/uuid and boot_id ---------------------------------------------- */
 

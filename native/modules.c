@@ -177,6 +177,7 @@ static void at_end(void) {
     struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
     if (file) file->ended = 1;
     rk_console_end();
+    rk_pipes_end();
     list_modules();
 }
 

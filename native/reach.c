@@ -24,6 +24,8 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "modules.paths", APPEND},
     {RK_IN_RUN, "written.paths", APPEND},
     {RK_IN_RUN, "read.paths", APPEND},
+    {RK_IN_RUN, "pipes.list", APPEND},
+    {RK_IN_RUN, "objects.jsonl", APPEND},
     {RK_IN_RUN, "stopped", O_WRONLY | CREATE},
     {RK_IN_RUN, "entropy/%-@.new", O_RDWR | O_CREAT | O_TRUNC},
     {RK_IN_RUN, "entropy/%-#.entropy", O_RDWR},

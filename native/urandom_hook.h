@@ -123,7 +123,9 @@ struct rk_plan {
     uint32_t prints;        /* what of the command's is kept of what is printed: bit 0 stdout, bit 1 stderr */
     uint64_t printed[2][2]; /* device and inode of these */
     uint32_t launcher;      /* the process that has them too */
-    uint8_t reserved[60];
+    uint32_t has_pipe;      /* 1: the launcher's standard input is a pipe */
+    uint64_t pipe[2];       /* device and inode of it */
+    uint8_t reserved[40];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 

@@ -52,7 +52,7 @@ static bool is_a_file_of_the_program(const char *path) {
 }
 
 /* A backslash or a line feed in a name is written as "\\\\" or "\\n": one line a path. */
-static size_t escape(char *line, const char *path) {
+size_t rk_escape(char *line, const char *path) {
     size_t n = 0;
     for (; *path; path++) {
         if (*path == '\\' || *path == '\n') line[n++] = '\\';
@@ -85,7 +85,7 @@ static size_t append_moment(char *line, size_t n) {
 
 /* The absolute name of what a descriptor means, and its length: 0 where it has none, or none any more, `size` and
  * more where there is no room for it. */
-static size_t name_of(int fd, char *path, size_t size) {
+size_t rk_name_of(int fd, char *path, size_t size) {
     static const char gone[] = " (deleted)"; /* made by O_TMPFILE, say */
     char link[64];
     size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
@@ -105,10 +105,10 @@ static size_t name_of(int fd, char *path, size_t size) {
 
 /* False where there is no room for its name. */
 static bool note_name(int fd, bool is_read, char *path, size_t size, char *line) {
-    size_t length = name_of(fd, path, size);
+    size_t length = rk_name_of(fd, path, size);
     if (length == 0 || length >= size || !is_a_file_of_the_program(path)) return length < size;
     if (!is_read && !is_new(path, length)) return true; /* names that were read are looked at before */
-    size_t n = append_moment(line, escape(line, path));
+    size_t n = append_moment(line, rk_escape(line, path));
     if (!is_read || !rk_note(line, n)) rk_append_line(is_read ? "/read.paths" : WRITTEN, line, n);
     return true;
 }
@@ -196,7 +196,7 @@ static bool entry_name(int directory, const char *name, char path[PATH_MAX], cha
     if (start) parent[start] = 0;
     int fd = (int)rk_call(SYS_openat, directory, (long)parent, O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0, 0);
     if (fd < 0) return false;
-    size_t n = name_of(fd, path, PATH_MAX);
+    size_t n = rk_name_of(fd, path, PATH_MAX);
     rk_close(fd);
     if (n == 0 || n + 1 + length - start >= PATH_MAX) return false;
     if (n > 1) path[n++] = '/'; /* else it is the root */
@@ -212,10 +212,10 @@ static void note_placed(int from_directory, const char *from, int to_directory, 
     char *line = scratch->line;
     if (entry_name(to_directory, to, scratch->path, scratch->parent) && is_a_file_of_the_program(scratch->path)) {
         bool has_from = from && entry_name(from_directory, from, scratch->from, scratch->parent);
-        size_t n = has_from ? escape(line, scratch->from) : 0;
+        size_t n = has_from ? rk_escape(line, scratch->from) : 0;
         line[n++] = '\\';
         line[n++] = '>';
-        n += escape(line + n, scratch->path);
+        n += rk_escape(line + n, scratch->path);
         if (is_new(line, n)) rk_append_line(WRITTEN, line, append_moment(line, n));
     }
     rk_unmap(scratch, sizeof(*scratch));

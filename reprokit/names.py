@@ -131,6 +131,16 @@ def _parsed(line: bytes) -> tuple[bytes, int | None]:
     return name, None if moment is None else int(moment)
 
 
+def lines_of(path: Path) -> list[bytes]:
+    """Return the whole lines of a list, as they are written."""
+    return _data(path)[0].split(b"\n")[:-1]
+
+
+def unescaped(name: bytes) -> str:
+    """Return a name without its escapes."""
+    return os.fsdecode(ESCAPED.sub(_unescaped, name))
+
+
 def _data(path: Path) -> tuple[bytes, bool]:
     """Return what a list holds, and whether that is all."""
     try:

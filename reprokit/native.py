@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import re
+import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +30,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QI60s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2Q40s")
 _RANKS = (  # as in native/identity.c
     "RANK",
     "JAX_PROCESS_ID",
@@ -213,6 +214,15 @@ def _printed(plan: Plan) -> tuple[int, ...]:
     return bits, *files
 
 
+def _piped() -> tuple[int, int, int]:
+    """Return whether standard input is a pipe, and its device and inode."""
+    with suppress(OSError):
+        status = os.fstat(0)
+        if stat.S_ISFIFO(status.st_mode):
+            return 1, status.st_dev, status.st_ino
+    return 0, 0, 0
+
+
 def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> None:
     """Write shim.plan (struct rk_plan): what the launcher asks of the shim.
 
@@ -239,6 +249,7 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         b"" if varied is None else varied.host.encode("ascii")[:63],
         *_printed(plan),
         os.getpid(),
+        *_piped(),
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

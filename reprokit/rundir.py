@@ -8,6 +8,7 @@ docs/format.md describes every file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -44,6 +45,7 @@ SHIM_PLAN = "shim.plan"
 METRICS = "metrics.jsonl"
 VARIABLE_KEY = "variables.key"  # of the digests of variables that scripts read; secret
 SEEDS = "seeds.jsonl"  # of a replay: what the recording seeded with, for the agents
+PIPES = "pipes.list"  # what was read from pipes, digests
 OBJECTS = "objects.jsonl"  # of stores, as agents see them read
 ORDERS = "orders.jsonl"  # of a replay: who came first in the recording, for the agents
 TURNS = "turns"  # of workers of pools, while these live
@@ -77,6 +79,7 @@ FILES = frozenset(
         VARIABLE_KEY,
         SEEDS,
         OBJECTS,
+        PIPES,
         ORDERS,
         OUTPUTS,
         WRITTEN,
@@ -321,7 +324,9 @@ def open_regular(path: str, flags: int) -> int:
 
 
 def open_following(path: str, flags: int) -> int:
-    """Return an opener for open(): follows symbolic links and waits for no FIFO."""
+    """Return an opener for open(): follows symbolic links, and opens no FIFO: its writer would write to nobody."""
+    if stat.S_ISFIFO(os.stat(path).st_mode):
+        raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), path)
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 

@@ -22,12 +22,13 @@ HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
 JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
-# signals in run.json, objects in environment.json, what single processes read in read.paths.
+# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths.
 NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
     rundir.SEEDS,
     rundir.OBJECTS,
+    rundir.PIPES,
     rundir.ORDERS,
     rundir.TURNS,
     rundir.RESERVE,

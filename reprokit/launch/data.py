@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +46,7 @@ class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
     files: int = 0  # of an entry for a directory
     version: str = ""  # of an object, where its store keeps versions
+    pieces: list[str] = []  # of a pipe: digests of its MiBs
     declared: bool = False
 
 
@@ -91,6 +94,34 @@ def with_seen(
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     found = _gathered([entry for entry in entries if entry is not None], incomplete)
     return named + [msgspec.to_builtins(entry) for entry in found], more
+
+
+# Process, its pipe, which MiB, its bytes, their digest, the pipe's name; of lines of the same MiB the last one counts.
+PIPE_LINE = re.compile(rb"(\S+) (\d{1,2}) (\d{1,15}) (\d{1,7}) ([0-9a-f]{16}) (.+)")
+MAX_PIECES = 65_536  # of a pipe that are compared one by one
+
+
+def pipes(run: Path, directory: str) -> list[dict[str, Any]]:
+    """Return what was read from pipes that came from outside."""
+    readers: dict[tuple[bytes, bytes], dict[tuple[int, int], tuple[int, str]]] = {}
+    for line in names.lines_of(run / rundir.PIPES):
+        if match := PIPE_LINE.fullmatch(line):
+            process, pipe, index, size, digest, name = match.groups()
+            readers.setdefault((name, process), {})[int(pipe), int(index)] = int(size), digest.decode()
+    counts = Counter(name for name, _ in readers)
+    found = []
+    for (name, process), pieces in sorted(readers.items()):
+        path = names.unescaped(name)
+        path = os.path.relpath(path, directory) if path.startswith(directory + "/") else path
+        path = path if counts[name] == 1 else f"{path} read by {os.fsdecode(process)}"
+        found.append(msgspec.to_builtins(_pipe(path, [pieces[place] for place in sorted(pieces)])))
+    return found
+
+
+def _pipe(path: str, pieces: list[tuple[int, str]]) -> DataFile:
+    text = "".join(f"{size} {digest}\n" for size, digest in pieces)
+    digest = f"pipe-sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return DataFile(path, sum(size for size, _ in pieces), digest, pieces=[piece for _, piece in pieces[:MAX_PIECES]])
 
 
 def paths_written(run: Path) -> set[str]:

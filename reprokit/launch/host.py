@@ -214,7 +214,10 @@ class Gathering:
         written = data.paths_written(self._run)
         facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
         stored, unlisted = objects.read(self._run)
-        facts.data, facts.unlisted = facts.data + stored, facts.unlisted + unlisted
+        facts.data, facts.unlisted = (
+            facts.data + data.pipes(self._run, os.path.realpath(here)) + stored,
+            facts.unlisted + unlisted,
+        )
         told = {os.path.normpath(os.path.join(os.path.realpath(here), path)) for path in facts.code}
         told |= {os.path.normpath(os.path.join(os.path.realpath(here), entry["path"])) for entry in facts.data}
         facts.git = sources.without(facts.git, written | told, here)

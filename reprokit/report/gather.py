@@ -365,7 +365,9 @@ def _data(environment: dict[str, Any]) -> Iterator[audit.Stated]:
     data = environment.get("data")
     for one in data if isinstance(data, list) else ():
         if isinstance(one, dict):
-            rest = ", ".join(f"{key} {value}" for key, value in one.items() if key not in ("path", "digest") and value)
+            rest = ", ".join(
+                f"{key} {value}" for key, value in one.items() if key not in ("path", "digest", "pieces") and value
+            )
             value = str(one.get("digest") or "not read")
             yield audit.Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
 

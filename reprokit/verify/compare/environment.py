@@ -485,12 +485,24 @@ def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | N
         return None
     if all(digest.startswith("etag:") for digest in digests):
         return _told(name, *texts, "the object was overwritten: its ETag is another one")
+    if all(digest.startswith("pipe-") for digest in digests):
+        return _told(name, *texts, _pipe_words(left, right))
     if left.get("size") != right.get("size"):
         return _told(name, *texts, "the data has another size")
     if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
         return _told(name, *texts, "the data has other bytes")
     meaning = "of the same size; its bytes were not compared, as they were not read whole or in the same way both times"
     return Difference(name, Verdict.NOT_RECORDED, *texts, meaning)
+
+
+def _pipe_words(left: Facts, right: Facts) -> str:
+    """Return from where on a pipe gave other bytes; the last pieces may be unlike because one run read less."""
+    pieces = [entry["pieces"] if isinstance(entry.get("pieces"), list) else [] for entry in (left, right)]
+    pairs = list(zip(*pieces, strict=False))
+    first = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    if left.get("size") != right.get("size") and first >= len(pairs) - 1:
+        return f"the pipe gave other bytes, or one run read less of it, from MiB {first} on"
+    return f"the pipe gave other bytes from MiB {first} on"
 
 
 def _described(entry: Facts | None) -> str:
