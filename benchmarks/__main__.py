@@ -1,7 +1,7 @@
 """python -m benchmarks [NAME...]
 
-capture, collectives, diff, orders, patches, profile, recording, requests, startup, supervisor, trail, training,
-trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
+capture, collectives, diff, ledger, orders, patches, profile, recording, requests, startup, supervisor, trail,
+training, trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
 where they stopped.
 """
 
@@ -13,6 +13,7 @@ from benchmarks import (
     capture,
     collectives,
     diff,
+    ledger,
     orders,
     patches,
     profiling,
@@ -30,6 +31,7 @@ from benchmarks.paper import measure as paper
 BENCHMARKS = {
     "capture": capture.main,
     "collectives": collectives.main,
+    "ledger": ledger.main,
     "orders": orders.main,
     "patches": patches.main,
     "profile": profiling.main,

@@ -143,6 +143,14 @@ class NotProfiled(RunError, slug="not-profiled"):
     """The run holds no findings, as it was not made by reprokit profile."""
 
 
+class NoLedger(RunError, slug="no-ledger"):
+    """The run holds no ledger of samples."""
+
+
+class NotInLedger(RunError, slug="not-in-ledger"):
+    """The ledger has no such step or sample."""
+
+
 class NothingKept(RunError, slug="nothing-kept"):
     """Nothing was kept of what the run printed."""
 

@@ -61,6 +61,7 @@ ENTROPY = "entropy"
 KEPT = "outputs"  # copies of small outputs, named by numbers
 EVALUATION = "evaluation"
 TRAIL = "trail"
+SAMPLES = "samples"  # of each optimizer step
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
 HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the run of each, by its name
@@ -92,7 +93,7 @@ FILES = frozenset(
     }
 )
 DIRECTORIES = frozenset(
-    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
+    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SAMPLES, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
 )
 
 STATES = 7  # the format from which on run.json holds states and no words for them

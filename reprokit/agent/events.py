@@ -51,6 +51,7 @@ class LoaderBegan(TrainingEvent):
     workers: int | None
     series: object = None  # what the metrics count this iteration to
     epoch: Any = None  # what a capture does
+    samples: Any = None  # what the ledger of samples does
 
 
 @dataclass(eq=False)
@@ -69,6 +70,8 @@ class BatchFetched(TrainingEvent):
     batch: object
     began: LoaderBegan | None
     indices: Any = None  # of its samples in the data set, where a sampler chose them
+    worker: int | None = None  # that made it, where it is known
+    digest: int | None = None  # of the batch alone, where the trail has taken it
 
 
 @dataclass(eq=False)

@@ -70,7 +70,7 @@ RANKS: Mapping[RankState, Outcome] = {
     RankState.UNKNOWN: TROUBLE,
 }
 COMPARED = (
-    *("trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
+    *("samples", "trail", "process metrics", "weights", "evaluation metrics", "metrics in files"),
     *("random states", "outputs", "console", "exit status"),
 )
 

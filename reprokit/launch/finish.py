@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from reprokit import entropy, pending_lines, rundir, trails
+from reprokit import entropy, pending_lines, rundir, sample_ledgers, trails
 from reprokit.errors import ReprokitError, reason
 from reprokit.launch import agent_lines, modules, outputs
 from reprokit.launch.host import Gathering
@@ -151,6 +151,7 @@ class Finish:
         pending_lines.gather(self._path, self._path / rundir.METRICS)
         self._run.metrics = rundir.seal_file(self._path / rundir.METRICS)
         self._run.trails = trails.seal(self._path / rundir.TRAIL)
+        self._run.samples = sample_ledgers.seal(self._path / rundir.SAMPLES)
         self._run.evaluation = rundir.seal_evaluation(self._path)
 
     def _take_proof(self, tracing: Tracing | None) -> None:

@@ -235,6 +235,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
+    samples: SealedFile | None = None  # the files of samples/, likewise
     evaluation: SealedFile | None = None  # the files of evaluation/, likewise
     console: SealedFile | None = None  # the files of console/, likewise; none where what is printed was not kept
     environment: SealedFile | None = None  # environment.json, likewise

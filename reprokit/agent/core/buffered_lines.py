@@ -88,27 +88,32 @@ class HeldLines:
         for number in range(MAX_FILES):
             path = f"{self._directory}/{os.getpid()}-{number}"
             try:
-                descriptor = os.open(path, _NEW, 0o600)
+                address = map_new_file(path, SIZE, PLACE)
             except FileExistsError:
                 continue
-            try:
-                os.posix_fallocate(descriptor, 0, SIZE)  # a page without a block behind it would be a SIGBUS
-                self._map(descriptor)
-            finally:
-                os.close(descriptor)
+            if address:
+                import ctypes
+
+                self._room = (ctypes.c_char * SIZE).from_address(address)
+                self._ctypes, self._place = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)
             return path
         return ""
 
-    def _map(self, descriptor: int) -> None:
-        # Not by the module mmap, which keeps a descriptor of its own.
-        import ctypes
 
-        libc = ctypes.CDLL(None)
-        libc.mmap.restype = ctypes.c_void_p
-        libc.mmap.argtypes = [
-            ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-        ]  # fmt: skip
-        address = libc.mmap(PLACE, SIZE, _READ_WRITE, _SHARED, descriptor, 0)
-        if address and address != ctypes.c_void_p(-1).value:
-            self._room = (ctypes.c_char * SIZE).from_address(address)
-            self._ctypes, self._place = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)
+def map_new_file(path: str, size: int, place: int) -> int:
+    """Make a file of zeros, map it into memory and return where, 0 if it cannot be mapped. Keeps no descriptor."""
+    # Not by the module mmap, which keeps a descriptor of its own.
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [
+        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+    ]  # fmt: skip
+    descriptor = os.open(path, _NEW, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)  # a page without a block behind it would be a SIGBUS
+        address = libc.mmap(place, size, _READ_WRITE, _SHARED, descriptor, 0)
+    finally:
+        os.close(descriptor)
+    return 0 if address == ctypes.c_void_p(-1).value else address or 0

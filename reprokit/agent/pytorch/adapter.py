@@ -8,9 +8,11 @@ from .. import trail_library
 from ..events import Events
 from ..frameworks.base import Adapter
 from ..metrics import Metrics
+from ..sample_ledger import SampleLedger
 from . import private_api, tensors
 from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
 from .events import EventHooks, watch_generator, watch_seeding
+from .samplers import loader_facts
 from .state import Records
 
 TYPE_CHECKING = False
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..events import UpdateDone
     from .trail import StepTrail
 
 
@@ -33,6 +36,7 @@ class PytorchAdapter(Adapter):
         self._metrics: Metrics | None = None
         self._trail: StepTrail | None = None
         self._distributed = DistributedHooks(agent)
+        self._samples: SampleLedger | None = None
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
@@ -57,10 +61,14 @@ class PytorchAdapter(Adapter):
         self._metrics = Metrics(self._agent, events, self._records, tensors)
         events.add(self._metrics)
         events.add(self._distributed)
+        if self._trail is not None:
+            self._samples = SampleLedger(self._agent, events, _step_of, loader_facts, self._trail.digest)
+            events.add(self._samples)
         self._agent.begin_events("torch", events)
         modules = self._records.modules
         self._hooks = EventHooks(self._agent, events, torch, modules, self._records, compiled)
         self._agent.pytorch = self._hooks
+        self._hooks.wants_indices = self._samples is not None
         self._agent.attempt(watch_generator, self._agent, torch)
         for name, module in self._early:
             self._agent.attempt(self._hooks.watch, name, module)
@@ -77,7 +85,8 @@ class PytorchAdapter(Adapter):
         return trail
 
     def parts(self) -> list[Any]:
-        return [part for part in (self._trail, self._metrics, self._records, self._distributed) if part is not None]
+        parts = (self._trail, self._samples, self._metrics, self._records, self._distributed)
+        return [part for part in parts if part is not None]
 
     def random_states(self) -> None:
         if self._torch is None:
@@ -89,3 +98,8 @@ class PytorchAdapter(Adapter):
 
     def _write_state(self, name: str, state: Any) -> None:
         self._agent.journal.write("random_state", {"name": name, "digest": tensors.entry(name, state)[3]})
+
+
+def _step_of(event: UpdateDone) -> tuple[str, int]:
+    """Return the name of the optimizer that has updated, and the number of the step."""
+    return event.optimizer.name, event.optimizer.steps - 1

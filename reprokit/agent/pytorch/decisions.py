@@ -76,9 +76,7 @@ class DecisionHooks:
 
     def watch(self, name: str, module: Any) -> None:
         """A further module of PyTorch is there."""
-        if name == "torch.utils.data.dataloader":
-            private_api.watch_indices(private_api.loader_iterator(module), self._hooks.replace)
-        elif name.endswith("grad_scaler"):
+        if name.endswith("grad_scaler"):
             self._hooks.replace(module.GradScaler, "__init__", self._make_scaler)
             self._hooks.replace(module.GradScaler, "scale", self._make_scale)
             self._hooks.replace(module.GradScaler, "step", self._make_scaler_step)

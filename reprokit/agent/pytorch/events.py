@@ -103,6 +103,7 @@ class EventHooks:
         self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
         self._decisions: Any = None
+        self.wants_indices = False
         self.mark = f"_reprokit_events_{id(self)}"  # a script may guard several trainings by several captures
         for instrument in (
             self._instrument_changes,
@@ -122,6 +123,8 @@ class EventHooks:
         if name == "torch.utils.data.dataloader":
             self.replace(module.DataLoader, "__iter__", self._make_iter)
             self.replace(private_api.loader_iterator(module), "__next__", self._make_next)
+            if self.wants_indices:
+                private_api.watch_indices(module, self.replace)
         elif name == "torch._dynamo.eval_frame":
             # What dynamo runs of ours between its graphs must not be compiled in its turn: it would find
             # itself inside of is_compiling() and tell nothing.
@@ -135,7 +138,7 @@ class EventHooks:
         from .decisions import DecisionHooks
 
         self.events.add(listener)
-        self._decisions = DecisionHooks(self)
+        self._decisions, self.wants_indices = DecisionHooks(self), True
         self._instrument_calls(self.torch)
         if self.events.output_computed:
             sys.modules["torch.nn.modules.module"].register_module_forward_hook(self._output_computed)
@@ -414,8 +417,8 @@ class EventHooks:
             finally:
                 inside.call, inside.fetching = was, False
             if events.batch_fetched:
-                indices = None if self._decisions is None else private_api.next_indices(iterator)
-                tell(events.batch_fetched, BatchFetched(batch, began, indices))
+                indices, worker = private_api.next_indices(iterator) if self.wants_indices else (None, None)
+                tell(events.batch_fetched, BatchFetched(batch, began, indices, worker))
             return batch
 
         return fetch

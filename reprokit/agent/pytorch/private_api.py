@@ -85,6 +85,7 @@ SEEN: Mapping[str, str] = {
     "torch.utils.data.dataloader._BaseDataLoaderIter._next_index": "2.13",
     "torch.utils.data.dataloader._BaseDataLoaderIter._reset": "2.13",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data": "2.13",
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._process_data": "2.13",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data": "2.13",
 }
 
@@ -205,8 +206,8 @@ def loader_iterator(module: Any) -> type:
     return module._BaseDataLoaderIter  # type: ignore[no-any-return]
 
 
-def watch_indices(iterator_class: type, replace: Callable[..., None]) -> None:
-    """Note what samplers choose, in order: loaders' workers are told ahead of time."""
+def watch_indices(module: Any, replace: Callable[..., None]) -> None:
+    """Note what samplers choose, in order, as workers are told ahead of time; and which worker gave a batch."""
 
     def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(iterator: Any, *arguments: Any, **keywords: Any) -> None:
@@ -218,13 +219,22 @@ def watch_indices(iterator_class: type, replace: Callable[..., None]) -> None:
     def make_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            vars(iterator).setdefault("_reprokit_indices", deque()).append(indices)
+            if getattr(iterator, "_in_order", True):
+                vars(iterator).setdefault("_reprokit_indices", deque()).append(indices)
             return indices
 
         return next_index
 
-    replace(iterator_class, "_reset", make_reset)
-    replace(iterator_class, "_next_index", make_next_index)
+    def make_process_data(original: Callable[..., Any]) -> Callable[..., Any]:
+        def process_data(iterator: Any, data: Any, *worker: Any) -> Any:  # PyTorch before 2.6 does not say which
+            iterator._reprokit_worker = worker[0] if worker else None
+            return original(iterator, data, *worker)
+
+        return process_data
+
+    replace(module._BaseDataLoaderIter, "_reset", make_reset)
+    replace(module._BaseDataLoaderIter, "_next_index", make_next_index)
+    replace(module._MultiProcessingDataLoaderIter, "_process_data", make_process_data)
 
 
 def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float) -> None:
@@ -247,10 +257,11 @@ def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float)
     replace(module._MultiProcessingDataLoaderIter, "_get_data", make)
 
 
-def next_indices(iterator: Any) -> Any:
-    """The indices of the batch that an iterator gave last, where they are noted and batches come in their order."""
-    chosen = vars(iterator).get("_reprokit_indices")
-    return chosen.popleft() if chosen and getattr(iterator, "_in_order", True) else None
+def next_indices(iterator: Any) -> tuple[Any, int | None]:
+    """The indices of the batch that an iterator gave last, where they are noted in its order; and the worker."""
+    noted = vars(iterator)
+    chosen = noted.get("_reprokit_indices")
+    return chosen.popleft() if chosen else None, noted.get("_reprokit_worker")
 
 
 def is_scaler_enabled(scaler: Any) -> bool:

@@ -196,17 +196,28 @@ class StepTrail:
     def _batch_fetched(self, event: BatchFetched) -> None:
         batch: Any = event.batch
         state, gathered = self._state, self._state.batch
-        gathered.known = True
+        is_first, gathered.known = not gathered.known, True
         are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS
         digest = self._fold(gathered.digest, batch) if are_few else None
         if digest is not None:
             gathered.digest, state.fetched = digest, FetchedTensors(batch)
+            event.digest = digest if is_first else None
             return
         are_few = are_few and self._contents.are_tensors(batch)
         state.fetched = FetchedTensors(batch) if are_few and all(map(_is_here, batch)) else None
         with self._without_overrides():
             for part in batch if are_few else [batch]:
                 gathered.take(self._contents, part)
+        event.digest = gathered.digest if is_first and not gathered.is_partial else None
+
+    def digest(self, batch: Any) -> int | None:
+        """Return the digest of a batch alone, that of the first since a step; None of one that cannot be read whole."""
+        gathered = Gathered()
+        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
+        with self._without_overrides():
+            for part in batch if are_few else [batch]:
+                gathered.take(self._contents, part)
+        return None if gathered.is_partial else gathered.digest
 
     def _model_called(self, event: ModelCalled) -> None:
         state = self._state

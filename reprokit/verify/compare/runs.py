@@ -27,6 +27,7 @@ from reprokit.verify.compare import (
     processes,
     random_states,
     ranks,
+    samples,
     seeds,
     snapshots,
     status,
@@ -128,15 +129,17 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *(note for run, scan, side in _sides(runs) for note in ranks.deaths(run, scan, side)),
         *trail.notes(),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
+        *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
         *_untrained(runs, trail),
     )
     return Comparison(left, right, tree, runs.normalisations.applied, notes, str(tolerances or ""))
 
 
-def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, Difference]:
-    """Return the trail and the process metrics, which a step of the trail makes differ unless they do so before it."""
-    steps, values = trail.compare(), metrics.compare(runs)
-    return (values, steps) if trails.is_after(steps, runs) else (steps, values)
+def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, ...]:
+    """Return samples, trail and process metrics, each of which makes the next differ unless that does so before it."""
+    drawn, steps, values = samples.compare(runs), trail.compare(), metrics.compare(runs)
+    later = (values, steps) if trails.is_after(steps, runs) else (steps, values)
+    return (*later, drawn) if trails.is_before(steps, samples.step_of(drawn)) else (drawn, *later)
 
 
 def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, Scan, Side]]:

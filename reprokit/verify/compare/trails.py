@@ -198,6 +198,12 @@ def _figures(found: SeriesDivergence, name: str) -> dict[str, Any]:
     }
 
 
+def is_before(trail: Difference, step: int | None) -> bool:
+    """Whether the trail differs before that step."""
+    first = trail.first()
+    return first is not None and step is not None and bool(first.figures.get("step", step) < step)
+
+
 def is_after(trail: Difference, runs: RunPair) -> bool:
     """Whether losses differ at an earlier step than the trail does; those of which there is one a step at least."""
     first = trail.first()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reprokit import console, entropy, findings, native, pending_lines, rundir, trails
+from reprokit import console, entropy, findings, native, pending_lines, rundir, sample_ledgers, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
@@ -49,6 +49,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.EVALUATION: [(r"[0-9a-f]{16}-[0-9]+\.npy", True)],
     rundir.CONSOLE: [(r"[0-9a-f]{16}-[0-9]+\.console", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True)],
+    rundir.SAMPLES: [(r"[0-9a-f]{16}-[0-9]+\.(?:samples|tail)", True)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],
@@ -144,6 +145,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)
+    yield rundir.SAMPLES, lambda: [None for ledger in sample_ledgers.ledgers(run) for _ in ledger.read()]
     if run.keeps_console:
         yield rundir.CONSOLE, lambda: [console.read(run, head) for head in console.heads(run).values()]
 

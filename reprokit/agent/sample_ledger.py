@@ -1,0 +1,363 @@
+"""Writes down the samples of each optimizer step, beside the trail: RUN/samples (docs/format.md).
+
+A listener: it knows no framework. Steps are packed into blocks. What waits for its block to be full lies in a file that
+is mapped into memory, so that SIGKILL loses nothing. Blocks are written by their size alone, not by the clock: a replay
+must do what the recording did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import zlib
+from _thread import _local, allocate_lock
+
+from .core.buffered_lines import map_new_file
+from .core.json_text import to_json
+from .events import BatchFetched, LoaderBegan, LoaderExhausted, LossComputed, ModelCalled, UpdateDone
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .agent import Agent
+    from .events import Events, Handler, TrainingEvent
+
+FORMAT = 1
+DIRECTORY = "samples"
+MAX_BYTES = 1 << 30  # of one process, before they are compressed
+MAX_FILES = 1000  # of processes of one identity
+MAX_PENDING = 1 << 16  # batches that no step has followed yet
+MAX_NUMBER = 1 << 16  # loaders and optimizers
+MAX_KEY = 200  # characters of a sample's name
+ENTRIES, NUMBERS = 16 << 10, 48 << 10  # bytes of the two areas of what waits
+TAIL_HEAD = 64
+PLACE = 0x2E0001000000  # a wish: behind that of lines that wait
+BATCH, STEP, END, LOADER, SERIES = range(1, 6)  # kinds of entries
+INDICES, LARGE_INDICES, DIGEST, KEYS = range(1, 5)  # what is known of the samples of a batch
+INCOMPLETE = 1  # flag of a step, of which the first batches were left out
+UNKNOWN_WORKER = 0xFFFFFFFF
+HEAD = struct.Struct("<8sII256sI")
+BLOCK = struct.Struct("<4sIQIIII")
+ENTRY = struct.Struct("<BBHII")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_NOT_CALLED, _EVALUATED, _TRAINED = range(3)  # what a thread has done with the batches that it fetched last
+
+
+class LoaderIteration:
+    """One iteration of a data loader."""
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self.number = number  # of the loader in this file
+        self.epoch = epoch
+        self.batches: dict[int, int] = {}  # of iterable data sets, by worker
+        self.has_steps = False
+
+
+class FetchedBatches(_local):
+    """The batches that a thread has fetched since its last step."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[LoaderIteration, int, int, bytes, bytes]] = []
+        self.first = 0  # of them that was fetched since a model was called
+        self.use = _NOT_CALLED
+        self.is_incomplete = False
+
+    def drop(self) -> None:
+        """Forget those that were fetched last, as no step follows from them."""
+        del self.batches[self.first :]
+
+    def clear(self) -> None:
+        """The step is over."""
+        self.batches, self.first, self.use, self.is_incomplete = [], 0, _NOT_CALLED, False
+
+
+class SampleLedger:
+    """The samples of this process's steps."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        events: Events,
+        step_of: Callable[[UpdateDone], tuple[str, int]],
+        facts_of: Callable[[Any], dict[str, object]],
+        digest: Callable[[Any], int | None],
+    ) -> None:
+        self._agent, self._events = agent, events
+        self._step_of = step_of  # the optimizer's name, and the number of its step
+        self._facts_of = facts_of  # of a loader
+        self._digest = digest  # of a batch that the trail has not digested by itself
+        self.forget()
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._thread = FetchedBatches()
+        self._loaders: dict[str, int] = {}
+        self._series: dict[str, list[int]] = {}  # number and last step
+        self._file = LedgerFile(self._agent.run)
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {
+            LoaderBegan: self._loader_began,
+            BatchFetched: self._batch_fetched,
+            ModelCalled: self._model_called,
+            LossComputed: self._loss_computed,
+            LoaderExhausted: self._loader_exhausted,
+            UpdateDone: self._update_done,
+        }
+
+    def failed(self, error: Exception, _handler: Handler) -> None:
+        """The ledger ends, with a warning."""
+        self._events.remove(self)
+        self._agent.warn(f"no further step's samples are kept: {type(error).__name__}: {error}")
+
+    def finish(self) -> None:
+        """Write what still waits."""
+        self._file.close()
+
+    # What comes together until the step
+
+    def _loader_began(self, event: LoaderBegan) -> None:
+        series: Any = event.series
+        text = to_json({"name": series.name, **self._facts_of(event.loader)})
+        number = self._loaders.get(text)
+        if number is None:
+            number = self._loaders[text] = len(self._loaders)
+            self._declare(LOADER, number, text)
+        event.samples = LoaderIteration(number, series.number)
+
+    def _declare(self, kind: int, number: int, text: str) -> None:
+        if number >= MAX_NUMBER:
+            raise RuntimeError(f"{MAX_NUMBER} loaders or optimizers are too many")
+        data = text.encode()
+        self._file.put(self._agent.journal.identity, ENTRY.pack(kind, 0, number, 0, len(data)) + data, b"")
+
+    def _batch_fetched(self, event: BatchFetched) -> None:
+        began = event.began
+        iteration = None if began is None else began.samples
+        if iteration is None:
+            return
+        fetched = self._thread
+        if fetched.use:
+            if fetched.use == _EVALUATED:
+                fetched.drop()
+            fetched.use, fetched.first = _NOT_CALLED, len(fetched.batches)
+        if len(fetched.batches) >= MAX_PENDING:
+            fetched.clear()
+            fetched.is_incomplete = True
+        fetched.batches.append((iteration, *self._identified(iteration, event)))
+
+    def _identified(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
+        """Return what tells which samples these are: its form, a count, text and numbers."""
+        indices = event.indices
+        if type(indices) is not list:
+            indices = indices.tolist() if hasattr(indices, "tolist") else indices
+            indices = list(indices) if isinstance(indices, (list, tuple)) else [indices]
+        count = len(indices)
+        try:
+            return INDICES, count, b"", struct.pack("<%dI" % count, *indices)
+        except struct.error:
+            pass
+        try:
+            return LARGE_INDICES, count, b"", struct.pack("<%dQ" % count, *indices)
+        except struct.error:
+            pass
+        keys = _keys(event.batch) if indices[0] is None else list(map(str, indices))
+        if keys:
+            text = to_json([key[:MAX_KEY] for key in keys]).encode()
+            return KEYS, len(text), text, b""
+        worker = UNKNOWN_WORKER if event.worker is None else event.worker
+        number = iteration.batches.get(worker, 0)
+        iteration.batches[worker] = number + 1
+        digest = self._digest(event.batch) if event.digest is None else event.digest
+        return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number)
+
+    def _model_called(self, event: ModelCalled) -> None:
+        if event.has_gradients:
+            self._thread.use = _TRAINED
+        elif not self._thread.use:
+            self._thread.use = _EVALUATED
+
+    def _loss_computed(self, _event: LossComputed) -> None:
+        self._thread.use = _TRAINED
+
+    def _loader_exhausted(self, event: LoaderExhausted) -> None:
+        fetched, began = self._thread, event.began
+        if fetched.use != _TRAINED:
+            fetched.drop()
+        iteration = None if began is None else began.samples
+        if iteration is not None and (iteration.has_steps or fetched.batches):
+            self._put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
+
+    # Steps
+
+    def _update_done(self, event: UpdateDone) -> None:
+        fetched = self._thread
+        if not fetched.batches:
+            fetched.use = _NOT_CALLED
+            return
+        name, step = self._step_of(event)
+        series = self._series.get(name)
+        if series is None:
+            series = self._series[name] = [len(self._series), -1]
+            self._declare(SERIES, series[0], to_json({"name": name}))
+        entries, numbers = [], []
+        for iteration, form, count, text, words in fetched.batches:
+            iteration.has_steps = True
+            entries.append(ENTRY.pack(BATCH, form, iteration.number, iteration.epoch, count) + text)
+            numbers.append(words)
+        entries.append(ENTRY.pack(STEP, INCOMPLETE * fetched.is_incomplete, series[0], step - series[1], 0))
+        series[1] = step
+        fetched.clear()
+        self._put(b"".join(entries), b"".join(numbers))
+
+    def _put(self, entries: bytes, numbers: bytes) -> None:
+        if not self._file.put(self._agent.journal.identity, entries, numbers):
+            self._events.remove(self)
+            self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
+
+
+class LedgerFile:
+    """The file of this process, and what waits for its next block.
+
+    An entry is put whole or not at all. It has bytes of its own, and numbers of four bytes, whose bytes are compressed
+    by their place: the high ones of indices are much alike.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._directory = f"{run}/{DIRECTORY}"
+        self._guard = allocate_lock()
+        self._path = self._tail = self.refusal = ""
+        self._entries: list[bytes] = []
+        self._numbers: list[bytes] = []
+        self._sizes = [0, 0]
+        self._first = self._size = 0  # entries and bytes that were written
+        self._address = 0  # of what waits, in memory
+        self._copy: Any = None
+        self._head: Any = None
+
+    def put(self, identity: str, entries: bytes, numbers: bytes) -> bool:
+        """Take in what is to be read together; False where nothing is taken in any more."""
+        with self._guard:
+            if self.refusal:
+                return False
+            try:
+                if not self._path:
+                    self._create(identity)
+                self._take(entries, numbers)
+            except OSError as error:
+                self.refusal = error.strerror or str(error)
+            return not self.refusal
+
+    def _take(self, entries: bytes, numbers: bytes) -> None:
+        used, more = self._sizes, (len(entries), len(numbers))
+        if used[0] + more[0] > ENTRIES or used[1] + more[1] > NUMBERS:
+            self._flush()
+        if self.refusal:
+            return
+        used = self._sizes
+        self._entries.append(entries)
+        self._numbers.append(numbers)
+        if self._address and more[0] <= ENTRIES and more[1] <= NUMBERS:
+            place = self._address + TAIL_HEAD
+            self._copy(place + ENTRIES + used[1], numbers, more[1])
+            self._copy(place + used[0], entries, more[0])
+            self._head[3] = used[1] + more[1]
+            self._head[2] = used[0] + more[0]  # from here on a reader sees it
+        self._sizes = [used[0] + more[0], used[1] + more[1]]
+        if more[0] > ENTRIES or more[1] > NUMBERS:
+            self._flush()
+
+    def _create(self, identity: str) -> None:
+        """Make the file, named by the process and a number; another process of the same name has its own."""
+        try:
+            os.mkdir(self._directory, 0o700)
+        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
+            pass
+        name = identity.encode("utf-8", "backslashreplace")
+        prefix = f"{self._directory}/{hashlib.sha256(name).hexdigest()[:16]}"
+        for number in range(MAX_FILES):
+            path = f"{prefix}-{number}.samples"
+            try:
+                descriptor = os.open(path, _CREATE | _SAFE, 0o600)
+            except FileExistsError:
+                continue
+            head = HEAD.pack(b"RKSAMPLE", FORMAT, number, name[:255], 0)
+            self._path = path
+            self._write(descriptor, head[:-4] + struct.pack("<I", zlib.crc32(head[:-4])))
+            self._begin_tail(f"{prefix}-{number}.tail")
+            return
+        raise OSError("too many processes have the same identity")
+
+    def _begin_tail(self, path: str) -> None:
+        import ctypes
+
+        try:
+            self._address = map_new_file(path, TAIL_HEAD + ENTRIES + NUMBERS, PLACE)
+        except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
+            return
+        self._tail, self._copy = path, ctypes.memmove
+        if self._address:
+            self._head = (ctypes.c_uint64 * 4).from_address(self._address)
+            self._head[0] = int.from_bytes(b"RKSTAIL\x01", "little")
+
+    def _flush(self) -> None:
+        """Append a block; what a full disk has cut is taken back."""
+        entries, numbers = b"".join(self._entries), b"".join(self._numbers)
+        if not entries:
+            return
+        count = len(self._entries)
+        payload = zlib.compress(entries + b"".join([numbers[place::4] for place in range(4)]), 1)
+        facts = struct.pack("<QIIII", self._first, count, len(entries), len(numbers), len(payload))
+        data = b"RKSB" + struct.pack("<I", zlib.crc32(facts + payload)) + facts + payload
+        self._size += len(entries) + len(numbers)
+        if self._size > MAX_BYTES:
+            self.refusal = f"there are more than {MAX_BYTES} bytes of them"
+            return
+        self._write(os.open(self._path, _APPEND | _SAFE), data)
+        self._first += count
+        if self._head is not None:
+            self._head[2] = self._head[3] = 0
+            self._head[1] = self._first
+        self._entries, self._numbers, self._sizes = [], [], [0, 0]
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        try:
+            before = os.fstat(descriptor).st_size
+            if os.write(descriptor, data) != len(data):
+                os.ftruncate(descriptor, before)
+                self.refusal = "the disk is full"
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """At the end of the process."""
+        with self._guard:
+            try:
+                if self._path and not self.refusal:
+                    self._flush()
+                if self._tail and not self.refusal:
+                    os.unlink(self._tail)
+            except OSError:  # the file is gone already
+                pass
+            self.refusal = self.refusal or "the process ends"
+
+
+def _keys(batch: Any) -> list[str]:
+    """Return the names of samples that readers of files tell, as WebDataset does: the file's, and the sample's own."""
+    names = batch.get("__key__") if type(batch) is dict else None
+    if isinstance(names, str):
+        names, files = [names], [batch.get("__url__")]
+    elif isinstance(names, (list, tuple)):
+        files = batch.get("__url__")
+    else:
+        return []
+    if not isinstance(files, (list, tuple)) or len(files) != len(names):
+        files = [None] * len(names)
+    # Of an address only the last part, as others may hold a password.
+    parts = [str(file).partition("?")[0].rpartition("/")[2] if isinstance(file, str) else "" for file in files]
+    return [f"{part}:{name}" if part else str(name) for part, name in zip(parts, names)]

@@ -1,0 +1,188 @@
+"""The ledger of samples through record, replay, verify and the command, held against what the trainings saw."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Done, Reprokit, training_text
+
+pytestmark = pytest.mark.torch
+
+DIGESTS = ("streamed", "copied")  # trainings of which only digests of batches are known
+SIZE = 40
+
+
+def record(reprokit: Reprokit, run: str, script: str, *arguments: str) -> Done:
+    path = reprokit.script(script, training_text(script))
+    return reprokit.run("record", "-o", run, "--", sys.executable, str(path), *arguments)
+
+
+def exported(reprokit: Reprokit, run: str) -> list[dict[str, Any]]:
+    done = reprokit.run("ledger", run, "--export", "samples.jsonl")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in (reprokit.directory / "samples.jsonl").read_text().splitlines()]
+
+
+def by_step(lines: list[dict[str, Any]], optimizer: int) -> list[list[Any]]:
+    """The samples of each step of an optimizer."""
+    steps: dict[int, list[Any]] = {}
+    for line in lines:
+        if line["optimizer"] == f"optimizer#{optimizer}":
+            steps.setdefault(line["step"], []).append(line["sample"])
+    assert list(steps) == list(range(len(steps)))
+    return list(steps.values())
+
+
+def number_of(sample: Any) -> int:
+    """The index of a sample that goes by a name."""
+    return sample if isinstance(sample, int) else int(sample.rpartition("item-")[2].rpartition("sample")[2])
+
+
+def seen_by(path: Path) -> dict[str, list[list[int]]]:
+    content: dict[str, list[list[int]]] = json.loads(path.read_text())
+    return content
+
+
+def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
+    recorded = record(reprokit, "run", "ledgered_loaders.py", "1", "seen.json")
+    assert recorded.returncode == 0, recorded.stderr
+    assert "warning" not in recorded.stderr
+    seen, lines = seen_by(reprokit.directory / "seen.json"), exported(reprokit, "run")
+    for optimizer, (name, steps) in enumerate(seen.items()):
+        found = by_step(lines, optimizer)
+        if name in DIGESTS:
+            assert len(found) == len(steps)
+            assert len({sample for (sample,) in found}) == len(set(map(tuple, steps)))  # equal where batches are
+        else:
+            assert [[number_of(sample) for sample in step] for step in found] == steps, name
+    names = {line["sample"] for line in lines if line["optimizer"] == f"optimizer#{len(seen) - 1}"}
+    assert names == {f"shard-0.tar:sample{number}" for number in range(SIZE)}
+    workers = [line for line in lines if line["worker"] is not None]
+    assert {line["worker"] for line in workers} == {0, 1}
+    assert [line["number"] for line in workers if line["worker"] == 1][:3] == [0, 1, 2]
+
+    replayed = reprokit.run("replay", "run", "-o", "replayed")
+    assert replayed.returncode == 0, replayed.stderr
+    verified = reprokit.run("verify", "run", "replayed")
+    assert verified.returncode == 0, verified.stdout
+    assert "samples             identical     12 compared, all the same" in verified.stdout
+
+
+def test_another_seed_parts_where_the_samples_do(reprokit: Reprokit) -> None:
+    seen = []
+    for seed in "12":
+        assert record(reprokit, f"run{seed}", "ledgered_loaders.py", seed, "seen.json", "shuffled").returncode == 0
+        seen.append(seen_by(reprokit.directory / "seen.json")["shuffled"])
+    left, right = seen
+    missing = set(left[0]) - set(right[0])
+    at = [step for step in range(5) if missing & set(right[step])]
+    sentence = (
+        f"batch of step 0 differs: {len(missing)} of 8 samples; the other run saw them at steps {min(at)} to {max(at)}"
+    )
+    verified = reprokit.run("verify", "run1", "run2", "--json")
+    assert verified.returncode == 1
+    document = json.loads(verified.stdout)
+    (category,) = [category for category in document["categories"] if category["name"] == "samples"]
+    (leaf,) = category["children"]
+    assert leaf["detail"] == f"samples of optimizer#0 of process 0: {sentence}; in 10 of 10 steps"
+    assert leaf["figures"]["seen_at"] == [min(at), max(at)]
+
+
+def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
+    names = ["doubled", "weighted", "copied", "workers"]
+    assert record(reprokit, "run", "ledgered_loaders.py", "3", "seen.json", *names).returncode == 0
+    done = reprokit.run("ledger", "run", "--json")
+    assert done.returncode == 1
+    doubled, *weighted, copied, whole, _ = json.loads(done.stdout)["epochs"]
+    assert (doubled["text"], doubled["finding"]) == ("2 samples seen twice", True)
+    assert (copied["text"], copied["finding"]) == ("5 batches seen twice", True)
+    assert (whole["text"], whole["never"], whole["finding"]) == ("each once; 4 fill no batch", 4, False)
+    seen = seen_by(reprokit.directory / "seen.json")["weighted"]
+    for epoch, row in enumerate(weighted):
+        counts = Counter(sample for step in seen[5 * epoch : 5 * epoch + 5] for sample in step)
+        assert (row["distinct"], row["most"]) == (len(counts), max(counts.values()))
+        assert row["text"].startswith("sampled with replacement; ")
+        assert row["finding"] is False
+    verified = reprokit.run("verify", "run", "run")
+    assert "note: of the left run, epoch 0 of loader#0 of process 0: 2 samples seen twice" in verified.stdout
+
+
+def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
+    """The first run is killed: what waited for a block is there."""
+    killed = record(reprokit, "first", "ledgered_resumed.py", "first", "1")
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.suffix for path in sorted((reprokit.directory / "first" / "samples").iterdir())] == [
+        ".samples",
+        ".tail",
+    ]
+    first = by_step(exported(reprokit, "first"), 0)
+    assert len(first) == 8
+    for part, seed in (("restarted", "2"), ("positioned", "1")):
+        assert record(reprokit, part, "ledgered_resumed.py", part, seed).returncode == 0
+    restarted = {sample for step in by_step(exported(reprokit, "restarted"), 0) for sample in step}
+    before = {sample for step in first for sample in step}
+    twice, never = len(before & restarted), 160 - len(before | restarted)
+    assert min(twice, never) > 0
+    done = reprokit.run("ledger", "first", "restarted")
+    assert done.returncode == 1
+    assert f"{twice} samples seen twice, {never} never" in done.stdout
+    done = reprokit.run("ledger", "first", "positioned")
+    assert done.returncode == 0, done.stdout
+    assert "160 samples of 160" in done.stdout
+    assert reprokit.run("check", "first").returncode == 0
+
+
+def test_threads_that_read_and_classes_that_are_boosted(reprokit: Reprokit) -> None:
+    recorded = record(reprokit, "run", "ledgered_mixture.py")
+    assert recorded.returncode == 0, recorded.stderr
+    replayed = reprokit.run("replay", "run", "-o", "replayed")
+    assert replayed.stdout == recorded.stdout != ""
+    verified = reprokit.run("verify", "run", "replayed")
+    assert verified.returncode == 0, verified.stdout
+    assert "samples             identical     2 compared, all the same" in verified.stdout
+
+    done = reprokit.run("ledger", "run", "--export", "samples.csv")
+    assert done.returncode == 0, done.stderr
+    with open(reprokit.directory / "samples.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["optimizer"] == "optimizer#1"]
+    worst = [int(line.split()[0]) for line in recorded.stdout.splitlines()[1:]]
+    shares = [Counter(int(row["sample"]) % 3 for row in rows if int(row["epoch"]) == epoch) for epoch in range(4)]
+    assert [share.total() for share in shares] == [90] * 4
+    assert worst[0] == worst[1]  # so that it is drawn nine times as often in the third epoch
+    assert shares[2][worst[0]] > 1.5 * shares[0][worst[0]]
+    overview = reprokit.run("ledger", "run")
+    assert overview.returncode == 0
+    assert overview.stdout.count("sampled with replacement") == 4
+
+
+def test_what_is_asked_for_wrongly(reprokit: Reprokit) -> None:
+    assert record(reprokit, "run", "ledgered_loaders.py", "1", "seen.json", "shuffled").returncode == 0
+    script = reprokit.script("plain.py", "import json; print(json.dumps(1))")
+    assert reprokit.run("record", "-o", "plain", "--", sys.executable, str(script)).returncode == 0
+    for arguments, said in (
+        (["run", "--step", "10"], "not-in-ledger: run has no samples of step 10; the last step that has is 9 "),
+        (["run", "--sample", "40"], "not-in-ledger: run: no step had the sample '40'; indices go up to 39 "),
+        (["run", "--sample", "shard"], "not-in-ledger: run: no step had the sample 'shard'; indices go up to 39 "),
+        (["run", "--export", "x.parquet"], "usage: --export x.parquet: name a file that ends in .csv or .jsonl "),
+        (["run", "--step", "1", "--sample", "1"], "usage: --step, --sample and --export show different things"),
+        (["run", "run", "--step", "1"], "usage: --step, --sample and --export are about one run: name only that"),
+        (["plain"], "no-ledger: plain has no ledger of samples (no step of an optimizer"),
+        (["run", "--export", "none/x.csv"], "cannot-write-report: none/x.csv: No such file or directory"),
+    ):
+        done = reprokit.run("ledger", *arguments)
+        assert done.returncode == 2
+        assert f"reprokit: {said}" in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
+    step = json.loads(reprokit.run("ledger", "run", "--step", "3", "--json").stdout)
+    seen = seen_by(reprokit.directory / "seen.json")["shuffled"]
+    assert step["batches"][0]["samples"] == seen[3]
+    found = json.loads(reprokit.run("ledger", "run", "--sample", "7", "--json").stdout)
+    assert [batch["step"] for batch in found["batches"]] == [number for number, ids in enumerate(seen) if 7 in ids]
