@@ -25,7 +25,7 @@ QUICK = [
     "unpack",
     "doctor",
 ]
-LONG = ["record", "profile", "reproduce", "gate", "study"]
+LONG = ["record", "profile", "reproduce", "gate", "study", "ledger"]
 
 
 @pytest.mark.parametrize("names", [QUICK, pytest.param(LONG, marks=pytest.mark.slow)], ids=["quick", "long"])

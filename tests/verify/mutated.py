@@ -362,8 +362,9 @@ def damage(mutant: Mutant) -> str:
     """One bit, anywhere, with nothing sealed again; a file that is gone, or cut short. Returns the file."""
     sealed = [rundir.RUN, rundir.METRICS, rundir.OUTPUTS, rundir.ENVIRONMENT]
     files = [mutant.path / name for name in sealed]
-    for name in (rundir.TRAIL, rundir.EVALUATION, rundir.ENTROPY):
-        files += sorted(path for path in mutant.path.glob(f"{name}/*") if path.suffix in (".trail", ".npy", ".entropy"))
+    for name in (rundir.TRAIL, rundir.SAMPLES, rundir.EVALUATION, rundir.ENTROPY):
+        known = (".trail", ".samples", ".npy", ".entropy")
+        files += sorted(path for path in mutant.path.glob(f"{name}/*") if path.suffix in known)
     path = mutant.choose(files)
     data = bytearray(path.read_bytes())
     choice = mutant.chance.random()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy
 
-from reprokit import console, rundir, trails
+from reprokit import console, rundir, sample_ledgers, trails
 from reprokit.console import ConsoleHead, PrintedPiece, ProcessConsole
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
@@ -71,6 +71,7 @@ class Building:
     columns: dict[str, bytes] = field(default_factory=dict)  # files of evaluation
     tables: dict[str, list[Table]] = field(default_factory=dict)  # of the trails, by process
     printed: dict[str, list[PrintedPiece]] = field(default_factory=dict)  # by process
+    ledgers: dict[str, bytes] = field(default_factory=dict)  # files of samples
 
     @property
     def began(self) -> float:
@@ -126,6 +127,11 @@ class Building:
         if self.tables:
             self.run.trail = self.run.trail or ON
             self.run.trails = trails.seal(self.path / rundir.TRAIL) if sealed else None
+        if self.ledgers:
+            (self.path / rundir.SAMPLES).mkdir(mode=0o700)
+            for name, content in self.ledgers.items():
+                (self.path / rundir.SAMPLES / name).write_bytes(content)
+            self.run.samples = sample_ledgers.seal(self.path / rundir.SAMPLES) if sealed else None
         if self.columns:
             (self.path / rundir.EVALUATION).mkdir()
             for name, content in self.columns.items():

@@ -186,3 +186,20 @@ def test_what_is_asked_for_wrongly(reprokit: Reprokit) -> None:
     assert step["batches"][0]["samples"] == seen[3]
     found = json.loads(reprokit.run("ledger", "run", "--sample", "7", "--json").stdout)
     assert [batch["step"] for batch in found["batches"]] == [number for number, ids in enumerate(seen) if 7 in ids]
+
+
+@pytest.mark.tensorflow
+def test_fits_of_keras(reprokit: Reprokit) -> None:
+    recorded = record(reprokit, "run", "ledgered_fit.py", "seen.json")
+    assert recorded.returncode == 0, recorded.stderr
+    content = json.loads((reprokit.directory / "seen.json").read_text())
+    lines = exported(reprokit, "run")
+    for number, steps in enumerate(content):
+        assert by_step(lines, number) == steps
+    overview = reprokit.run("ledger", "run")
+    assert overview.returncode == 0, overview.stdout
+    assert "fit#2, epoch 1  30 samples of 30  each once" in overview.stdout
+    without = reprokit.run(
+        "record", "--no-trail", "-o", "without", "--", sys.executable, "ledgered_fit.py", "other.json"
+    )
+    assert without.stdout == recorded.stdout != ""  # the order is noted, and nothing else is changed

@@ -23,6 +23,7 @@ _KERAS_2 = (
 )
 _KERAS_3 = (
     "trainers.trainer",
+    "trainers.data_adapters.array_data_adapter",
     "backend.tensorflow.trainer",
     "backend.torch.trainer",
     "backend.jax.trainer",

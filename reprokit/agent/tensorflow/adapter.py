@@ -8,8 +8,10 @@ from .. import trail_library
 from ..core.digests import text_digest
 from ..core.patching import replace
 from ..frameworks.base import Adapter
+from ..sample_ledger import SampleLedger
 from . import private_api
 from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
+from .fit_samples import order_facts
 from .trail import TensorflowTrail
 
 TYPE_CHECKING = False
@@ -27,6 +29,7 @@ class TensorflowAdapter(Adapter):
         self._keras = KerasHooks(agent)
         self._optimizers = OptimizerHooks(agent)  # of TensorFlow 1, of whose graphs there is no trail
         self._trail: TensorflowTrail | None = None
+        self._samples: SampleLedger | None = None
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
@@ -58,9 +61,13 @@ class TensorflowAdapter(Adapter):
             in_graphs = trail_library.wants_gradients_in_graphs(self._agent.run)
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
             keras.events.add(self._trail)
+            self._samples = SampleLedger(self._agent, keras.events, self._trail.step_of, order_facts, lambda _: None)
+            keras.events.add(self._samples)
+            keras.samples.begin(self._samples)
 
     def parts(self) -> list[Any]:
-        return [part for part in (self._trail, self._keras.records, self._optimizers.records) if part is not None]
+        parts = (self._trail, self._samples, self._keras.records, self._optimizers.records)
+        return [part for part in parts if part is not None]
 
     def random_states(self) -> None:
         """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""

@@ -24,6 +24,7 @@ from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
+from .fit_samples import FitSamples
 from .state import OptimizerStep, VariableRecords, pairs_of
 from .tensors import is_eager
 
@@ -122,11 +123,14 @@ class KerasHooks(OptimizerHooks):
         super().__init__(agent)
         self._truths = KnownTruths()
         self._evaluations = Evaluations(agent)
+        self.samples = FitSamples(agent)
 
     def watch_models(self, name: str, module: Any) -> None:
         """Watch a module with losses or models."""
         if name.endswith("engine.compile_utils"):
             replace(module.LossesContainer, "__call__", self._evaluations.make_container_call)
+        elif name.endswith("array_data_adapter"):
+            self.samples.watch(module)
         elif name.endswith("trainers.trainer"):
             for method in private_api.COMPUTE_LOSS:
                 replace(module.Trainer, method, self._evaluations.make_compute_loss)
@@ -155,6 +159,7 @@ class KerasHooks(OptimizerHooks):
                 step = OptimizerStep(getattr(model, "optimizer", None), model)
                 tell(events.update_due, UpdateDue(step))
                 step.results = function(*arguments)
+                self._agent.attempt(self.samples.stepped, model)
                 tell(events.update_done, UpdateDone(step))
                 return step.results
 
@@ -183,10 +188,12 @@ class KerasHooks(OptimizerHooks):
                 return original(model, *arguments, **keywords)
             name, given = prepared
             self._evaluations.fitting = True
+            self.samples.fitting(name, given.arguments)
             try:
                 result = self.records.outermost(original, *given.args, **given.kwargs)
             finally:
                 self._evaluations.fitting = False
+                self.samples.ended()
                 self._evaluations.end(failed=True)  # a validation that was broken off
                 self._agent.attempt(self.records.note, model)
             self._agent.attempt(self._fit_ended, name, result)

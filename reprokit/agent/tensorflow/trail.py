@@ -136,6 +136,11 @@ class TensorflowTrail:
         steps.gradients = []
         self._last = series.handle
 
+    def step_of(self, event: UpdateDone) -> tuple[str, int]:
+        """Return the name of the optimizer that has updated, and the number of the step that was taken in."""
+        optimizer = event.optimizer.optimizer
+        return self._records.optimizer(optimizer).name, self._of(optimizer).count - 1
+
     def _choose(self, steps: _Steps, optimizer: Any, model: Any) -> None:
         """The series of this step: a new one where the variables are others."""
         variables = list(model.weights if hasattr(model, "weights") else model)

@@ -1,0 +1,155 @@
+"""Which samples of its arrays each step of Keras' fit has (Keras 3 on TensorFlow, one device).
+
+Keras shuffles the indices of the samples once an epoch, in a graph that makes batches. There the shuffled indices are
+handed to us on their way; the operation that draws them stays as it is, and so do its numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import _local
+
+from ..core.patching import replace, swap
+from ..events import BatchFetched, Events, LoaderBegan, LoaderExhausted, tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..agent import Agent
+    from ..sample_ledger import SampleLedger
+
+
+class FitOrder:
+    """The order of the samples of one call of fit; to the ledger, a loader."""
+
+    def __init__(self, name: str, shuffle: Any) -> None:
+        self.name = name
+        self.shuffle = shuffle
+        self.number = -1  # of the epoch
+        self.size = self.batch_size = self.position = 0
+        self.began: LoaderBegan | None = None
+        self.current: Any = range(0)  # the indices of the epoch
+        self.shuffled: list[Any] = []  # indices that no step has come for
+
+    def begin(self, adapter: Any) -> None:
+        """Take in how many samples there are: of the first data that fit is given, which it trains on."""
+        self.batch_size = adapter.batch_size
+        self.size = self.position = adapter.batch_size * (adapter.num_batches - 1) + (
+            adapter.partial_batch_size or adapter.batch_size
+        )
+
+    def note(self, indices: Any) -> Any:
+        """Take in the indices of an epoch, on the thread that makes batches."""
+        self.shuffled.append(indices.tolist())
+        return indices
+
+    def next_epoch(self) -> bool:
+        """Go on to the next epoch; False where it is not known which indices are its own."""
+        self.number, self.position = self.number + 1, 0
+        self.current = range(self.size)
+        if not self.shuffle:
+            return True
+        (*others, self.current), self.shuffled = self.shuffled or [range(0)], []
+        return not others and len(self.current) == self.size
+
+
+class FitThread(_local):
+    """What a thread fits."""
+
+    order: FitOrder | None = None
+
+
+class FitSamples:
+    """Tells the ledger what fit's steps are given."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._events = Events()
+        self._thread = FitThread()
+
+    def begin(self, ledger: SampleLedger) -> None:
+        """Tell this ledger."""
+        self._events.add(ledger)
+
+    def watch(self, module: Any) -> None:
+        """Watch how arrays become batches."""
+        replace(module.ArrayDataAdapter, "get_tf_dataset", self._make_get_dataset)
+
+    def fitting(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """A call of fit begins."""
+        if self._events.batch_fetched:
+            self._thread.order = FitOrder(name, arguments.get("shuffle", True))
+
+    def ended(self) -> None:
+        """The call has ended."""
+        if self._thread.order is not None:
+            self._end_epoch(self._thread.order)
+        self._thread.order = None
+
+    def _end_epoch(self, order: FitOrder) -> None:
+        """All steps of an epoch are over."""
+        if order.began is not None and order.position >= order.size:
+            tell(self._events.loader_exhausted, LoaderExhausted(order.began))
+        order.began = None
+
+    def _make_get_dataset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_tf_dataset(adapter: Any) -> Any:
+            order = self._thread.order
+            undo = None if order is None or order.size else self._agent.attempt(self._begin_order, order, adapter)
+            try:
+                return original(adapter)
+            finally:
+                if undo is not None:
+                    undo()
+
+        return get_tf_dataset
+
+    def _begin_order(self, order: FitOrder, adapter: Any) -> Callable[[], None] | None:
+        """Have shuffled indices noted while the graph is made; return what ends that."""
+        tensorflow = sys.modules["tensorflow"]
+        if tensorflow.distribute.has_strategy() or order.shuffle == "batch":
+            self.ended()
+            return None
+        order.begin(adapter)
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def shuffle(*arguments: Any, **keywords: Any) -> Any:
+                shuffled = original(*arguments, **keywords)
+                noted = tensorflow.numpy_function(order.note, [shuffled], shuffled.dtype)
+                noted.set_shape(shuffled.shape)
+                return noted
+
+            return shuffle
+
+        return swap(tensorflow.random, "shuffle", make)
+
+    def stepped(self, model: Any) -> None:
+        """A step was made, of as many batches as it executes at once."""
+        order = self._thread.order
+        if order is None or not order.size:
+            return
+        for _ in range(int(getattr(model, "steps_per_execution", 1) or 1)):
+            if order.position >= order.size:
+                self._end_epoch(order)
+                if not order.next_epoch():
+                    self.ended()
+                    self._agent.warn(
+                        f"the samples of {order.name} are not known: it took another order than Keras' own"
+                    )
+                    return
+                order.began = LoaderBegan(order, ("", 0), None, order)
+                tell(self._events.loader_began, order.began)
+            end = min(order.position + order.batch_size, order.size)
+            indices = list(order.current[order.position : end])
+            order.position = end
+            tell(self._events.batch_fetched, BatchFetched(None, order.began, indices))
+            if end == order.size:
+                return
+
+
+def order_facts(order: FitOrder) -> dict[str, object]:
+    """Return what the ledger keeps of it."""
+    sampler = "shuffled by Keras" if order.shuffle else "in order"
+    return {"dataset": "arrays", "sampler": sampler, "samples": order.size}
