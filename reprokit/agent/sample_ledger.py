@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .agent import Agent
+    from .core.journal import Journal
     from .events import Events, Handler, TrainingEvent
 
 FORMAT = 1
@@ -58,11 +59,11 @@ class LoaderIteration:
         self.has_steps = False
 
 
-class FetchedBatches(_local):
+class FetchedBatches:
     """The batches that a thread has fetched since its last step."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[LoaderIteration, int, int, bytes, bytes]] = []
+        self.batches: list[tuple[LoaderIteration, bytes, bytes]] = []  # with their entries and numbers
         self.first = 0  # of them that was fetched since a model was called
         self.use = _NOT_CALLED
         self.is_incomplete = False
@@ -71,9 +72,12 @@ class FetchedBatches(_local):
         """Forget those that were fetched last, as no step follows from them."""
         del self.batches[self.first :]
 
-    def clear(self) -> None:
-        """The step is over."""
-        self.batches, self.first, self.use, self.is_incomplete = [], 0, _NOT_CALLED, False
+
+class FetchingThread(_local):
+    """What a thread has fetched."""
+
+    def __init__(self) -> None:
+        self.fetched = FetchedBatches()
 
 
 class SampleLedger:
@@ -95,10 +99,10 @@ class SampleLedger:
 
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
-        self._thread = FetchedBatches()
+        self._thread = FetchingThread()
         self._loaders: dict[str, int] = {}
         self._series: dict[str, list[int]] = {}  # number and last step
-        self._file = LedgerFile(self._agent.run)
+        self._file = LedgerFile(self._agent.run, self._agent.journal)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -134,34 +138,38 @@ class SampleLedger:
         if number >= MAX_NUMBER:
             raise RuntimeError(f"{MAX_NUMBER} loaders or optimizers are too many")
         data = text.encode()
-        self._file.put(self._agent.journal.identity, ENTRY.pack(kind, 0, number, 0, len(data)) + data, b"")
+        self._file.put(ENTRY.pack(kind, 0, number, 0, len(data)) + data, b"")
+
+    # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
 
     def _batch_fetched(self, event: BatchFetched) -> None:
         began = event.began
         iteration = None if began is None else began.samples
         if iteration is None:
             return
-        fetched = self._thread
+        fetched = self._thread.fetched
         if fetched.use:
             if fetched.use == _EVALUATED:
                 fetched.drop()
             fetched.use, fetched.first = _NOT_CALLED, len(fetched.batches)
         if len(fetched.batches) >= MAX_PENDING:
-            fetched.clear()
-            fetched.is_incomplete = True
-        fetched.batches.append((iteration, *self._identified(iteration, event)))
+            fetched.batches, fetched.first, fetched.is_incomplete = [], 0, True
+        indices, text = event.indices, b""
+        try:
+            form, count = INDICES, len(indices)
+            numbers = struct.pack("<%dI" % count, *indices)
+        except (TypeError, struct.error):
+            form, count, text, numbers = self._identified(iteration, event)
+        entry = ENTRY.pack(BATCH, form, iteration.number, iteration.epoch, count)
+        fetched.batches.append((iteration, entry + text, numbers))
 
     def _identified(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
-        """Return what tells which samples these are: its form, a count, text and numbers."""
+        """Return what tells which samples these are, if no list of small numbers does: form, count, text, numbers."""
         indices = event.indices
         if type(indices) is not list:
             indices = indices.tolist() if hasattr(indices, "tolist") else indices
             indices = list(indices) if isinstance(indices, (list, tuple)) else [indices]
         count = len(indices)
-        try:
-            return INDICES, count, b"", struct.pack("<%dI" % count, *indices)
-        except struct.error:
-            pass
         try:
             return LARGE_INDICES, count, b"", struct.pack("<%dQ" % count, *indices)
         except struct.error:
@@ -177,26 +185,27 @@ class SampleLedger:
         return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number)
 
     def _model_called(self, event: ModelCalled) -> None:
+        fetched = self._thread.fetched
         if event.has_gradients:
-            self._thread.use = _TRAINED
-        elif not self._thread.use:
-            self._thread.use = _EVALUATED
+            fetched.use = _TRAINED
+        elif not fetched.use:
+            fetched.use = _EVALUATED
 
     def _loss_computed(self, _event: LossComputed) -> None:
-        self._thread.use = _TRAINED
+        self._thread.fetched.use = _TRAINED
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
-        fetched, began = self._thread, event.began
+        fetched, began = self._thread.fetched, event.began
         if fetched.use != _TRAINED:
             fetched.drop()
         iteration = None if began is None else began.samples
         if iteration is not None and (iteration.has_steps or fetched.batches):
-            self._put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
+            self._file.put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
 
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
-        fetched = self._thread
+        fetched = self._thread.fetched
         if not fetched.batches:
             fetched.use = _NOT_CALLED
             return
@@ -205,18 +214,14 @@ class SampleLedger:
         if series is None:
             series = self._series[name] = [len(self._series), -1]
             self._declare(SERIES, series[0], to_json({"name": name}))
-        entries, numbers = [], []
-        for iteration, form, count, text, words in fetched.batches:
+        entries = numbers = b""
+        for iteration, entry, words in fetched.batches:
             iteration.has_steps = True
-            entries.append(ENTRY.pack(BATCH, form, iteration.number, iteration.epoch, count) + text)
-            numbers.append(words)
-        entries.append(ENTRY.pack(STEP, INCOMPLETE * fetched.is_incomplete, series[0], step - series[1], 0))
+            entries, numbers = entries + entry, numbers + words
+        entries += ENTRY.pack(STEP, INCOMPLETE * fetched.is_incomplete, series[0], step - series[1], 0)
         series[1] = step
-        fetched.clear()
-        self._put(b"".join(entries), b"".join(numbers))
-
-    def _put(self, entries: bytes, numbers: bytes) -> None:
-        if not self._file.put(self._agent.journal.identity, entries, numbers):
+        fetched.batches, fetched.first, fetched.use, fetched.is_incomplete = [], 0, _NOT_CALLED, False
+        if not self._file.put(entries, numbers):
             self._events.remove(self)
             self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
 
@@ -228,49 +233,50 @@ class LedgerFile:
     by their place: the high ones of indices are much alike.
     """
 
-    def __init__(self, run: str) -> None:
-        self._directory = f"{run}/{DIRECTORY}"
+    def __init__(self, run: str, journal: Journal) -> None:
+        self._directory, self._journal = f"{run}/{DIRECTORY}", journal
         self._guard = allocate_lock()
         self._path = self._tail = self.refusal = ""
         self._entries: list[bytes] = []
         self._numbers: list[bytes] = []
-        self._sizes = [0, 0]
+        self._used = self._count = 0  # bytes of these
         self._first = self._size = 0  # entries and bytes that were written
-        self._address = 0  # of what waits, in memory
-        self._copy: Any = None
+        self._waiting: Any = None  # the bytes of the tail, in memory, and the numbers in its head
         self._head: Any = None
 
-    def put(self, identity: str, entries: bytes, numbers: bytes) -> bool:
+    def put(self, entries: bytes, numbers: bytes) -> bool:
         """Take in what is to be read together; False where nothing is taken in any more."""
         with self._guard:
+            used, count = self._used + len(entries), self._count + len(numbers)
+            if used > ENTRIES or count > NUMBERS or not self._path:
+                self._make_room()
+                used, count = len(entries), len(numbers)
             if self.refusal:
                 return False
-            try:
-                if not self._path:
-                    self._create(identity)
-                self._take(entries, numbers)
-            except OSError as error:
-                self.refusal = error.strerror or str(error)
-            return not self.refusal
+            self._entries.append(entries)
+            self._numbers.append(numbers)
+            if used > ENTRIES or count > NUMBERS:
+                self._make_room()
+                return not self.refusal
+            waiting = self._waiting
+            if waiting is not None:
+                place = TAIL_HEAD + ENTRIES + count
+                waiting[place - len(numbers) : place] = numbers
+                waiting[TAIL_HEAD + self._used : TAIL_HEAD + used] = entries
+                self._head[3] = count
+                self._head[2] = used  # from here on a reader sees it
+            self._used, self._count = used, count
+            return True
 
-    def _take(self, entries: bytes, numbers: bytes) -> None:
-        used, more = self._sizes, (len(entries), len(numbers))
-        if used[0] + more[0] > ENTRIES or used[1] + more[1] > NUMBERS:
-            self._flush()
-        if self.refusal:
-            return
-        used = self._sizes
-        self._entries.append(entries)
-        self._numbers.append(numbers)
-        if self._address and more[0] <= ENTRIES and more[1] <= NUMBERS:
-            place = self._address + TAIL_HEAD
-            self._copy(place + ENTRIES + used[1], numbers, more[1])
-            self._copy(place + used[0], entries, more[0])
-            self._head[3] = used[1] + more[1]
-            self._head[2] = used[0] + more[0]  # from here on a reader sees it
-        self._sizes = [used[0] + more[0], used[1] + more[1]]
-        if more[0] > ENTRIES or more[1] > NUMBERS:
-            self._flush()
+    def _make_room(self) -> None:
+        """Make the file, or write what waits to it."""
+        try:
+            if not self._path:
+                self._create(self._journal.identity)
+            elif not self.refusal:
+                self._flush()
+        except OSError as error:
+            self.refusal = error.strerror or str(error)
 
     def _create(self, identity: str) -> None:
         """Make the file, named by the process and a number; another process of the same name has its own."""
@@ -296,14 +302,16 @@ class LedgerFile:
     def _begin_tail(self, path: str) -> None:
         import ctypes
 
+        size = TAIL_HEAD + ENTRIES + NUMBERS
         try:
-            self._address = map_new_file(path, TAIL_HEAD + ENTRIES + NUMBERS, PLACE)
+            address = map_new_file(path, size, PLACE)
         except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
             return
-        self._tail, self._copy = path, ctypes.memmove
-        if self._address:
-            self._head = (ctypes.c_uint64 * 4).from_address(self._address)
-            self._head[0] = int.from_bytes(b"RKSTAIL\x01", "little")
+        self._tail = path
+        if address:
+            waiting = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
+            self._waiting, self._head = waiting, waiting[:TAIL_HEAD].cast("Q")
+            waiting[:8] = b"RKSTAIL\x01"
 
     def _flush(self) -> None:
         """Append a block; what a full disk has cut is taken back."""
@@ -323,7 +331,7 @@ class LedgerFile:
         if self._head is not None:
             self._head[2] = self._head[3] = 0
             self._head[1] = self._first
-        self._entries, self._numbers, self._sizes = [], [], [0, 0]
+        self._entries, self._numbers, self._used, self._count = [], [], 0, 0
 
     def _write(self, descriptor: int, data: bytes) -> None:
         try:

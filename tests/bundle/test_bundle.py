@@ -289,7 +289,11 @@ def test_a_crowded_run_is_packed_without_what_is_secret(crowded: Path, tmp_path:
             "profile/system-calls.json",
         ),
         *("stopped", "read.paths", "outputs/0", "entropy/fresh"),
-        *(f"{name}/{path.name}" for name in ("evaluation", "trail", "console") for path in (crowded / name).iterdir()),
+        *(
+            f"{name}/{path.name}"
+            for name in ("evaluation", "trail", "samples", "console")
+            for path in (crowded / name).iterdir()
+        ),
     }
     assert [line.partition(",")[0] for line in listed.left_out[1:]] == [
         "snapshots",

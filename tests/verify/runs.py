@@ -21,6 +21,7 @@ from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ProfileFacts, ReplayOf, RunFile
 from reprokit.model.states import LOADED, ON, Switch
 from reprokit.rundir import write_json
+from tests import sample_ledgers as ledger_files
 from tests.trails import Table, list_digest
 from tests.trails import write as write_trail
 
@@ -199,6 +200,7 @@ def replayed(building: Building, path: Path, fidelity: Fidelity | None = None) -
     copy.run.started, copy.run.duration = "2026-01-03T00:00:00Z", 11.5
     copy.numbers, copy.columns = dict(building.numbers), dict(building.columns)
     copy.tables, copy.printed = deepcopy(building.tables), deepcopy(building.printed)
+    copy.ledgers = dict(building.ledgers)
     return copy
 
 
@@ -247,6 +249,7 @@ def training(path: Path) -> Building:
     end: dict[str, Any] = {"at": "end", "epoch": None, "object": "model#0", "class": "Net"}
     run.add("weights", **end, digest=digest("weights 1"), tensors=tensors)
     run.tables["0"] = [trail(3)]
+    run.ledgers[f"{ledger_files.NAME}.samples"] = ledger_files.ledger([0, 1], [2, 3], [4, 5])
     run.printed["0"] = [PrintedPiece(0, "m", b"loss 0.75\nloss 0.5\n")]
     run.add("optimizer", object="optimizer#0", **{"class": "SGD"}, steps=3)
     run.add("random_state", name="random", digest=digest("state"))

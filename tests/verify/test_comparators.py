@@ -53,7 +53,17 @@ def test_a_faithful_replay_is_identical_in_every_category(pair: Pair, compared: 
 
 def test_categories_stand_in_causal_order(pair: Pair, compared: Compare) -> None:
     names = [child.name for child in compared(pair).tree.children]
-    order = ["command", "environment", "entropy", "processes", "seeds", "trail", "process metrics", "weights"]
+    order = [
+        "command",
+        "environment",
+        "entropy",
+        "processes",
+        "seeds",
+        "samples",
+        "trail",
+        "process metrics",
+        "weights",
+    ]
     assert names == [*order, "evaluation metrics", "random states", "outputs", "console", "exit status", "times"]
 
 

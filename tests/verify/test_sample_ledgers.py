@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprokit import rundir
+from reprokit.agent.core.journal import Journal
 from reprokit.agent.sample_ledger import ENTRIES, NUMBERS, LedgerFile
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import RunDamaged, RunTooNew
@@ -232,28 +233,28 @@ def test_what_waited_is_read_once(tmp_path: Path) -> None:
 def test_what_the_agent_writes_is_read_as_it_was(tmp_path: Path, size: int) -> None:
     """With blocks between, and when it is killed at any moment: each state of the files is whole."""
     run = written(tmp_path / "run")
-    file = LedgerFile(str(run.path))
+    file = LedgerFile(str(run.path), Journal(str(run.path), "0"))
     expected: list[list[int]] = []
-    assert file.put("0", DECLARED, b"")
+    assert file.put(DECLARED, b"")
     for step in range(3 + 40_000 // size if size > 1 else 2000):
         batch = [(step * 7919 + place) % 100_003 for place in range(size)]
         entries = entry(1, 1, 0, 0, size) + entry(2, 0, 0, 1, 0)
-        assert file.put("0", entries, struct.pack(f"<{size}I", *batch))
+        assert file.put(entries, struct.pack(f"<{size}I", *batch))
         expected.append(batch)
         if step % 500 == 0 or step < 4:
             assert batches(run) == expected
     file.close()
     assert batches(run) == expected
     assert [path.suffix for path in (run.path / rundir.SAMPLES).iterdir()] == [".samples"]
-    assert not file.put("0", b"", b"")
+    assert not file.put(b"", b"")
 
 
 def test_a_name_that_fills_an_area_is_written_at_once(tmp_path: Path) -> None:
     run = written(tmp_path / "run")
-    file = LedgerFile(str(run.path))
+    file = LedgerFile(str(run.path), Journal(str(run.path), "0"))
     text = b'["' + b"x" * ENTRIES + b'"]'
-    file.put("0", DECLARED + entry(1, 4, 0, 0, len(text)) + text + entry(2, 0, 0, 1, 0), b"")
+    file.put(DECLARED + entry(1, 4, 0, 0, len(text)) + text + entry(2, 0, 0, 1, 0), b"")
     assert [len(str(sample)) for (sample,) in batches(run)] == [ENTRIES]
-    second = LedgerFile(str(run.path))  # another process of the same name
-    second.put("0", DECLARED, b"")
+    second = LedgerFile(str(run.path), Journal(str(run.path), "0"))  # another process of the same name
+    second.put(DECLARED, b"")
     assert [found.process for found in ledgers(run)] == ["0", "0 (start 2)"]

@@ -219,8 +219,11 @@ def watch_indices(module: Any, replace: Callable[..., None]) -> None:
     def make_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
             indices = original(iterator)
+            noted = vars(iterator).get("_reprokit_indices")
+            if noted is None:  # of a loader without workers, which resets nothing
+                noted = iterator._reprokit_indices = deque()
             if getattr(iterator, "_in_order", True):
-                vars(iterator).setdefault("_reprokit_indices", deque()).append(indices)
+                noted.append(indices)
             return indices
 
         return next_index
