@@ -30,12 +30,11 @@ MAX_BATCHES = 1 << 17  # of one step
 _HEAD, _BLOCK, _ENTRY = struct.Struct("<8sII256sI"), struct.Struct("<4sIQIIII"), struct.Struct("<BBHII")
 _FACTS = 8  # bytes of a block's head before what its check is over
 _BATCH, _STEP, _END, _LOADER, _SERIES = range(1, 6)
-_INDICES, _LARGE_INDICES, _DIGEST, _KEYS = range(1, 5)
-_INCOMPLETE = 1
+_INDICES, _DIGEST, _KEYS = range(1, 4)
 _UNKNOWN_WORKER = 0xFFFFFFFF
 _TAIL = struct.Struct("<8sQQQ")
 _TAIL_HEAD, _TAIL_ENTRIES, _TAIL_NUMBERS = 64, 16 << 10, 48 << 10
-_WORDS = {_INDICES: 1, _LARGE_INDICES: 2, _DIGEST: 4, _KEYS: 0}
+_WORDS = {_INDICES: 1, _DIGEST: 4, _KEYS: 0}
 
 Sample = int | str  # an index, or the name or digest of what has none
 
@@ -75,7 +74,6 @@ class SampleStep(msgspec.Struct, frozen=True):
     optimizer: str
     number: int
     batches: list[SampleBatch]
-    is_incomplete: bool  # there were more, before these
 
     @property
     def samples(self) -> list[Sample]:
@@ -222,7 +220,7 @@ class _LedgerState:
                 self._batches.append(self._batch(number, first, form, numbers[place : place + size], text))
                 place += size
             elif kind == _STEP:
-                yield self._step(number, first, form)
+                yield self._step(number, first)
             elif kind == _END:
                 yield EpochDone(self._loader(number), first)
             else:
@@ -243,16 +241,14 @@ class _LedgerState:
         if form == _KEYS:
             keys = msgspec.convert(untrusted_json.loads(text), list[str])
             return SampleBatch(loader, epoch, keys)
-        if form == _LARGE_INDICES:
-            return SampleBatch(loader, epoch, words.cast("B").cast("Q"))
         return SampleBatch(loader, epoch, words)
 
-    def _step(self, number: int, delta: int, flags: int) -> SampleStep:
+    def _step(self, number: int, delta: int) -> SampleStep:
         if number not in self._series:
             raise ValueError(f"there is no optimizer {number}")
         step = self._steps[number] = self._steps.get(number, -1) + delta
         batches, self._batches = self._batches, []
-        return SampleStep(self._series[number], max(step, 0), batches, bool(flags & _INCOMPLETE))
+        return SampleStep(self._series[number], max(step, 0), batches)
 
 
 def ledgers(run: RunDirectory) -> list[ProcessLedger]:

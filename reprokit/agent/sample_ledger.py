@@ -15,7 +15,7 @@ from _thread import _local, allocate_lock
 
 from .core.buffered_lines import map_new_file
 from .core.json_text import to_json
-from .events import BatchFetched, LoaderBegan, LoaderExhausted, LossComputed, ModelCalled, UpdateDone
+from .events import BatchFetched, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,15 +30,14 @@ FORMAT = 1
 DIRECTORY = "samples"
 MAX_BYTES = 1 << 30  # of one process, before they are compressed
 MAX_FILES = 1000  # of processes of one identity
-MAX_PENDING = 1 << 16  # batches that no step has followed yet
+MAX_PENDING = 1 << 16  # batches that no step follows: nobody trains
 MAX_NUMBER = 1 << 16  # loaders and optimizers
 MAX_KEY = 200  # characters of a sample's name
 ENTRIES, NUMBERS = 16 << 10, 48 << 10  # bytes of the two areas of what waits
 TAIL_HEAD = 64
 PLACE = 0x2E0001000000  # a wish: behind that of lines that wait
 BATCH, STEP, END, LOADER, SERIES = range(1, 6)  # kinds of entries
-INDICES, LARGE_INDICES, DIGEST, KEYS = range(1, 5)  # what is known of the samples of a batch
-INCOMPLETE = 1  # flag of a step, of which the first batches were left out
+INDICES, DIGEST, KEYS = range(1, 4)  # what is known of the samples of a batch
 UNKNOWN_WORKER = 0xFFFFFFFF
 HEAD = struct.Struct("<8sII256sI")
 BLOCK = struct.Struct("<4sIQIIII")
@@ -46,7 +45,9 @@ ENTRY = struct.Struct("<BBHII")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_NOT_CALLED, _EVALUATED, _TRAINED = range(3)  # what a thread has done with the batches that it fetched last
+# What a thread has done with the batches that it fetched last. Of those that no model was called with it is known at
+# the next fetch: they were looked at only, if their loader was exhausted and no step came.
+_NOT_CALLED, _TRAINED, _EVALUATED, _EXHAUSTED = range(4)
 
 
 class LoaderIteration:
@@ -59,14 +60,13 @@ class LoaderIteration:
         self.has_steps = False
 
 
-class FetchedBatches:
+class PendingBatches:
     """The batches that a thread has fetched since its last step."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[LoaderIteration, bytes, bytes]] = []  # with their entries and numbers
         self.first = 0  # of them that was fetched since a model was called
         self.use = _NOT_CALLED
-        self.is_incomplete = False
 
     def drop(self) -> None:
         """Forget those that were fetched last, as no step follows from them."""
@@ -77,7 +77,7 @@ class FetchingThread(_local):
     """What a thread has fetched."""
 
     def __init__(self) -> None:
-        self.fetched = FetchedBatches()
+        self.fetched = PendingBatches()
 
 
 class SampleLedger:
@@ -87,12 +87,10 @@ class SampleLedger:
         self,
         agent: Agent,
         events: Events,
-        step_of: Callable[[UpdateDone], tuple[str, int]],
         facts_of: Callable[[Any], dict[str, object]],
         digest: Callable[[Any], int | None],
     ) -> None:
         self._agent, self._events = agent, events
-        self._step_of = step_of  # the optimizer's name, and the number of its step
         self._facts_of = facts_of  # of a loader
         self._digest = digest  # of a batch that the trail has not digested by itself
         self.forget()
@@ -109,7 +107,6 @@ class SampleLedger:
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
             ModelCalled: self._model_called,
-            LossComputed: self._loss_computed,
             LoaderExhausted: self._loader_exhausted,
             UpdateDone: self._update_done,
         }
@@ -127,7 +124,7 @@ class SampleLedger:
 
     def _loader_began(self, event: LoaderBegan) -> None:
         series: Any = event.series
-        text = to_json({"name": series.name, **self._facts_of(event.loader)})
+        text = to_json({"name": series.name, **(self._agent.attempt(self._facts_of, event.loader) or {})})
         number = self._loaders.get(text)
         if number is None:
             number = self._loaders[text] = len(self._loaders)
@@ -149,11 +146,11 @@ class SampleLedger:
             return
         fetched = self._thread.fetched
         if fetched.use:
-            if fetched.use == _EVALUATED:
+            if fetched.use != _TRAINED:
                 fetched.drop()
             fetched.use, fetched.first = _NOT_CALLED, len(fetched.batches)
         if len(fetched.batches) >= MAX_PENDING:
-            fetched.batches, fetched.first, fetched.is_incomplete = [], 0, True
+            fetched.batches, fetched.first = [], 0
         indices, text = event.indices, b""
         try:
             form, count = INDICES, len(indices)
@@ -169,9 +166,8 @@ class SampleLedger:
         if type(indices) is not list:
             indices = indices.tolist() if hasattr(indices, "tolist") else indices
             indices = list(indices) if isinstance(indices, (list, tuple)) else [indices]
-        count = len(indices)
         try:
-            return LARGE_INDICES, count, b"", struct.pack("<%dQ" % count, *indices)
+            return INDICES, len(indices), b"", struct.pack("<%dI" % len(indices), *indices)
         except struct.error:
             pass
         keys = _keys(event.batch) if indices[0] is None else list(map(str, indices))
@@ -188,16 +184,15 @@ class SampleLedger:
         fetched = self._thread.fetched
         if event.has_gradients:
             fetched.use = _TRAINED
-        elif not fetched.use:
+        elif fetched.use != _TRAINED:
             fetched.use = _EVALUATED
-
-    def _loss_computed(self, _event: LossComputed) -> None:
-        self._thread.fetched.use = _TRAINED
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
         fetched, began = self._thread.fetched, event.began
-        if fetched.use != _TRAINED:
+        if fetched.use == _EVALUATED:
             fetched.drop()
+        elif fetched.use == _NOT_CALLED:
+            fetched.use = _EXHAUSTED
         iteration = None if began is None else began.samples
         if iteration is not None and (iteration.has_steps or fetched.batches):
             self._file.put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
@@ -209,18 +204,18 @@ class SampleLedger:
         if not fetched.batches:
             fetched.use = _NOT_CALLED
             return
-        name, step = self._step_of(event)
-        series = self._series.get(name)
+        record: Any = event.optimizer
+        step, series = record.steps - 1, self._series.get(record.name)
         if series is None:
-            series = self._series[name] = [len(self._series), -1]
-            self._declare(SERIES, series[0], to_json({"name": name}))
+            series = self._series[record.name] = [len(self._series), -1]
+            self._declare(SERIES, series[0], to_json({"name": record.name}))
         entries = numbers = b""
         for iteration, entry, words in fetched.batches:
             iteration.has_steps = True
             entries, numbers = entries + entry, numbers + words
-        entries += ENTRY.pack(STEP, INCOMPLETE * fetched.is_incomplete, series[0], step - series[1], 0)
+        entries += ENTRY.pack(STEP, 0, series[0], step - series[1], 0)
         series[1] = step
-        fetched.batches, fetched.first, fetched.use, fetched.is_incomplete = [], 0, _NOT_CALLED, False
+        fetched.batches, fetched.first, fetched.use = [], 0, _NOT_CALLED
         if not self._file.put(entries, numbers):
             self._events.remove(self)
             self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")

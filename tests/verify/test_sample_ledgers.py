@@ -154,13 +154,13 @@ def malformed() -> dict[str, bytes]:
         "an unknown form": block(DECLARED + entry(1, 9, 0, 0, 1), [1]),
         "no such loader": block(entry(1, 1, 7, 0, 1), [1]),
         "no such optimizer": block(entry(2, 0, 7, 1, 0), []),
-        "numbers that are missing": block(DECLARED + entry(1, 2, 0, 0, 1), [1]),
-        "endless numbers": block(DECLARED + entry(1, 2, 0, 0, 0xFFFFFFFF), [1]),
-        "several digests": block(DECLARED + entry(1, 3, 0, 0, 2), [1] * 8),
+        "numbers that are missing": block(DECLARED + entry(1, 1, 0, 0, 2), [1]),
+        "endless numbers": block(DECLARED + entry(1, 1, 0, 0, 0xFFFFFFFF), [1]),
+        "several digests": block(DECLARED + entry(1, 2, 0, 0, 2), [1] * 8),
         "a text that is cut": block(entry(4, 0, 0, 0, 99), []),
         "a text that is none": block(entry(4, 0, 0, 0, 1) + b"{", []),
         "a loader of another shape": block(entry(4, 0, 0, 0, 2) + b"[]", []),
-        "names that are none": block(DECLARED + entry(1, 4, 0, 0, 3) + b"[1]", []),
+        "names that are none": block(DECLARED + entry(1, 3, 0, 0, 3) + b"[1]", []),
         "nesting": block(entry(4, 0, 0, 0, 90_000) + b"[" * 90_000, []),
         "half an entry": block(entry(2, 0, 0, 1, 0)[:5], []),
         "blocks that do not follow": two + block(DECLARED, [], first=5),
@@ -253,7 +253,7 @@ def test_a_name_that_fills_an_area_is_written_at_once(tmp_path: Path) -> None:
     run = written(tmp_path / "run")
     file = LedgerFile(str(run.path), Journal(str(run.path), "0"))
     text = b'["' + b"x" * ENTRIES + b'"]'
-    file.put(DECLARED + entry(1, 4, 0, 0, len(text)) + text + entry(2, 0, 0, 1, 0), b"")
+    file.put(DECLARED + entry(1, 3, 0, 0, len(text)) + text + entry(2, 0, 0, 1, 0), b"")
     assert [len(str(sample)) for (sample,) in batches(run)] == [ENTRIES]
     second = LedgerFile(str(run.path), Journal(str(run.path), "0"))  # another process of the same name
     second.put(DECLARED, b"")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import UpdateDone
     from .trail import StepTrail
 
 
@@ -62,7 +61,7 @@ class PytorchAdapter(Adapter):
         events.add(self._metrics)
         events.add(self._distributed)
         if self._trail is not None:
-            self._samples = SampleLedger(self._agent, events, _step_of, loader_facts, self._trail.digest)
+            self._samples = SampleLedger(self._agent, events, loader_facts, self._trail.digest)
             events.add(self._samples)
         self._agent.begin_events("torch", events)
         modules = self._records.modules
@@ -98,8 +97,3 @@ class PytorchAdapter(Adapter):
 
     def _write_state(self, name: str, state: Any) -> None:
         self._agent.journal.write("random_state", {"name": name, "digest": tensors.entry(name, state)[3]})
-
-
-def _step_of(event: UpdateDone) -> tuple[str, int]:
-    """Return the name of the optimizer that has updated, and the number of the step."""
-    return event.optimizer.name, event.optimizer.steps - 1

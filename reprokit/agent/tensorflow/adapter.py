@@ -61,7 +61,7 @@ class TensorflowAdapter(Adapter):
             in_graphs = trail_library.wants_gradients_in_graphs(self._agent.run)
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
             keras.events.add(self._trail)
-            self._samples = SampleLedger(self._agent, keras.events, self._trail.step_of, order_facts, lambda _: None)
+            self._samples = SampleLedger(self._agent, keras.events, order_facts, lambda _: None)
             keras.events.add(self._samples)
             keras.samples.begin(self._samples)
 

@@ -51,6 +51,7 @@ class _Steps:
 
     def __init__(self, library: trail.Library) -> None:
         self.facts, self.address = library.buffer(trail.FACTS)  # one a step under way: threads may train side by side
+        self.name = ""
         self.count = 0
         self.tables = 0
         self.series: OptimizerVariables | None = None
@@ -125,6 +126,7 @@ class TensorflowTrail:
         looks = steps.count % EACH == 0
         if looks or steps.series is None:
             self._choose(steps, step.optimizer, step.model)
+            steps.name = self._records.optimizer(step.optimizer).name
         series = steps.series
         assert series is not None
         held, whole = self._point(steps, series, looks=looks)
@@ -133,13 +135,9 @@ class TensorflowTrail:
         self._library.step(series.handle, steps.address, series.address)
         del held
         steps.count += 1
+        step.name, step.steps = steps.name, steps.count
         steps.gradients = []
         self._last = series.handle
-
-    def step_of(self, event: UpdateDone) -> tuple[str, int]:
-        """Return the name of the optimizer that has updated, and the number of the step that was taken in."""
-        optimizer = event.optimizer.optimizer
-        return self._records.optimizer(optimizer).name, self._of(optimizer).count - 1
 
     def _choose(self, steps: _Steps, optimizer: Any, model: Any) -> None:
         """The series of this step: a new one where the variables are others."""

@@ -100,7 +100,6 @@ def record(place: LedgerPlace) -> dict[str, Any]:
         "process": place.process,
         "optimizer": place.step.optimizer,
         "step": place.step.number,
-        "incomplete": place.step.is_incomplete,
         "loader": batch.loader.name,
         "epoch": batch.epoch,
         "worker": batch.worker,
@@ -145,9 +144,11 @@ class LedgerOverview:
 
 def overview(runs: Sequence[RunDirectory]) -> LedgerOverview:
     """Return what the epochs of one run gave, or of several, each of which resumes the one before."""
-    steps = len({(place.process, place.step.optimizer, place.step.number) for run in runs[:1] for place in places(run)})
-    for run in runs[1:]:
-        steps += len({(place.process, place.step.optimizer, place.step.number) for place in places(run)})
+    steps, last = 0, None
+    for run in runs:
+        for place in places(run):
+            steps += place.step is not last
+            last = place.step
     return LedgerOverview(tuple(run.path for run in runs), steps, tuple(coverage(runs)))
 
 
