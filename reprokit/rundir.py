@@ -62,6 +62,7 @@ KEPT = "outputs"  # copies of small outputs, named by numbers
 EVALUATION = "evaluation"
 TRAIL = "trail"
 SAMPLES = "samples"  # of each optimizer step
+ANSWERS = "answers"  # of a replay that was asked something: what its agents kept
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
 HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the run of each, by its name
@@ -93,7 +94,7 @@ FILES = frozenset(
     }
 )
 DIRECTORIES = frozenset(
-    {PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SAMPLES, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
+    {ANSWERS, PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SAMPLES, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
 )
 
 STATES = 7  # the format from which on run.json holds states and no words for them

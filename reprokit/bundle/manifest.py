@@ -37,6 +37,7 @@ NEVER = (
     f"{rundir.ENTROPY}/process-ids",
     pending_lines.DIRECTORY,
     rundir.PROFILE,
+    rundir.ANSWERS,
 )
 
 MAX_FILES = 100_000

@@ -41,9 +41,10 @@ from reprokit.plan import REPLAY, RUN, Plan, past_tense
 from reprokit.version import VERSION
 
 if TYPE_CHECKING:
+    from reprokit.launch.early_end import EarlyEnd
     from reprokit.launch.finish import Finish
     from reprokit.launch.plain_run import Unshimmed
-    from reprokit.launch.profile_run import Bound, Profiled
+    from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
     from reprokit.launch.run_patches import PreparedPatches
     from reprokit.launch.snapshots import Hook
@@ -251,7 +252,7 @@ class Shimmed:
         self._profiled: Profiled | None = None  # reprokit profile
         self._supervisor: Supervisor | None = None
         self._unreached: Unreached | None = None
-        self._bound: Bound | None = None
+        self._early_end: EarlyEnd | None = None
         self._stopped = ""  # why a strict replay was
 
     def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
@@ -276,6 +277,11 @@ class Shimmed:
             (new.path / rundir.PROFILE).mkdir(mode=0o700)
             self._profiled = Profiled(plan.profiling, new.place)
             run.profiling = self._profiled.facts
+        if plan.question is not None:
+            from reprokit.launch import early_end
+
+            (new.path / rundir.ANSWERS).mkdir(mode=0o700)
+            self._early_end = early_end.once_answered(new.place)
         if plan.replay_of is not None:
             from reprokit.launch import seeds
 
@@ -289,7 +295,8 @@ class Shimmed:
             rights = not prepared.command.refusal.gains_rights
             is_traced = self._tracing is not None or (self._profiled is not None and self._profiled.traces)
             self._supervisor = Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
-        self._bound = None if self._profiled is None else self._profiled.begin()
+        if self._profiled is not None:
+            self._early_end = self._profiled.begin()
 
     def start(self, prepared: Prepared) -> Child:
         """Start the command, under strace where it is to be watched."""
@@ -312,8 +319,8 @@ class Shimmed:
         return self._plan.mode == REPLAY and self._plan.policy == "strict"
 
     def watches(self) -> Iterable[Watch | None]:
-        """Return what ends a strict replay that lacks entropy, or a profiled run at its bound."""
-        return [Termination(self._must_stop) if self._is_strict else self._bound]
+        """Return what ends a strict replay that lacks entropy, or a run of which enough was seen."""
+        return [Termination(self._must_stop) if self._is_strict else self._early_end]
 
     def _must_stop(self) -> bool:
         assert self._unreached is not None
@@ -326,6 +333,8 @@ class Shimmed:
         plan, path, run = prepared.plan, prepared.path, prepared.run
         if self._profiled is not None:
             ended = self._profiled.end(ended)
+        elif self._early_end is not None:
+            ended = self._early_end.finish(ended)
         goes_on = _goes_on(path, self._supervisor)
         run.warnings.extend(self._supervisor.stop() if self._supervisor is not None else ())
         assert self._unreached is not None

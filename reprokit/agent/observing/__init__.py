@@ -14,6 +14,7 @@ import time
 from _thread import get_ident
 
 from ..core.patching import replace
+from ..core.quiet_interrupts import ENOUGH, hide_interrupts
 from ..core.user_frames import where
 from ..events import EvaluationDue, LoaderBegan, UpdateDone
 from . import settings
@@ -233,7 +234,7 @@ class Observer:
         for name in ("_exit", "execv", "execve"):
             replace(os, name, self._make_last)
         if self.sampling.is_bounded:
-            replace(sys, "excepthook", self._make_excepthook)
+            hide_interrupts(self.directory, lambda: self._is_child)
         settings.ObservedSettings(self)
         if FUNCTIONS in self._wanted:
             from . import functions
@@ -256,19 +257,6 @@ class Observer:
             return original(*arguments, **keywords)
 
         return last
-
-    def _make_excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap an excepthook: the launcher ends a bounded run by an interrupt, of which nobody needs the traceback.
-
-        A worker's threads pass an exception here when the interrupted process does not fetch what it asked for.
-        """
-
-        def excepthook(kind: Any, *rest: Any) -> None:
-            expected = (KeyboardInterrupt, ConnectionError, EOFError) if self._is_child else KeyboardInterrupt
-            if not (issubclass(kind, expected) and os.path.exists(f"{self.directory}/enough")):
-                original(kind, *rest)
-
-        return excepthook
 
     def importing(self, name: str, begins: bool) -> None:
         """A package is about to be executed, or has been: what it calls for that is not counted, as it is much."""
@@ -329,7 +317,7 @@ class Observer:
             self._call_all(self.callbacks.at_end)
             self.flush()
             self.collecting = False
-            self.agent.attempt(append, f"{self.directory}/enough", b".")
+            self.agent.attempt(append, f"{self.directory}/{ENOUGH}", b".")
 
     def finish(self) -> None:
         """At the end of the process."""

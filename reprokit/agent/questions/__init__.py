@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import json
 
+from ..core.quiet_interrupts import hide_interrupts
+from ..events import UpdateDone
+from ..observing.files import append
+from .step_window import StepWindow
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
     from ..agent import Agent
-    from ..events import EventListener, Events
+    from ..events import EventListener, Events, Handler, TrainingEvent
 
+ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
 KINDS: dict[str, str] = {}  # what plan.json asks for, and the module that answers it
 
 
@@ -23,6 +29,8 @@ def start(agent: Agent, text: bytes) -> None:
     """Have each framework's events told to those who answer the question in the plan."""
     question = json.loads(text.decode("utf-8"))["question"]
     agent.listeners_of.append(Questions(agent, question).listeners)
+    if question["steps"].get("last") is not None:
+        hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
 
 
 class Questions:
@@ -35,7 +43,7 @@ class Questions:
         """Return who listens to this framework's events."""
         asked = [module for kind, module in KINDS.items() if self._question.get(kind)]
         made = [self._agent.attempt(self._make, module, framework, events) for module in asked]
-        return [listener for listener in made if listener is not None]
+        return [*[listener for listener in made if listener is not None], WindowEnd(self._agent, self._question)]
 
     def _make(self, module: str, framework: str, events: Events) -> EventListener | None:
         from importlib import import_module
@@ -43,3 +51,24 @@ class Questions:
         make = import_module(f"{__name__}.{module}").listener
         listener: EventListener | None = make(self._agent, self._question, framework, events)
         return listener
+
+
+class WindowEnd:
+    """Tells the launcher when this process has taken the steps of the question; told after all who answer it."""
+
+    def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
+        self._agent, self._window = agent, StepWindow(question["steps"])
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {} if self._window.is_endless else {UpdateDone: self._updated}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._agent.failed(handler, error)
+
+    def _updated(self, event: UpdateDone) -> None:
+        was_over = self._window.is_over
+        if self._window.updated(event.optimizer):
+            if self._window.step == 1:
+                append(f"{self._agent.run}/{ANSWERS}/stepped", b".")
+            if self._window.is_over and not was_over:
+                append(f"{self._agent.run}/{ANSWERS}/answered", b".")

@@ -13,6 +13,7 @@ class StepWindow:
 
     def __init__(self, steps: Mapping[str, Any]) -> None:
         self._first, self._last = int(steps.get("first") or 0), steps.get("last")
+        self.is_endless = self._last is None
         self._updates: dict[int, int] = {}  # by identity of the optimizer
         self.step = 0
         self._look()
@@ -23,7 +24,9 @@ class StepWindow:
 
     def updated(self, optimizer: object) -> bool:
         """Count an update; return whether a new step has begun with it."""
-        key = id(optimizer)
+        # TensorFlow makes a record of each step, with the optimizer that lives on, if one is known.
+        known = getattr(optimizer, "optimizer", None)
+        key = id(optimizer if known is None else known)
         count = self._updates[key] = self._updates.get(key, 0) + 1
         is_new = count > self.step
         if is_new:
