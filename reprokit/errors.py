@@ -163,6 +163,10 @@ class NotRedone(ReprokitError, slug="not-redone"):
     """A captured step could not be done again: the script's first step never came, or it is another training."""
 
 
+class NotTheRun(ReprokitError, slug="not-the-run"):
+    """Replays that were asked something agree with each other, and not with their recording."""
+
+
 class NothingComparable(ReprokitError, slug="nothing-comparable"):
     """Two runs have nothing in common that could be compared: never the same as identical."""
 

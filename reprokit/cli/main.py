@@ -25,6 +25,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
     },
     "Compare": {
         "verify": "Compare two runs, bit for bit.",
+        "locate": "Find the first operator by which two runs part.",
         "diff": "Compare two files or directories, tensor by tensor.",
         "gate": "Fail a pipeline unless trainings are identical.",
         "study": "Run setups many times, and say what varies.",
@@ -55,6 +56,7 @@ COMMANDS = {name: text for commands in GROUPS.values() for name, text in command
 # Those whose own failures must not look like the training's exit status.
 LAUNCHING = ("record", "replay", "run", "profile", "reproduce")
 EXIT_INTERRUPTED = 130
+LOCATING = "locate"  # replays runs, and has trouble where that fails
 LONGEST_ERROR = 4000
 ERRORS = "docs/errors.md"  # with a section for each slug
 
@@ -134,6 +136,8 @@ def _report(error: Exception, subcommand: str) -> int:
     slug, code, text = _described(error)
     page = f" ({ERRORS}#{slug})" if slug else ""
     _print_error(": ".join(filter(None, ["reprokit", slug, printable(text, LONGEST_ERROR)])) + page)
+    if subcommand == LOCATING:
+        return EXIT_TROUBLE
     return EXIT_OWN_FAILURE if subcommand in LAUNCHING and code < EXIT_OWN_FAILURE else code
 
 

@@ -12,7 +12,22 @@ class StepRange(msgspec.Struct, frozen=True, kw_only=True):
     last: int | None = None  # None: to the end
 
 
+class KeptOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator whose calls at a place of the user's code are kept whole."""
+
+    operator: str
+    place: tuple[str, int] | tuple[()]  # file and line; none: where no code of the user's is
+
+
+class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Each call of an operator is logged, with digests of its inputs and outputs."""
+
+    keep: KeptOperator | None = None
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents of a replay answer; it stands in plan.json as it is."""
 
     steps: StepRange = StepRange()
+    to_end: bool = False  # the replay goes on when these steps are over
+    operators: OperatorQuestion | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +26,24 @@ class AskedReplay:
     proof: ReplayProof
 
 
-def ask(recording: RunDirectory, question: Question, place: Path, interruption: Interruption) -> AskedReplay:
-    """Replay a recording into the directory `place`, with a question; its captures are not taken again."""
+def ask(
+    recording: RunDirectory, question: Question, place: Path, interruption: Interruption, *, hushed: bool = False
+) -> AskedReplay:
+    """Replay a recording into the directory `place`, with a question; its captures are not taken again.
+
+    A hushed one prints nothing.
+    """
     if not recording.has(TRAIL):
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
     plan = replay_plan(recording, (), place, False, "derive")
-    executed = execute(msgspec.structs.replace(plan, question=question, capture=None), interruption)
+    asked = msgspec.structs.replace(plan, question=question, capture=None)
+    executed = execute(asked, interruption, _hush if hushed else None)
     replay = RunDirectory(place)
     return AskedReplay(replay, executed, prove(recording, replay))
+
+
+def _hush() -> None:
+    for descriptor in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -15,8 +15,7 @@ SEARCHES = {
 }
 # What other programs write, and names (not sentences) that have a space in them.
 PARSED = {
-    "agent/capture/torch_explain.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
-    "agent/observing/torch_operators.py": {"Expected a value of type 'Tensor' for argument"},
+    "agent/observing/torch_calls.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
     "agent/observing/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
     "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's

@@ -103,7 +103,7 @@ class Store:
         try:
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             self._require_few(name)
-            index = _index(contents.parts)
+            index = index_of(contents.parts)
             self._require_room(contents, len(index))
             return self._write(name, contents, index)
         except OSError as error:
@@ -151,7 +151,7 @@ class Store:
     @staticmethod
     def _write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
         try:
-            return _write_tensors(file, index, parts)
+            return write_tensors(file, index, parts)
         except NoRoomError as error:
             missing = 8 + len(index) + sum(part.nbytes for part in parts) - file.tell()
             raise NoRoomError(f"{error}; {missing:,} bytes are missing") from None
@@ -167,7 +167,7 @@ def _rank(name: str) -> str:
     return next((word for word in name.split("-") if word.startswith("rank")), "")
 
 
-def _index(parts: Sequence[Part]) -> bytes:
+def index_of(parts: Sequence[Part]) -> bytes:
     """Return the JSON in front of the tensors."""
     entries: dict[str, Any] = {}
     offset = 0
@@ -185,7 +185,7 @@ def _index(parts: Sequence[Part]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def _write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
+def write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
     """Write one tensor after the other, never two in memory; returns the digest of the whole file."""
     digest = hashlib.sha256()
     for data in (len(index).to_bytes(8, "little"), index):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from ..observing.torch_calls import Operator, with_tensors
+from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..core.user_frames import Place
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
-_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"
-_OVERWRITE = frozenset(["copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "set"])
 
 
 class NotSupportedError(Exception):
@@ -142,32 +140,23 @@ class Explaining:
         if operator is None and private_api.schema(function) is not None:
             operator = self._operators[function] = Operator(function)
         if operator is None or (operator.is_silent and not self.places.made_node()):
-            return self.pass_on(function, args, kwargs)
+            return passed_on(self._torch, function, args, kwargs)
         self.places.operator = operator.name
         where, phase = self.places.of_call(2)
         if operator.is_silent or phase == OURS:
-            return self.pass_on(function, args, kwargs)
+            return passed_on(self._torch, function, args, kwargs)
         bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
         before = [(*pair, self._trace.maker([storage(pair[1])])) for pair in bad]
         if phase == FORWARD:
             self._note_lines([tensor for _, tensor, maker in before if maker is None])
         told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
-        result = self.pass_on(function, args, kwargs)
+        result = passed_on(self._torch, function, args, kwargs)
         self._trace.count += 1
         try:
             self._look(operator, args, kwargs, result, (where, phase, before, told))
         except NotImplementedError:  # of kinds of tensors that few operators know
             pass
         return result
-
-    def pass_on(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
-        try:
-            return function(*args, **kwargs)
-        except RuntimeError as error:
-            if _NUMBER_FOR_TENSOR not in str(error):
-                raise
-        return function(*with_tensors(self._torch, function, args), **kwargs)
 
     def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
         outputs = [*tensors_in(self._torch, result)]
@@ -242,8 +231,8 @@ def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
 
 def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     """Return the tensors whose values go in, by the names of arguments."""
-    overwritten = operator.name.rpartition("::")[2].rstrip("_") in _OVERWRITE and operator.changes
-    named = [*zip(operator.names[int(overwritten) :], args[int(overwritten) :]), *kwargs.items()]
+    first = int(operator.overwrites)
+    named = [*zip(operator.names[first:], args[first:]), *kwargs.items()]
     return [
         (name, tensor)
         for name, value in named
@@ -278,7 +267,7 @@ def _make_mode(explaining: Explaining, torch: Any) -> Any:
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             own, is_traced = own_classes(types or ())
             if is_traced or modes():
-                return explaining.pass_on(function, args, kwargs or {})
+                return passed_on(torch, function, args, kwargs or {})
             if own:
                 return NotImplemented  # a subclass of tensors: what it is made of comes by later
             return explaining.call(function, args, kwargs or {})

@@ -13,6 +13,8 @@ MAX_TEXT = 100
 _UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::resize")
 _READING = ("aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::record_stream")
 _MARKING = ("profiler::", "prim::", "debugprims::")
+_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
+_OVERWRITE = frozenset(["copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "set"])
 _PLAIN = (bool, int, str, float, type(None))
 
 
@@ -27,6 +29,7 @@ class Operator:
         self.is_silent = _only_names_memory(function)
         self.is_uninitialised = self.name.startswith(_UNINITIALISED)
         self.changes = any(_is_written(argument) for argument in schema.arguments)
+        self.overwrites = self.changes and self.name.rpartition("::")[2].rstrip("_") in _OVERWRITE  # its first argument
         self.names = [argument.name for argument in schema.arguments]
         self.returns: list[str | None] = [None if _is_written(value) else value.name or "" for value in schema.returns]
         self._defaults = {
@@ -76,6 +79,16 @@ def _plain(value: Any) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value[:MAX_LISTED]]
     return str(value)[:MAX_TEXT] if type(value).__module__ == "torch" else type(value).__name__
+
+
+def passed_on(torch: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
+    try:
+        return function(*args, **kwargs)
+    except RuntimeError as error:
+        if _NUMBER_FOR_TENSOR not in str(error):
+            raise
+    return function(*with_tensors(torch, function, args), **kwargs)
 
 
 def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:

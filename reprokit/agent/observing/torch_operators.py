@@ -1,20 +1,17 @@
 """PyTorch's operators, by a dispatch mode that is on in some steps, on every thread that computes.
 
-The first steps are observed whole, then one in ONE_IN; where calls are executed again (--confirm), all of them. The
-mode stands below all modes of the user's, and is put on and taken off only where there is none of them. It passes each
-call on as it is; while it is on, PyTorch itself takes in some places the way of out-of-place operators, as for tensors
-of a subclass. Backward threads have it from the thread that began the backward pass.
+The first steps are observed whole, then one in ONE_IN; where calls are executed again (--confirm), all of them.
 """
 
 from __future__ import annotations
 
 import sys
-from _thread import _local
 
 from ..core.patching import replace
 from ..pytorch import private_api
-from .torch_calls import Operator, Signatures, described, with_tensors
-from .torch_places import OURS, Places
+from ..pytorch.dispatch_modes import DispatchModes
+from .torch_calls import Operator, Signatures, described, passed_on
+from .torch_places import OURS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
 
     from . import Observer
     from .torch_confirm import TorchConfirmer
+    from .torch_places import Places
 
     Function = Callable[..., Any]
 
@@ -34,7 +32,6 @@ WHOLE_PASSES, ONE_PASS_IN = 4, 8  # through loaders, likewise
 MAX_CALLS = 20_000  # of one step that are noted; an evaluation can be a very long one
 MAX_RECORDS = 4000
 MAX_VARIANTS = 8  # of one operator at one place: other shapes are counted together
-_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
 
 
 def observe(torch: Any, observer: Observer) -> None:
@@ -78,8 +75,7 @@ class TorchOperators:
             from .torch_confirm import TorchConfirmer
 
             self.confirmer = TorchConfirmer(observer, torch, self.quiet, self.pass_on)
-        self._mode_class = _make_mode_class(self, torch)
-        self._thread = _local()  # .mode: the one of this thread
+        self._modes = DispatchModes(torch, self)
         self._operators: dict[Any, Operator] = {}
         self._has_given_up = False
         self._is_new = True  # the step that is observed had calls that were not known
@@ -94,17 +90,15 @@ class TorchOperators:
 
     def begin(self) -> None:
         """Observe from here on."""
-        import threading
-
         observer = self.observer
         observer.callbacks.each_step.append(self.stepped)
         observer.callbacks.before_writing.append(self._write_sampling)
         observer.callbacks.at_end.append(self.finish)
         observer.callbacks.in_child.append(self._begin_in_child)
-        replace(threading.Thread, "_bootstrap_inner", self._in_threads)
-        if not hasattr(self._mode_class.__mro__[1], "ignore_compile_internals") and hasattr(self.torch, "compile"):
+        self._modes.follow_threads()
+        if not self._modes.can_compile:
             replace(self.torch, "compile", self._before_compiling)
-        self.enter()
+        self._modes.enter()
 
     def _before_compiling(self, original: Function) -> Function:
         """Versions before 2.10 compile nothing while a mode is on."""
@@ -121,37 +115,13 @@ class TorchOperators:
         self.confirmer = None  # the pool of threads did not survive the fork
         self._empty()
         self.watching = self._may_watch()
-        self.enter()
-
-    def _in_threads(self, original: Function) -> Function:
-        def _bootstrap_inner(thread: Any) -> Any:
-            if self.watching:
-                self.enter()
-            try:
-                return original(thread)
-            finally:
-                self.leave()
-
-        return _bootstrap_inner
-
-    def enter(self) -> None:
-        """Put the mode of this thread on, unless a mode of the user's is."""
-        if private_api.count_modes(self.torch)() == 0:
-            mode = getattr(self._thread, "mode", None)
-            if mode is None:
-                mode = self._thread.mode = self._mode_class()
-            mode.places.forget()
-            private_api.push_mode(self.torch, mode)
+        self._modes.enter()
 
     def quiet(self, is_quiet: bool) -> None:
         """Note nothing on this thread, or again."""
-        mode = getattr(self._thread, "mode", None)
+        mode = self._modes.mode
         if mode is not None:
             mode.is_quiet = is_quiet
-
-    def leave(self) -> None:
-        """Take the mode of this thread off, unless one of the user's is above it."""
-        private_api.pop_mode(self.torch, getattr(self._thread, "mode", None))
 
     def stepped(self) -> None:
         """A step has ended: decide upon the next."""
@@ -161,13 +131,13 @@ class TorchOperators:
         self.watching = self._may_watch() and self._is_next_observed()
         self._calls = 0
         self._is_new = False
-        mode = getattr(self._thread, "mode", None)
+        mode = self._modes.mode
         if mode is not None:
             mode.places.forget()
         if self.watching:
-            self.enter()
+            self._modes.enter()
         else:
-            self.leave()
+            self._modes.leave()
 
     def _may_watch(self) -> bool:
         return self.observer.collecting and not self._has_given_up
@@ -180,7 +150,7 @@ class TorchOperators:
     def finish(self) -> None:
         """Observe no more."""
         self.watching = False
-        self.leave()
+        self._modes.leave()
         if self.confirmer is not None:
             self.confirmer.finish()
 
@@ -196,7 +166,7 @@ class TorchOperators:
         self._passes += 1
         if self._may_watch() and (self._passes <= WHOLE_PASSES or self._passes % ONE_PASS_IN == 0):
             self._armed, self._calls, self.watching = 2, 0, True
-            self.enter()
+            self._modes.enter()
 
     def _make_fetch(self, original: Function) -> Function:
         information = self.torch.utils.data.get_worker_info
@@ -206,7 +176,7 @@ class TorchOperators:
                 self.observer.agent.attempt(self.stepped)
                 self.observer.look_at_clock()
             elif not self.watching:
-                self.observer.agent.attempt(self.leave)
+                self.observer.agent.attempt(self._modes.leave)
             return original(fetcher, index)
 
         return fetch
@@ -225,13 +195,8 @@ class TorchOperators:
         return self.pass_on(function, args, kwargs)
 
     def pass_on(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
-        try:
-            return function(*args, **kwargs)
-        except RuntimeError as error:
-            if _NUMBER_FOR_TENSOR not in str(error):
-                raise
-        return function(*with_tensors(self.torch, function, args), **kwargs)
+        """Make a call as it came."""
+        return passed_on(self.torch, function, args, kwargs)
 
     def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallRecord | None:
         operator = self._operators.get(function)
@@ -292,40 +257,3 @@ class TorchOperators:
         if self._records:
             sampling = {"framework": "pytorch", "steps": self._steps, "observed": self._noted_steps}
             self.observer.write("sampling", "pytorch", sampling)
-
-
-def _make_mode_class(operators: TorchOperators, torch: Any) -> Any:
-    base: Any = private_api.mode_class(torch)
-    own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
-
-    class ReprokitMode(base):  # type: ignore[misc]
-        """Notes calls, and passes them on as they are."""
-
-        supports_higher_order_operators = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.places = Places(torch)
-            self.is_quiet = False
-
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # it would cost each call 60 us; our code is known to dynamo as not to be compiled
-
-        @classmethod
-        def ignore_compile_internals(cls) -> bool:
-            return True  # compiled code stays compiled
-
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            is_noted = operators.watching and not self.is_quiet and not modes()  # below: those of who traces
-            if types:
-                own, is_traced = own_classes(types)
-                if is_traced:
-                    is_noted = False
-                elif own:
-                    return NotImplemented  # a subclass of tensors: what it is made of comes by later
-            if is_noted:
-                return operators.call(self, function, args, kwargs or {})
-            return operators.pass_on(function, args, kwargs or {})
-
-    return ReprokitMode

@@ -111,6 +111,11 @@ class Places:
         self._note(places)
         return places, phase
 
+    def node_name(self) -> str:
+        """Return the name of the node of the graph that is evaluated, if one is."""
+        node = self._node()
+        return "" if node is None else str(node.name())
+
     def _of_node(self) -> list[Place] | None:
         node = self._node()
         return None if node is None else self._nodes.get(private_api.node_number(node))

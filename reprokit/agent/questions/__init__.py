@@ -22,15 +22,20 @@ if TYPE_CHECKING:
     from ..events import EventListener, Events, Handler, TrainingEvent
 
 ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
-KINDS: dict[str, str] = {}  # what plan.json asks for, and the module that answers it
+KINDS: dict[str, str] = {"operators": "operators"}  # what plan.json asks for, and the module that answers it
 
 
 def start(agent: Agent, text: bytes) -> None:
     """Have each framework's events told to those who answer the question in the plan."""
     question = json.loads(text.decode("utf-8"))["question"]
     agent.listeners_of.append(Questions(agent, question).listeners)
-    if question["steps"].get("last") is not None:
+    if ends_early(question):
         hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
+
+
+def ends_early(question: Mapping[str, Any]) -> bool:
+    """Return whether the replay is to be ended once the steps of the question are over."""
+    return question["steps"].get("last") is not None and not question.get("to_end")
 
 
 class Questions:
@@ -43,7 +48,10 @@ class Questions:
         """Return who listens to this framework's events."""
         asked = [module for kind, module in KINDS.items() if self._question.get(kind)]
         made = [self._agent.attempt(self._make, module, framework, events) for module in asked]
-        return [*[listener for listener in made if listener is not None], WindowEnd(self._agent, self._question)]
+        listeners: list[EventListener] = [listener for listener in made if listener is not None]
+        if ends_early(self._question):
+            listeners.append(WindowEnd(self._agent, self._question))
+        return listeners
 
     def _make(self, module: str, framework: str, events: Events) -> EventListener | None:
         from importlib import import_module
@@ -60,7 +68,7 @@ class WindowEnd:
         self._agent, self._window = agent, StepWindow(question["steps"])
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {} if self._window.is_endless else {UpdateDone: self._updated}
+        return {UpdateDone: self._updated}
 
     def failed(self, error: Exception, handler: Handler) -> None:
         self._agent.failed(handler, error)

@@ -13,7 +13,6 @@ class StepWindow:
 
     def __init__(self, steps: Mapping[str, Any]) -> None:
         self._first, self._last = int(steps.get("first") or 0), steps.get("last")
-        self.is_endless = self._last is None
         self._updates: dict[int, int] = {}  # by identity of the optimizer
         self.step = 0
         self._look()

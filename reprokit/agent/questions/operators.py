@@ -1,0 +1,390 @@
+"""Logs each call of an operator of PyTorch within the steps of the question, with digests of its inputs and outputs.
+
+A call takes 32 bytes in answers/PID-N.calls; PID-N.names says what its numbers stand for (docs/format.md). A call may
+also be kept whole, its inputs and outputs as safetensors.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from _thread import get_ident
+
+from .. import trail_library
+from ..core.json_text import to_json
+from ..events import UpdateDone
+from ..observing.torch_calls import Operator, passed_on
+from ..observing.torch_places import BACKWARD, OURS
+from ..pytorch import devices, private_api
+from ..pytorch.content_digests import PytorchContents
+from ..pytorch.dispatch_modes import DispatchModes
+from ..pytorch.tensors import dtype_name
+from . import ANSWERS
+from .step_window import StepWindow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import EventListener, Events, Handler, TrainingEvent
+
+FORMAT = 1
+CALL = struct.Struct("<IIHHIQQ")  # operator, place, thread, flags, step, digests of inputs and outputs
+UNINITIALIZED, DRAWS, UNREAD = 1, 2, 4  # flags; unread: a tensor could not be, so that its digest says less
+MAX_CALLS = 1 << 20  # of a process
+MAX_THREADS = 1 << 16
+MAX_NAMES = 100_000  # operators, places and threads
+WAITING = 4096  # calls until they are written
+MAX_TEXTS = 10_000
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_ATOMS = frozenset([bool, int, float, complex, str, type(None)])
+
+
+def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events: Events) -> EventListener | None:
+    """Return who logs PyTorch's operators."""
+    torch = sys.modules.get("torch")
+    if framework != "torch" or torch is None:
+        return None
+    if not private_api.sees_operators(torch):
+        agent.warn(f"operators of PyTorch {torch.__version__} cannot be logged: it must be 2.0 or newer")
+        return None
+    log = OperatorLog(agent, question, torch)
+    log.begin()
+    return log
+
+
+class LoggedOperator(Operator):
+    """An operator, and where its results are beside what it returns."""
+
+    def __init__(self, torch: Any, function: Any) -> None:
+        super().__init__(function)
+        tags = getattr(function, "tags", ())
+        self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
+        arguments = private_api.schema(function).arguments
+        self.written = [
+            (number, argument.name)
+            for number, argument in enumerate(arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        first = {self.names[0]} if self.overwrites else set()
+        self.unread = first.union(argument.name for argument in arguments if argument.is_out)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the arguments whose values go in."""
+        if not self.unread:
+            return [*args, *kwargs.values()]
+        named = [*zip(self.names, args), *kwargs.items()]
+        return [value for name, value in named if name not in self.unread]
+
+    def results(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
+        """Return what it has returned and written."""
+        written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
+        return [result, *written] if None in self.returns or not self.returns else [result]
+
+
+class LogFiles:
+    """The two files of this process: fixed records, and a line of JSON for each name."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: begin files of its own."""
+        self.calls: list[Any] = []
+        self._names: list[str] = []
+        self._numbers: dict[str, dict[Any, int]] = {"operator": {}, "place": {}, "thread": {}}
+        self._descriptors: tuple[int, int] | None = None
+        self._stem = ""
+        self.count = 0
+
+    def number(self, kind: str, key: Any, describe: Callable[[], dict[str, Any]]) -> int:
+        """Return the number of an operator, place or thread; its name is written before the next calls."""
+        numbers = self._numbers[kind]
+        found = numbers.get(key)
+        if found is None:
+            if len(numbers) >= MAX_NAMES:
+                raise OverflowError(f"there are more than {MAX_NAMES} {kind}s")
+            found = numbers[key] = len(numbers)
+            self._names.append(to_json({"kind": kind, "number": found, **describe()}) + "\n")
+        return found
+
+    def write(self) -> None:
+        """Write what waits."""
+        calls, self.calls = self.calls, []
+        names, self._names = self._names, []
+        if not calls:
+            self._names = names
+            return
+        for descriptor, data in zip(self._open(), ("".join(names).encode(), b"".join(calls))):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+
+    @property
+    def stem(self) -> str:
+        """What the names of the files of this process begin with."""
+        self._open()
+        return self._stem
+
+    def _open(self) -> tuple[int, int]:
+        if self._descriptors is None:
+            names = None
+            number = 0
+            while names is None:
+                self._stem = f"{self._agent.run}/{ANSWERS}/{os.getpid()}-{number}"
+                try:
+                    names = os.open(f"{self._stem}.names", _NEW, 0o600)
+                except FileExistsError:
+                    number += 1
+            line = {"kind": "process", "format": FORMAT, "identity": self._agent.journal.identity}
+            os.write(names, (to_json(line) + "\n").encode())
+            self._descriptors = names, os.open(f"{self._stem}.calls", _NEW, 0o600)
+        return self._descriptors
+
+
+class OperatorLog:
+    """The calls of this process."""
+
+    def __init__(self, agent: Agent, question: Mapping[str, Any], torch: Any) -> None:
+        self._agent, self._torch = agent, torch
+        self._window = StepWindow(question["steps"])
+        self._digests = CallDigests(agent, torch)
+        self._files = LogFiles(agent)
+        self._modes = DispatchModes(torch, self)
+        self._operators: dict[Any, LoggedOperator | None] = {}
+        self._keeper = _keeper(question["operators"].get("keep"))
+        self.watching = self._window.is_open
+
+    # On and off
+
+    def begin(self) -> None:
+        """Log from here on, if the first step is asked for."""
+        import atexit
+
+        self._modes.follow_threads()
+        if not self._modes.can_compile:
+            self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self._agent.attempt, self._files.write)
+        if self.watching:
+            self._modes.enter()
+
+    def _forget(self) -> None:
+        self._files.forget()
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {UpdateDone: self._updated}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._agent.failed(handler, error)
+
+    def _updated(self, event: UpdateDone) -> None:
+        if self._window.updated(event.optimizer):
+            self._files.write()
+            self._watch(self._window.is_open)
+
+    def _watch(self, is_on: bool) -> None:
+        was_on, self.watching = self.watching, is_on
+        if is_on and not was_on:
+            self._modes.enter()
+        elif was_on and not is_on:
+            self._modes.leave()
+
+    # Calls
+
+    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and log it."""
+        try:
+            seen = self._before(mode.places, function, args, kwargs)
+        except Exception as error:
+            self._agent.failed(self._before, error)
+            seen = None
+        result = passed_on(self._torch, function, args, kwargs)
+        if seen is not None:
+            try:
+                self._after(seen, args, kwargs, result)
+            except Exception as error:
+                self._agent.failed(self._after, error)
+        return result
+
+    def _before(self, places: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operator = self._operators.get(function)
+        if operator is None:
+            if private_api.schema(function) is None:
+                return None  # an operator of higher order: those that it is made of are seen
+            operator = self._operators[function] = LoggedOperator(self._torch, function)
+        if operator.is_silent and not places.made_node():
+            return None
+        where, phase = places.of_call(3)
+        if operator.is_silent or phase == OURS:
+            return None
+        values, others = _flat(self._torch.Tensor, operator.read(args, kwargs))
+        shapes = tuple([(value.dtype, value.shape) for value in values])
+        call = self._files.number("operator", (function, shapes), lambda: _described(operator, values, args, kwargs))
+        node = places.node_name() if phase == BACKWARD else ""
+        place = self._files.number(
+            "place", (phase, node, *where), lambda: {"phase": phase, "node": node, "where": where}
+        )
+        flags = UNINITIALIZED if operator.is_uninitialised else 0
+        if operator.draws:
+            flags |= DRAWS
+            values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
+        inputs = self._digests.of(values, others)
+        keeping = None
+        if self._keeper is not None and self._keeper.wants(operator.name, where):
+            keeping = self._keeper.inputs(values)
+        return operator, call, place, flags, inputs, keeping
+
+    def _after(self, seen: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        operator, call, place, flags, inputs, keeping = seen
+        outputs: Any = 0
+        if not flags & UNINITIALIZED:
+            values, others = _flat(self._torch.Tensor, operator.results(args, kwargs, result))
+            outputs = self._digests.of(values, others)
+            if keeping is not None:
+                self._keeper.outputs(f"{self._files.stem}-{self._files.count}", keeping, values)
+        files = self._files
+        if files.count >= MAX_CALLS:
+            self._agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
+            return
+        files.count += 1
+        if self._digests.take_unread():
+            flags |= UNREAD
+        thread = files.number("thread", get_ident(), _thread) % MAX_THREADS
+        known = call, place, thread, flags, self._window.step
+        if type(inputs) is int and type(outputs) is int:
+            files.calls.append(CALL.pack(*known, inputs, outputs))
+        else:
+            files.calls.append(CALL.pack(*known, self._digests.here(inputs), self._digests.here(outputs)))
+        if len(files.calls) >= WAITING:
+            files.write()
+
+
+def _described(operator: Operator, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    device = next((value.device for value in values if not value.is_cpu), kwargs.get("device") or "cpu")
+    return {
+        "framework": "pytorch",
+        "version": str(sys.modules["torch"].__version__),
+        "name": operator.name,
+        "overload": operator.overload,
+        "device": str(getattr(device, "type", device)).partition(":")[0],
+        "dtypes": [dtype_name(value) for value in values[:64]],
+        "shapes": [[int(size) for size in value.shape] if not value.is_nested else [] for value in values[:64]],
+        "attributes": operator.attributes(args, kwargs),
+    }
+
+
+def _thread() -> dict[str, Any]:
+    """Return the name of this thread; one of the engine's has none."""
+    threading = sys.modules.get("threading")
+    ident = get_ident()
+    if threading is None or threading.main_thread().ident == ident:
+        return {"name": "m"}
+    return {"name": next((one.name for one in threading.enumerate() if one.ident == ident), "engine")}
+
+
+def _flat(tensor: type, values: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the tensors in arguments or results, and the rest."""
+    tensors: list[Any] = []
+    others: list[Any] = []
+    for value in values:
+        if isinstance(value, tensor):
+            tensors.append(value)
+        elif type(value) in (list, tuple) and any(isinstance(item, tensor) for item in value):
+            tensors += [item for item in value if isinstance(item, tensor)]
+            others.append([None if isinstance(item, tensor) else item for item in value])
+        else:
+            others.append(value)
+    return tensors, others
+
+
+def _states(torch: Any, values: list[Any], others: list[Any], device: Any) -> list[Any]:
+    """Return the state of the generator that a call draws from."""
+    generator = next((value for value in others if isinstance(value, torch.Generator)), None)
+    if generator is None:
+        place = next((value.device for value in values if not value.is_cpu), torch.device(device or "cpu"))
+        if place.type == "cuda":
+            return [torch.cuda.get_rng_state(place)]
+        generator = torch.default_generator
+    return [generator.get_state()]
+
+
+class CallDigests:
+    """Digests of tensors and numbers together; what lies on a device is digested there."""
+
+    def __init__(self, agent: Agent, torch: Any) -> None:
+        path = trail_library.path_of(agent.run)
+        self._torch = torch
+        self._library = library = trail_library.Library(path or "")
+        self._contents = contents = PytorchContents(library, torch)
+        self._texts: dict[str, int] = {}
+        self._on_devices: dict[Any, Any] = {}
+        self._warn = agent.warn
+        compiled = private_api.compiled(torch, path or "")
+        self._fold = None if compiled is None else compiled.fold
+        self._known = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
+
+    def of(self, tensors: list[Any], others: list[Any]) -> Any:
+        """Return the digest; of tensors on devices, what `here` makes it of."""
+        digest = self._text(others) if others else 0
+        if not tensors:
+            return digest
+        found = None if self._fold is None else self._fold(self._known, digest, tensors)
+        if found is not None:
+            return found
+        late = []
+        for tensor in tensors:
+            if tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
+                digest = self._contents.tensor(digest, tensor)
+            else:
+                late.append(tensor)
+        return (digest, [self._on(tensor.device, tensor) for tensor in late]) if late else digest
+
+    def _on(self, device: Any, tensor: Any) -> Any:
+        salt = self._contents.salt(tensor)
+        return devices.digest(self._torch, tensor, salt)
+
+    def here(self, digest: Any) -> int:
+        """Return a digest, once those of devices have arrived."""
+        if type(digest) is int:
+            return digest
+        before, late = digest
+        for value in self._torch.stack(late).cpu().tolist():
+            before = trail_library.mix(before + value)
+        return int(before)
+
+    def take_unread(self) -> bool:
+        """Return whether a tensor could not be read since this was asked last."""
+        was, self._contents.missed = self._contents.missed, False
+        return was
+
+    def _text(self, others: list[Any]) -> int:
+        text = repr([_stable(value) for value in others])
+        found = self._texts.get(text)
+        if found is None:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            found = self._texts[text] = self._library.text(text)
+        return found
+
+
+def _stable(value: Any) -> Any:
+    """Return what has the same text in each process."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is list or kind is tuple:
+        return [_stable(item) for item in value]
+    return str(value) if kind.__module__ == "torch" and kind.__name__ != "Generator" else kind.__name__
+
+
+def _keeper(keep: Any) -> Any:
+    if not keep:
+        return None
+    from .kept_calls import CallKeeper
+
+    return CallKeeper(keep)

@@ -1,0 +1,50 @@
+"""``reprokit locate``: which operator is the first that gave another result?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from reprokit.cli import options
+from reprokit.cli.output import print_json
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.rundir import RunDirectory
+
+
+@click.command(epilog="Example: reprokit locate last")
+@click.argument("run1", type=options.RUN)
+@click.argument("run2", type=options.RUN, required=False)
+@options.number("--pairs", "Replay up to N pairs until one parts.", most=1000, default=5, show_default=True)
+@options.path_option("--keep", "DIR", "Write inputs and outputs of the divergent call to DIR, for 'reprokit diff'.")
+@options.json_option("Print the answer as one JSON document.")
+@click.pass_context
+def command(
+    context: click.Context, run1: Path, run2: Path | None, pairs: int, keep: Path | None, as_json: bool
+) -> None:
+    """Find the first operator by which RUN1 and RUN2 part.
+
+    Replays both and logs each call of an operator with digests of its inputs and outputs, in the steps
+    around the one in which the runs part. Replays are made in pairs until one parts. RUN1 alone is
+    replayed twice, or with its recording if it is a replay. Exits with 0 if no pair parts, 1 if an
+    operator was found, 2 if the runs cannot be replayed as they were.
+    """
+    import msgspec
+
+    from reprokit.launch.interruption import Interruption
+    from reprokit.launch.messages import say
+    from reprokit.questions import located_text
+    from reprokit.questions.locate import LocateWishes, locate
+    from reprokit.run_home import recording_of
+
+    left, right = RunDirectory(run1), None if run2 is None else RunDirectory(run2)
+    if right is None and left.run.replay_of is not None:
+        left, right = RunDirectory(recording_of(left)), left
+    with Interruption() as interruption:
+        found = locate(left, right, LocateWishes(pairs, keep), interruption, say)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        for line in located_text.lines(found):
+            click.echo(line)
+    context.exit(EXIT_DIFFERENT if found.processes else EXIT_IDENTICAL)

@@ -1,0 +1,336 @@
+"""Finds the first operator that gave another result: replays in pairs, each call logged, until a pair parts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from reprokit import knowledge
+from reprokit.artifacts.files import diff
+from reprokit.errors import NotReplayable, NotTheRun
+from reprokit.knowledge import Fact
+from reprokit.launch.interruption import Interruption
+from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
+from reprokit.profiling import cures
+from reprokit.questions import operator_logs
+from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
+from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
+from reprokit.questions.proof import prove
+from reprokit.questions.replays import AskedReplay, ask
+from reprokit.run_home import recording_of
+from reprokit.rundir import ANSWERS, RunDirectory
+
+FORMAT: Final = 1
+TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
+SMALL = 32  # a step from which on all steps from the first are looked at
+BEFORE, BEHIND = 1, 16  # steps before and behind the one in which runs part, that are looked at with it
+KEEPING = 3  # pairs in which the guilty call is looked for again, to keep it
+MAX_LISTED = 64  # processes
+
+Say = Callable[[str], None]
+
+
+class LocatedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an operator."""
+
+    operator: str
+    overload: str
+    framework: str
+    device: str
+    phase: str
+    node: str  # of the graph, in a backward pass
+    where: list[tuple[str, int, str]]  # file, line and function, the innermost first
+    thread: str
+    step: int
+    position: int  # of the call in its step and thread, from 0 on
+    inputs: list[str]  # "float32 [16]"
+
+
+class OutputsDiffer(msgspec.Struct, frozen=True, kw_only=True):
+    """In what the outputs of the guilty call differ, of one pair in which it was kept."""
+
+    elements: int
+    differing: int
+    largest_ulp: int | None
+
+
+class ProcessDivergence(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a process of both replays parts first."""
+
+    process: str
+    kind: Literal["result", "outside", "path"]
+    call: LocatedCall
+    before: LocatedCall | None  # the last call that both have alike
+    draws: bool  # whether the state of a random generator is one of the inputs
+    more: int  # calls that only one of both makes at the place; negative: the left one
+    calls: int  # that were compared
+    varying: int  # of them, those that gave another result on equal inputs
+
+
+class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
+    """What locate has found."""
+
+    format: int = FORMAT
+    verdict: Literal["parted", "same"]
+    left: str
+    right: str
+    steps: StepRange  # that were looked at in the last pair
+    pairs: int  # replayed, until they parted
+    calls: int  # that the last pair has in common
+    processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
+    outputs: OutputsDiffer | None = None
+    known: list[str] = msgspec.field(default_factory=list)  # facts about the first call
+    cures: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class LocateWishes:
+    """How to look."""
+
+    pairs: int = 5
+    keep: Path | None = None  # a directory for the inputs and outputs of the guilty call
+
+
+@dataclass(frozen=True)
+class ReplayPair:
+    """Two replays with their logs."""
+
+    replays: tuple[AskedReplay, AskedReplay]
+    logs: tuple[dict[str, ProcessLog], dict[str, ProcessLog]]
+    steps: StepRange
+
+    @property
+    def parted(self) -> list[ThreadDivergence]:
+        """Where each process parts first."""
+        return first_of_each(*self.logs)
+
+    def trails_part(self) -> int | None:
+        """Return the first step in which the trails of both are others."""
+        parted = prove(self.replays[0].run, self.replays[1].run).parted
+        return min((one.step for one in parted), default=None)
+
+
+def locate(
+    left: RunDirectory, right: RunDirectory | None, wishes: LocateWishes, interruption: Interruption, say: Say
+) -> LocatedDivergence:
+    """Replay both runs in pairs, or a recording twice each time, and return where they part first."""
+    search = _Search(left, right, wishes, interruption, say)
+    with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
+        return search.run(Path(place))
+
+
+class _Search:
+    def __init__(
+        self,
+        left: RunDirectory,
+        right: RunDirectory | None,
+        wishes: LocateWishes,
+        interruption: Interruption,
+        say: Say,
+    ) -> None:
+        self._runs = left, right or left
+        self._recordings = (_recording(left), left if right is None else _recording(right))
+        if right is None:
+            self._recordings = self._recordings[0], self._recordings[0]
+        self._wishes, self._interruption, self._say = wishes, interruption, say
+        parted = prove(left, right).parted if right is not None else ()
+        self._step = min((one.step for one in parted), default=None)
+        self._notes: dict[str, None] = {}
+
+    def run(self, place: Path) -> LocatedDivergence:
+        """Make pairs until one parts, then keep the guilty call of another one."""
+        made = 0
+        for made in range(1, self._wishes.pairs + 1):
+            pair = self._pair(place / str(made), f"pair {made} of up to {self._wishes.pairs}")
+            parted = pair.parted
+            if parted:
+                outputs = self._kept(parted[0], place) if parted[0].kind is DivergenceKind.RESULT else None
+                return self._document(pair, parted, made, outputs)
+            self._look_elsewhere(pair)
+            shutil.rmtree(place / str(made), ignore_errors=True)
+        self._require_proof(pair)
+        return self._document(pair, [], made, None)
+
+    def _pair(self, place: Path, what: str, keep: KeptOperator | None = None) -> ReplayPair:
+        steps = _window(self._step)
+        question = Question(steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep))
+        self._say(f"{what}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
+        place.mkdir()
+        replays = tuple(
+            ask(recording, question, place / side, self._interruption, hushed=True)
+            for side, recording in zip(("left", "right"), self._recordings, strict=True)
+        )
+        for replay in replays:
+            self._look_at(replay)
+        pair = ReplayPair((replays[0], replays[1]), (_logs(replays[0]), _logs(replays[1])), steps)
+        if not any(pair.logs):
+            raise NotReplayable(_no_log(replays[0]))
+        return pair
+
+    def _look_at(self, replay: AskedReplay) -> None:
+        """Note what makes a replay another training than its recording."""
+        run = replay.run.run
+        self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in run.changed[:20]))
+        if replay.executed.ended.exit_code != 0:
+            self._notes[f"a replay did not end well: {replay.executed.ended.words}"] = None
+
+    def _look_elsewhere(self, pair: ReplayPair) -> None:
+        """Look at other steps in the next pair, where the trails of this one part in such."""
+        step = pair.trails_part()
+        if step is not None and not pair.steps.first <= step <= (pair.steps.last or step):
+            self._say(f"the replays part in step {step}, beyond the steps that were logged")
+            self._step = step
+
+    def _require_proof(self, pair: ReplayPair) -> None:
+        """Refuse to say that nothing parts of replays that are not their recordings."""
+        for replay, recording in zip(pair.replays, self._recordings, strict=True):
+            if not replay.proof.holds:
+                where = [f"from step {one.step} on ({one.quantity})" for one in replay.proof.parted[:1]]
+                what = where[0] if where else "as far as their trails tell, which have no step in common"
+                advice = "code, data or libraries may have changed: record it again"
+                raise NotTheRun(f"replays of {recording.path} are equal, and are not that run {what}; {advice}")
+
+    def _kept(self, found: ThreadDivergence, place: Path) -> OutputsDiffer | None:
+        """Replay until the guilty operator parts again, with its calls kept, and compare the outputs."""
+        where = found.call.place.where[:1]
+        keep = KeptOperator(operator=found.call.operator.name, place=where[0][:2] if where else ())
+        for number in range(1, KEEPING + 1):
+            pair = self._pair(
+                place / f"kept-{number}", f"keeping {keep.operator}, pair {number} of up to {KEEPING}", keep
+            )
+            for again in pair.parted[:1]:
+                files = [_files(pair, again, side) for side in (0, 1)]
+                if again.kind is DivergenceKind.RESULT and all(path.exists() for both in files for path in both):
+                    return self._compare(files)
+            shutil.rmtree(place / f"kept-{number}", ignore_errors=True)
+        self._notes["the call did not part again while its inputs and outputs were kept, so they are not"] = None
+        return None
+
+    def _compare(self, files: list[tuple[Path, Path]]) -> OutputsDiffer | None:
+        tree = diff(files[0][1], files[1][1])
+        leaves = [leaf.figures for leaf in tree.leaves() if leaf.verdict.differs and "elements" in leaf.figures]
+        if self._wishes.keep is not None:
+            for side, pair in zip(("left", "right"), files, strict=True):
+                (self._wishes.keep / side).mkdir(parents=True)
+                for path, name in zip(pair, ("inputs", "outputs"), strict=True):
+                    shutil.copyfile(path, self._wishes.keep / side / f"{name}.safetensors")
+        if not leaves:
+            return None
+        ulps = [leaf["largest_ulp"]["value"] for leaf in leaves if leaf.get("largest_ulp")]
+        return OutputsDiffer(
+            elements=sum(leaf["elements"] for leaf in leaves),
+            differing=sum(leaf["differing"] for leaf in leaves),
+            largest_ulp=max((ulp for ulp in ulps if isinstance(ulp, int)), default=None),
+        )
+
+    def _document(
+        self, pair: ReplayPair, parted: list[ThreadDivergence], made: int, outputs: OutputsDiffer | None
+    ) -> LocatedDivergence:
+        for found in parted[:1]:
+            self._note_proof(pair, found)
+        facts = list(_facts(parted[0].call)) if parted and parted[0].kind is DivergenceKind.RESULT else []
+        subject = parted[0].call.operator.name if parted else ""
+        ways = [cure.patch for fact in facts for cure in cures.of_fact(fact, subject) if cure.patch]
+        return LocatedDivergence(
+            verdict="parted" if parted else "same",
+            left=str(self._runs[0].path),
+            right=str(self._runs[1].path),
+            steps=pair.steps,
+            pairs=made,
+            calls=compared_calls(*pair.logs),
+            processes=[_process(found) for found in parted[:MAX_LISTED]],
+            outputs=outputs,
+            known=[fact.id for fact in facts],
+            cures=list(dict.fromkeys(ways)),
+            notes=list(self._notes),
+        )
+
+    def _note_proof(self, pair: ReplayPair, found: ThreadDivergence) -> None:
+        """Say where a replay was another run than its recording before the call that was found."""
+        for replay, recording in zip(pair.replays, self._recordings, strict=True):
+            until = replay.proof.holds_until(found.process)
+            if until is not None and until < found.call.step:
+                where = f"is not that run from step {until} on, before this call"
+                self._notes[f"the replay of {recording.path} {where}: the answer is about the replays"] = None
+
+
+def _recording(run: RunDirectory) -> RunDirectory:
+    return RunDirectory(recording_of(run))
+
+
+def _window(step: int | None) -> StepRange:
+    first = 0 if step is None or step <= SMALL else step - BEFORE
+    return StepRange(first=first, last=(step or 0) + BEHIND)
+
+
+def _logs(replay: AskedReplay) -> dict[str, ProcessLog]:
+    return operator_logs.read(replay.run)
+
+
+def _no_log(replay: AskedReplay) -> str:
+    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch 2.0 and newer only"]
+    return f"no operator was logged in the replays: {reasons[0]}"
+
+
+def _files(pair: ReplayPair, found: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:
+    """Return the files of inputs and outputs of the call that was found."""
+    call = found.call if side == 0 else found.other
+    assert call is not None
+    stem = pair.logs[side][found.process].stem
+    base = pair.replays[side].run.path / ANSWERS / f"{stem}-{call.number}"
+    return base.with_name(base.name + ".inputs"), base.with_name(base.name + ".outputs")
+
+
+def _process(found: ThreadDivergence) -> ProcessDivergence:
+    return ProcessDivergence(
+        process=found.process,
+        kind=found.kind.value,
+        call=_call(found.call, found.thread, found.position),
+        before=None if found.before is None else _call(found.before, found.thread, max(found.position - 1, 0)),
+        draws=bool(found.call.flags & DRAWS),
+        more=found.more,
+        calls=found.calls,
+        varying=found.varying,
+    )
+
+
+def _call(call: OperatorCall, thread: str, position: int) -> LocatedCall:
+    operator = call.operator
+    tensors = [f"{dtype} {list(shape)}" for dtype, shape in zip(operator.dtypes, operator.shapes, strict=False)]
+    return LocatedCall(
+        operator=operator.name,
+        overload=operator.overload,
+        framework=operator.framework,
+        device=operator.device,
+        phase=call.place.phase,
+        node=call.place.node,
+        where=list(call.place.where),
+        thread=thread,
+        step=call.step,
+        position=position,
+        inputs=tensors,
+    )
+
+
+def _facts(call: OperatorCall) -> Iterator[Fact]:
+    """Yield what is known of a call that can make it differ on one machine."""
+    operator = call.operator
+    found = knowledge.matching_operator(
+        knowledge.load(),
+        operator.framework,
+        operator.version,
+        operator.name,
+        operator.device,
+        operator.attributes,
+        call.place.phase,
+        overload=operator.overload,
+        dtypes=operator.dtypes,
+    )
+    yield from (fact for fact in found if fact.differs_on_one_machine)

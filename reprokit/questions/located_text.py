@@ -1,0 +1,78 @@
+"""What locate has found, in words."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+from pathlib import Path
+
+from reprokit.printable import printable
+from reprokit.questions.locate import LocatedCall, LocatedDivergence, ProcessDivergence
+
+LONGEST = 80  # characters of a line of the user's
+
+
+def lines(found: LocatedDivergence) -> Iterator[str]:
+    """Yield what to print."""
+    if not found.processes:
+        yield _same(found)
+    for number, process in enumerate(found.processes):
+        yield from _process(found, process, is_first=number == 0)
+    yield from (f"  note: {printable(note, 400)}" for note in found.notes)
+
+
+def _same(found: LocatedDivergence) -> str:
+    pairs = f"{found.pairs} pair{'s' if found.pairs != 1 else ''} of replays"
+    calls = f"{found.calls:,} calls of operators in steps {found.steps.first} to {found.steps.last} are equal"
+    return f"the runs do not part in {pairs}, each of which is its recording: {calls}"
+
+
+def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: bool) -> Iterator[str]:
+    call = process.call
+    place = f"{call_in_words(call)}, call {call.position} of step {call.step}"
+    of = f"process {printable(process.process, 200)}, thread {printable(call.thread, 80)}"
+    if process.kind == "result":
+        yield f"first divergent operator: {place}, {of}"
+        outputs = "outputs differ" + (_outputs(found) if is_first else "")
+        yield f"  inputs equal{_inputs(call)}; {outputs}"
+        varying = f"{process.varying:,} of {process.calls:,} calls gave another result on equal inputs"
+        yield f"  {varying}; what follows differs because of it"
+    elif process.kind == "outside":
+        yield f"changed outside of operators, before {place}, {of}"
+        behind = f" and behind {call_in_words(process.before)}" if process.before else ""
+        generator = ", or the state of the random generator that it draws from" if process.draws else ""
+        yield f"  its inputs{_inputs(call)}{generator} differ, and no call before it gave another result{behind}"
+        yield "  look for NumPy, a custom kernel, a collective or uninitialized memory that writes to them"
+    else:
+        side = "second" if process.more > 0 else "first"
+        count = f"{abs(process.more):,} more calls" if process.more else "other calls"
+        yield f"another path was taken: {count} in the {side} replay from {place}, {of}"
+    if is_first and found.known:
+        cures = f"; cure: --patch {' or '.join(found.cures)}" if found.cures else ""
+        yield f"  Known: {', '.join(found.known)}{cures}"
+
+
+def _outputs(found: LocatedDivergence) -> str:
+    if found.outputs is None:
+        return ""
+    ulp = found.outputs.largest_ulp
+    size = "" if ulp is None else f", at most {ulp:,} ULP" if ulp else ", in signs of zeros or payloads of NaNs only"
+    return f": {found.outputs.differing:,} of {found.outputs.elements:,} elements{size}"
+
+
+def _inputs(call: LocatedCall) -> str:
+    shown = ", ".join(call.inputs[:6]) + (", ..." if len(call.inputs) > 6 else "")
+    return f" ({printable(shown, 300)})" if shown else ""
+
+
+def call_in_words(call: LocatedCall) -> str:
+    """Return the operator, and the user's line that it belongs to."""
+    name = printable(call.operator, 200)
+    if not call.where:
+        return f"{name}, in no code of the user's"
+    file, line, _ = call.where[0]
+    text = printable(linecache.getline(file, line).strip()[:LONGEST], LONGEST)
+    phase = {"backward": "backward of ", "update": "update by "}.get(call.phase, "")
+    node = f" ({printable(call.node, 80)})" if call.node else ""
+    source = f"{phase}{text}, " if text else phase
+    return f"{name}, {source}{printable(Path(file).name, 200)}:{line}{node}"

@@ -1,0 +1,140 @@
+"""Finds the first call of an operator by which two replays part: in each process, thread by thread, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from reprokit.questions.operator_logs import UNINITIALIZED, OperatorCall, ProcessLog
+
+LOOKED_AHEAD = 20_000  # calls, for those that both replays make again
+CONFIRMING = 8  # calls in a row that are the same, by which a path is known to be common again
+
+
+class DivergenceKind(Enum):
+    """How two replays part. What comes first is said where several come in one step."""
+
+    RESULT = "result"  # a call gave another result on equal inputs
+    OUTSIDE = "outside"  # inputs of a call differ that no call before gave
+    PATH = "path"  # other calls were made
+
+
+@dataclass(frozen=True)
+class ThreadDivergence:
+    """Where one thread of two replays parts first."""
+
+    kind: DivergenceKind
+    process: str
+    thread: str
+    call: OperatorCall  # the left one's; for a path the first that only one of both makes
+    other: OperatorCall | None  # the right one's
+    before: OperatorCall | None  # the last one that both have alike
+    position: int  # of the call in its step, in this thread
+    more: int = 0  # calls that only one of both makes there; negative: the left one
+    calls: int = 0  # compared, in all threads of the process
+    varying: int = 0  # of them, those that gave another result on equal inputs
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """By what the first of several is chosen."""
+        return self.call.step, list(DivergenceKind).index(self.kind), self.call.number
+
+
+def first_of_each(left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]) -> list[ThreadDivergence]:
+    """Return the first divergence of each process that has one, the earliest first."""
+    found = []
+    for identity in left.keys() & right.keys():
+        threads = left[identity].threads, right[identity].threads
+        parted = [_of_thread(identity, name, threads[0][name], threads[1][name]) for name in _common(*threads)]
+        known = sorted((one for one, _, _ in parted if one is not None), key=lambda one: one.order)
+        calls, varying = sum(calls for _, calls, _ in parted), sum(varying for _, _, varying in parted)
+        found += [replace(one, calls=calls, varying=varying) for one in known[:1]]
+    return sorted(found, key=lambda one: (one.order[:2], one.process))
+
+
+def compared_calls(left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]) -> int:
+    """Return how many calls both replays have logged."""
+    return sum(
+        min(len(left[identity].threads[name]), len(right[identity].threads[name]))
+        for identity in left.keys() & right.keys()
+        for name in _common(left[identity].threads, right[identity].threads)
+    )
+
+
+def _common(left: Mapping[str, Sequence[OperatorCall]], right: Mapping[str, Sequence[OperatorCall]]) -> list[str]:
+    return [name for name in left if name in right]
+
+
+def _of_thread(
+    process: str, thread: str, left: Sequence[OperatorCall], right: Sequence[OperatorCall]
+) -> tuple[ThreadDivergence | None, int, int]:
+    """Return the first divergence, and how many calls were compared and gave another result on equal inputs."""
+    found: ThreadDivergence | None = None
+    calls = varying = 0
+    for position, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.key != other.key:
+            return found or _path(process, thread, (left, right), position), calls, varying
+        calls += 1
+        if one.flags & UNINITIALIZED or one.outputs == other.outputs:
+            continue
+        is_result = one.inputs == other.inputs
+        varying += is_result
+        if found is None:
+            kind = DivergenceKind.RESULT if is_result else DivergenceKind.OUTSIDE
+            before = left[position - 1] if position else None
+            found = ThreadDivergence(kind, process, thread, one, other, before, _in_step(left, position))
+    return found or _longer(process, thread, left, right), calls, varying
+
+
+def _in_step(calls: Sequence[OperatorCall], position: int) -> int:
+    """Return which call of its step it is, from 0 on."""
+    step, first = calls[position].step, position
+    while first and calls[first - 1].step == step:
+        first -= 1
+    return position - first
+
+
+def _path(
+    process: str, thread: str, sides: tuple[Sequence[OperatorCall], Sequence[OperatorCall]], position: int
+) -> ThreadDivergence:
+    """Return what only one of both does from here on, as far as they come together again."""
+    left, right = sides
+    more = 0
+    for ahead in range(1, LOOKED_AHEAD):
+        if _agree(left, position, right, position + ahead):
+            more = ahead
+            break
+        if _agree(left, position + ahead, right, position):
+            more = -ahead
+            break
+        if max(len(left), len(right)) < position + ahead:
+            break
+    call, other = left[position], right[position]
+    first = other if more > 0 else call
+    before = left[position - 1] if position else None
+    in_step = _in_step(right if more > 0 else left, position)
+    return ThreadDivergence(DivergenceKind.PATH, process, thread, first, other, before, in_step, more)
+
+
+def _agree(left: Sequence[OperatorCall], at: int, right: Sequence[OperatorCall], other: int) -> bool:
+    pairs = list(zip(left[at : at + CONFIRMING], right[other : other + CONFIRMING], strict=False))
+    return bool(pairs) and all(_same_call(one, another) for one, another in pairs)
+
+
+def _same_call(one: OperatorCall, other: OperatorCall) -> bool:
+    return one.operator.key == other.operator.key and one.place == other.place
+
+
+def _longer(
+    process: str, thread: str, left: Sequence[OperatorCall], right: Sequence[OperatorCall]
+) -> ThreadDivergence | None:
+    """Return what the longer of both goes on with, in a thread that takes steps: others may be ended at any call."""
+    position = min(len(left), len(right))
+    longer = left if len(left) > position else right
+    if len(longer) == position or not longer[position].step:
+        return None
+    more = len(right) - len(left)
+    before = left[position - 1] if position else None
+    in_step = _in_step(longer, position)
+    return ThreadDivergence(DivergenceKind.PATH, process, thread, longer[position], None, before, in_step, more)

@@ -1,0 +1,138 @@
+"""Reads the logs of operators that the agents of a replay kept in answers/ (docs/format.md)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from reprokit import untrusted_json
+from reprokit.bounds import bounded_names
+from reprokit.errors import RunDamaged, reason
+from reprokit.rundir import ANSWERS, RunDirectory
+
+FORMAT = 1
+CALL = struct.Struct("<IIHHIQQ")
+NAMES, CALLS = ".names", ".calls"
+UNINITIALIZED, DRAWS, UNREAD = 1, 2, 4  # flags of a call
+MAX_NAMES = 256 << 20  # bytes of the names of a process
+MAX_CALLS = CALL.size << 20  # bytes of its calls
+
+
+class CallPlace(msgspec.Struct, frozen=True):
+    """Where in the user's code a call was made: for a backward pass the forward operator's place."""
+
+    phase: str  # "forward", "backward", "update"
+    node: str  # of the graph, that a backward pass evaluated
+    where: tuple[tuple[str, int, str], ...]  # file, line and function, the innermost first
+
+
+class CalledOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator, with what it was called on."""
+
+    framework: str
+    version: str
+    name: str
+    overload: str
+    device: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    attributes: dict[str, object] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What of it two calls have in common."""
+        return self.name, self.overload, self.dtypes, self.shapes
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """One call."""
+
+    operator: CalledOperator
+    place: CallPlace
+    flags: int
+    step: int
+    inputs: int  # digests
+    outputs: int
+    number: int  # in the log of its process
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two calls have in common that are the same call of two runs."""
+        return (*self.operator.key, self.place, self.step)
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """The calls of one process, by thread."""
+
+    identity: str
+    stem: str  # of its files
+    threads: Mapping[str, list[OperatorCall]] = field(default_factory=dict)
+
+
+def read(run: RunDirectory) -> dict[str, ProcessLog]:
+    """Return the logs of a replay, by the identity of the process; a later one of the same has a number behind it."""
+    directory, found = run.path / ANSWERS, {}
+    for name in bounded_names(directory, NAMES):
+        log = _read(run, name.removesuffix(NAMES))
+        identity, number = log.identity, 1
+        while identity in found:
+            number += 1
+            identity = f"{log.identity}#{number}"
+        found[identity] = log
+    return found
+
+
+def _read(run: RunDirectory, stem: str) -> ProcessLog:
+    path = os.path.join(ANSWERS, stem)
+    try:
+        identity, tables = _tables(run.read(path + NAMES, MAX_NAMES).splitlines())
+        data = run.read(path + CALLS, MAX_CALLS) if run.has(path + CALLS) else b""
+        threads: dict[str, list[OperatorCall]] = {}
+        for thread, call in _calls(data, tables):
+            threads.setdefault(thread, []).append(call)
+    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        raise RunDamaged(f"{run.path / path}{NAMES}: {reason(error)}; the log cannot be used") from None
+    return ProcessLog(identity, stem, threads)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    operators: dict[int, CalledOperator]
+    places: dict[int, CallPlace]
+    threads: dict[int, str]
+
+
+def _tables(lines: list[bytes]) -> tuple[str, _Tables]:
+    tables = _Tables({}, {}, {})
+    head = _object(lines[0]) if lines else {}
+    if head.get("kind") != "process" or head.get("format") != FORMAT:
+        raise ValueError("not a log of operators that this reprokit reads")
+    for line in lines[1:]:
+        content = _object(line)
+        number = msgspec.convert(content.pop("number"), int)
+        kind = content.pop("kind")
+        if kind == "operator":
+            tables.operators[number] = msgspec.convert(content, CalledOperator)
+        elif kind == "place":
+            tables.places[number] = msgspec.convert(content, CallPlace)
+        elif kind == "thread":
+            tables.threads[number & 0xFFFF] = msgspec.convert(content["name"], str)
+    return msgspec.convert(head["identity"], str), tables
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    return msgspec.convert(untrusted_json.loads(line), dict[str, Any])
+
+
+def _calls(data: bytes, tables: _Tables) -> Iterator[tuple[str, OperatorCall]]:
+    whole = memoryview(data)[: len(data) // CALL.size * CALL.size]  # a killed process leaves a part of a record
+    for position, (operator, place, thread, flags, step, inputs, outputs) in enumerate(CALL.iter_unpack(whole)):
+        name, where = tables.operators[operator], tables.places[place]
+        yield tables.threads[thread], OperatorCall(name, where, flags, step, inputs, outputs, position)

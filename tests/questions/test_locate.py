@@ -1,0 +1,193 @@
+"""reprokit locate: the first operator that gave another result, of real trainings; and how two logs are compared."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from reprokit.errors import RunDamaged
+from reprokit.questions import operator_logs
+from reprokit.questions.locate import FORMAT, TITLE, LocatedDivergence
+from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
+from reprokit.questions.operator_logs import UNINITIALIZED, CalledOperator, CallPlace, OperatorCall, ProcessLog
+from reprokit.rundir import ANSWERS, RunDirectory
+from tests.support import Done, Reprokit, schema_of, shipped_schema
+
+TRAININGS = Path(__file__).parents[1] / "trainings"
+MUTANTS, GATHER = TRAININGS / "pytorch_mutants.py", TRAININGS / "pytorch_racing_gather.py"
+
+
+def record(directory: Path, name: str, script: Path, *arguments: str) -> None:
+    done = Reprokit(directory).run("record", "-o", name, "--", sys.executable, str(script), *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def line_of(script: Path, text: str) -> int:
+    return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
+
+
+def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
+    record(tmp_path, "left", MUTANTS, "lstm")
+    record(tmp_path, "right", MUTANTS, "lstm", "3", "40", "zero")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--json", "--keep", "kept")
+    assert done.returncode == 1, done.stderr
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, shipped_schema("locate"))
+    first = found["processes"][0]
+    call = first["call"]
+    assert call["operator"] == (tmp_path / "mutated").read_text()
+    assert (call["step"], call["phase"], first["kind"], first["varying"]) == (3, "backward", "result", 1)
+    assert call["where"][0][:2] == [str(MUTANTS), line_of(MUTANTS, "loss = loss + cross_entropy")]
+    assert found["outputs"] == {"elements": 48, "differing": 1, "largest_ulp": 0}
+    kept = [str(tmp_path / "kept" / side / "inputs.safetensors") for side in ("left", "right")]
+    assert Reprokit(tmp_path).run("diff", *kept).returncode == 0
+    outputs = Reprokit(tmp_path).run("diff", *[path.replace("inputs", "outputs") for path in kept])
+    assert outputs.returncode == 1
+
+
+def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
+    record(tmp_path, "run", MUTANTS, "vae")
+    done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "the runs do not part in 1 pair of replays" in done.stdout
+    assert "pair 1 of up to 1" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_race_is_named_with_its_cure(tmp_path: Path) -> None:
+    record(tmp_path, "run", GATHER, "40")
+    done = Reprokit(tmp_path).run("locate", "run")
+    assert done.returncode == 1, done.stdout + done.stderr
+    line = line_of(GATHER, "p[index]")
+    assert "first divergent operator: aten::index_put, backward of " in done.stdout
+    assert f"pytorch_racing_gather.py:{line} (IndexBackward0)" in done.stdout
+    assert "Known: pytorch.index-put-accumulate; cure: --patch torch-operator=aten::index_put" in done.stdout
+
+
+def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
+    reprokit = Reprokit(tmp_path)
+    assert reprokit.run("record", "-o", "plain", "--", sys.executable, "-c", "0").returncode == 0
+    assert reprokit.run("run", "--on-nan", "skip", "-o", "bare", "--", sys.executable, "-c", "0").returncode == 0
+    for name, slug in (("plain", "not-replayable"), ("bare", "not-replayable"), ("missing", "run-not-found")):
+        refused: Done = reprokit.run("locate", name)
+        assert refused.returncode == 2, refused.stderr
+        assert f"reprokit: {slug}: " in refused.stderr
+
+
+def test_the_document_is_as_its_schema_says() -> None:
+    title = TITLE
+    assert shipped_schema("locate") == schema_of(LocatedDivergence, f"urn:reprokit:locate:{FORMAT}", title=title)
+
+
+# Logs
+
+
+def call(name: str, line: int = 1, inputs: int = 1, outputs: int = 1, step: int = 0, flags: int = 0) -> OperatorCall:
+    operator = CalledOperator(
+        framework="pytorch",
+        version="2.13",
+        name=name,
+        overload="",
+        device="cpu",
+        dtypes=("float32",),
+        shapes=((2,),),
+    )
+    place = CallPlace("forward", "", (("x.py", line, "f"),))
+    return OperatorCall(operator, place, flags, step, inputs, outputs, 0)
+
+
+def parted(left: list[OperatorCall], right: list[OperatorCall]) -> ThreadDivergence | None:
+    logs = [{"0": ProcessLog("0", "1-0", {"m": calls})} for calls in (left, right)]
+    return next(iter(first_of_each(*logs)), None)
+
+
+def test_what_follows_from_the_first_divergence_is_not_the_first() -> None:
+    left = [call("a"), call("b"), call("c"), call("d", inputs=3)]
+    right = [call("a"), call("b", outputs=2), call("c", inputs=2, outputs=2), call("d", inputs=3, outputs=5)]
+    found = parted(left, right)
+    assert found is not None
+    assert (found.kind, found.call.operator.name, found.position) == (DivergenceKind.RESULT, "b", 1)
+    assert (found.calls, found.varying) == (4, 2)
+
+
+def test_inputs_that_no_call_changed_were_changed_outside() -> None:
+    found = parted([call("a"), call("b")], [call("a"), call("b", inputs=2, outputs=2)])
+    assert found is not None
+    assert found.kind is DivergenceKind.OUTSIDE
+    assert found.before is not None
+    assert found.before.operator.name == "a"
+
+
+def test_uninitialized_memory_and_inputs_without_effect_are_no_divergence() -> None:
+    left = [call("aten::empty", flags=UNINITIALIZED), call("b")]
+    right = [call("aten::empty", outputs=2, flags=UNINITIALIZED), call("b", inputs=2)]
+    assert parted(left, right) is None
+
+
+def test_another_path_is_told_by_its_calls_and_place() -> None:
+    same = [call("s", line=20 + n) for n in range(12)]
+    found = parted([call("a"), *same], [call("a"), *[call("more", line=9)] * 3, *same])
+    assert found is not None
+    assert (found.kind, found.more, found.call.place.where[0][1]) == (DivergenceKind.PATH, 3, 9)
+    back = parted([call("a"), *[call("more", line=9)] * 3, *same], [call("a"), *same])
+    assert back is not None
+    assert (back.more, back.call.place.where[0][1]) == (-3, 9)
+
+
+def test_a_thread_that_takes_no_steps_may_be_ended_at_any_call() -> None:
+    assert parted([call("a")], [call("a"), call("b")]) is None
+    longer = parted([call("a", step=1)], [call("a", step=1), call("b", step=1)])
+    assert longer is not None
+    assert longer.more == 1
+
+
+NAMES = (
+    '{"kind":"process","format":1,"identity":"0"}\n',
+    '{"kind":"operator","number":0,"framework":"pytorch","version":"2","name":"a","overload":"","device":"cpu",'
+    '"dtypes":[],"shapes":[],"attributes":{}}\n',
+    '{"kind":"place","number":0,"phase":"forward","node":"","where":[]}\n',
+    '{"kind":"thread","number":0,"name":"m"}\n',
+)
+CALL = struct.pack("<IIHHIQQ", 0, 0, 0, 0, 0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def some_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("run")
+    assert Reprokit(directory).run("record", "-o", "run", "--", "true").returncode == 0
+    return directory / "run"
+
+
+def written(run: Path, names: str, calls: bytes) -> RunDirectory:
+    (run / ANSWERS).mkdir(exist_ok=True)
+    (run / ANSWERS / "1-0.names").write_text(names)
+    (run / ANSWERS / "1-0.calls").write_bytes(calls)
+    return RunDirectory(run)
+
+
+def test_a_log_that_was_cut_off_is_read_as_far_as_it_goes(some_run: Path) -> None:
+    logs = operator_logs.read(written(some_run, "".join(NAMES), CALL + CALL[:20]))
+    assert [one.outputs for one in logs["0"].threads["m"]] == [2]
+
+
+@pytest.mark.parametrize(
+    ("names", "calls"),
+    [
+        ("", CALL),
+        ("[]\n", CALL),
+        ("".join(NAMES[:1]), CALL),
+        ("".join(NAMES).replace('"format":1', '"format":2'), CALL),
+        ("".join(NAMES).replace('"shapes":[]', '"shapes":[["x"]]'), CALL),
+        ("".join(NAMES), struct.pack("<IIHHIQQ", 7, 0, 0, 0, 0, 1, 2)),
+        ("".join(NAMES).replace('"number":0,"phase"', '"phase"'), CALL),
+    ],
+    ids=["empty", "no object", "no names", "format", "shape", "unknown name", "no number"],
+)
+def test_a_damaged_log_is_refused_in_one_line(some_run: Path, names: str, calls: bytes) -> None:
+    with pytest.raises(RunDamaged, match="the log cannot be used"):
+        operator_logs.read(written(some_run, names, calls))
