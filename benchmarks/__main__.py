@@ -1,6 +1,6 @@
 """python -m benchmarks [NAME...]
 
-capture, collectives, diff, ledger, orders, patches, profile, recording, requests, startup, supervisor, trail,
+capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, startup, supervisor, tensors, trail,
 training, trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
 where they stopped.
 """
@@ -14,6 +14,7 @@ from benchmarks import (
     collectives,
     diff,
     ledger,
+    locate,
     orders,
     patches,
     profiling,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "capture": capture.main,
     "collectives": collectives.main,
     "ledger": ledger.main,
+    "locate": locate.main,
     "orders": orders.main,
     "patches": patches.main,
     "profile": profiling.main,

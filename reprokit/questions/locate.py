@@ -24,7 +24,7 @@ from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
 from reprokit.questions.proof import prove
 from reprokit.questions.replays import AskedReplay, ask
 from reprokit.run_home import recording_of
-from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
 
 FORMAT: Final = 1
 TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
@@ -115,6 +115,14 @@ class ReplayPair:
         """Return the first step in which the trails of both are others."""
         parted = prove(self.replays[0].run, self.replays[1].run).parted
         return min((one.step for one in parted), default=None)
+
+
+def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
+    """Return whether the trails of two runs part, and their operators are known: those of PyTorch are."""
+    frameworks = [(run.environment() or {}).get("frameworks") for run in (left, right)]
+    if not all(isinstance(one, dict) and "torch" in one for one in frameworks):
+        return False
+    return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).parted)
 
 
 def locate(

@@ -34,6 +34,8 @@ def line_of(script: Path, text: str) -> int:
 def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
     record(tmp_path, "left", MUTANTS, "lstm")
     record(tmp_path, "right", MUTANTS, "lstm", "3", "40", "zero")
+    verified = Reprokit(tmp_path).run("verify", "left", "right")
+    assert verified.stderr.endswith("reprokit: next: reprokit locate left right\n")
     done = Reprokit(tmp_path).run("locate", "left", "right", "--json", "--keep", "kept")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)

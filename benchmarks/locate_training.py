@@ -1,0 +1,97 @@
+"""Trains a CNN or an MLP bare, with its operators logged, and with torch's DebugMode, blocks of steps in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils._debug_mode import DebugMode
+
+from reprokit import native
+from reprokit.agent.questions.operators import OperatorLog
+
+BLOCK = 20  # steps
+
+
+def training(kind: str) -> Callable[[], None]:
+    """A step of the training."""
+    if kind == "cnn":
+        convolutions = [nn.Conv2d(1, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1)]
+        layers = [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 14 * 14, 10)]
+        model, inputs = nn.Sequential(*convolutions, *layers), torch.randn(32, 1, 28, 28)
+    else:
+        model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+        inputs = torch.randn(64, 64)
+    labels = torch.randint(0, 10, (len(inputs),))
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+    return step
+
+
+def logged(log: Any) -> Callable[[], Any]:
+    """Return a context in which operators are logged."""
+
+    @contextlib.contextmanager
+    def context() -> Any:
+        log._watch(is_on=True)
+        try:
+            yield
+        finally:
+            log._files.write()
+            log._watch(is_on=False)
+
+    return context
+
+
+def operator_log(directory: str) -> Any:
+    """A log as an agent has it."""
+    Path(directory, "plan.json").write_text(json.dumps({"library": str(native.trail_path())}))
+    Path(directory, "answers").mkdir()
+    agent = SimpleNamespace(run=directory, journal=SimpleNamespace(identity="0"), warn=print, failed=print)
+    return OperatorLog(agent, {"steps": {"first": 1 << 30}, "operators": {}}, torch)  # type: ignore[arg-type]
+
+
+def main(kind: str, runs: int) -> None:
+    """Print microseconds a step of each side."""
+    torch.set_num_threads(1)
+    step = training(kind)
+    with tempfile.TemporaryDirectory() as directory:
+        log = operator_log(directory)
+
+        @contextlib.contextmanager
+        def debugged() -> Any:
+            with DebugMode() as mode, mode.log_tensor_hashes(hash_inputs=True):
+                yield
+
+        sides = {"bare": contextlib.nullcontext, "logged": logged(log), "DebugMode": debugged}
+        results: dict[str, list[float]] = {name: [] for name in sides}
+        for number in range(runs + 1):
+            for name, context in sides.items():
+                with context():
+                    began = time.process_time()
+                    for _ in range(BLOCK):
+                        step()
+                    took = (time.process_time() - began) * 1e6 / BLOCK
+                if number:
+                    results[name].append(took)
+        calls = os.path.getsize(next(Path(directory, "answers").glob("*.calls"))) // 32
+    print(json.dumps({"operators": calls // (BLOCK * (runs + 1)), **results}))
+
+
+main(sys.argv[1], int(sys.argv[2]))
