@@ -1,8 +1,8 @@
 """python -m benchmarks [NAME...]
 
-capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, startup, supervisor, tensors, trail,
-training, trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in some 45 minutes, which go on
-where they stopped.
+capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, startup, supervisor,
+tensors, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in
+some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations

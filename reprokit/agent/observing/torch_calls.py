@@ -14,7 +14,10 @@ _UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::resize")
 _READING = ("aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::record_stream")
 _MARKING = ("profiler::", "prim::", "debugprims::")
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
-_OVERWRITE = frozenset(["copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "set"])
+_OVERWRITE = frozenset(
+    "copy fill zero normal uniform random bernoulli exponential geometric cauchy log_normal set _foreach_copy "
+    "_foreach_zero".split()
+)
 _PLAIN = (bool, int, str, float, type(None))
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ALLOWANCE = 4096  # bytes that a storage may be larger than its tensor and still be copied whole
-_STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "philox")  # in names of results
+STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "philox")  # in names of results
 
 
 def tensors(torch: Any, value: Any) -> Iterator[Any]:
@@ -117,7 +117,7 @@ def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> l
     names = operator.returns if len(operator.returns) == len(values) else [""] * len(values)
     kept = []
     for number, (name, value) in enumerate(zip(names, values)):
-        if name is None or any(part in name for part in _STATES):  # None: one of the arguments
+        if name is None or any(part in name for part in STATES):  # None: one of the arguments
             continue
         is_workspace = number > 0 and isinstance(value, torch.Tensor) and value.dtype == torch.uint8
         if not is_workspace:

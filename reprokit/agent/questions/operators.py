@@ -15,6 +15,7 @@ from .. import trail_library
 from ..core.json_text import to_json
 from ..events import UpdateDone
 from ..observing.torch_calls import Operator, passed_on
+from ..observing.torch_inputs import STATES
 from ..observing.torch_places import BACKWARD, OURS
 from ..pytorch import devices, private_api
 from ..pytorch.content_digests import PytorchContents
@@ -69,6 +70,9 @@ class LoggedOperator(Operator):
             for number, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
+        # What a collective writes is there only when it was waited for.
+        self.has_no_outputs_yet = self.is_uninitialised or self.name.startswith(("c10d::", "_c10d_functional::"))
+        self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
         first = {self.names[0]} if self.overwrites else set()
         self.unread = first.union(argument.name for argument in arguments if argument.is_out)
 
@@ -80,7 +84,9 @@ class LoggedOperator(Operator):
         return [value for name, value in named if name not in self.unread]
 
     def results(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
-        """Return what it has returned and written."""
+        """Return what it has returned and written, without states and workspaces that nobody fills."""
+        if type(result) is tuple and len(result) == len(self._is_compared):
+            result = [value for value, is_compared in zip(result, self._is_compared) if is_compared]
         written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
         return [result, *written] if None in self.returns or not self.returns else [result]
 
@@ -229,7 +235,7 @@ class OperatorLog:
         place = self._files.number(
             "place", (phase, node, *where), lambda: {"phase": phase, "node": node, "where": where}
         )
-        flags = UNINITIALIZED if operator.is_uninitialised else 0
+        flags = UNINITIALIZED if operator.has_no_outputs_yet else 0
         if operator.draws:
             flags |= DRAWS
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
