@@ -49,6 +49,7 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @flag("--clean", "Start each run in a fresh copy of the checkout, as it is now.")
 @flag("--allow-state", "Allow a run to read files that another or an earlier run left.")
+@flag("--locate", "Replay a pair that differs again, and name the first divergent operator, as 'reprokit locate'.")
 @options.NO_CONSOLE
 @click.option(
     "--data",

@@ -8,7 +8,7 @@ import click
 
 from reprokit.cli import options
 from reprokit.cli.output import print_json
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, UsageError
 from reprokit.rundir import RunDirectory
 
 
@@ -31,17 +31,23 @@ def command(
     """
     import msgspec
 
-    from reprokit.launch.interruption import Interruption
+    from reprokit.launch.interruption import Interrupted, Interruption
     from reprokit.launch.messages import say
     from reprokit.questions import located_text
     from reprokit.questions.locate import LocateWishes, locate
     from reprokit.run_home import recording_of
 
+    if keep is not None and keep.exists():
+        raise UsageError(f"{keep} exists already; choose another directory with --keep")
     left, right = RunDirectory(run1), None if run2 is None else RunDirectory(run2)
     if right is None and left.run.replay_of is not None:
         left, right = RunDirectory(recording_of(left)), left
-    with Interruption() as interruption:
-        found = locate(left, right, LocateWishes(pairs, keep), interruption, say)
+    try:
+        with Interruption() as interruption:
+            found = locate(left, right, LocateWishes(pairs, keep), interruption, say)
+    except Interrupted as interrupted:
+        say("interrupted; nothing was located")
+        context.exit(128 + interrupted.number)
     if as_json:
         print_json(msgspec.to_builtins(found))
     else:

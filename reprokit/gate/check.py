@@ -19,6 +19,7 @@ from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMi
 from reprokit.findings import Finding, FindingsFile
 from reprokit.gate import goldens, variation_search
 from reprokit.gate.checkout_copy import PLACE, Fresh
+from reprokit.gate.located import located
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,
@@ -153,6 +154,8 @@ class Check:
             yield from _told(suite, self._ranks(suite, recording))
             repeats = all(case.outcome == PASSED for case in compared)
             is_identical = is_identical and repeats
+            if self._training.locate and not repeats:
+                yield from located(suite, recording, replay, self._interruption)
             yield from _told(VARIED, self._varied(number, recording, replay if repeats else None))
         assert recording is not None
         yield from _told(GOLDEN, self._golden(recording, is_identical))

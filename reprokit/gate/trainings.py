@@ -10,6 +10,7 @@ pairs = 2
 vary = ["time-zone", "cores"]   # or ["all"]
 clean = true                    # each run in a fresh copy of the checkout
 allow_state = true
+locate = true                   # name the operator by which a pair parts
 console = false                 # what it prints is no result
 [training.require]
 fidelity = true
@@ -66,6 +67,7 @@ class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pairs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     vary: tuple[Name | Literal["all"], ...] = ()  # what else a further replay of each pair finds otherwise
     clean: bool = False  # each run starts in a fresh copy of the checkout
+    locate: bool = False  # where a pair differs, the first divergent operator of PyTorch is looked for
     console: bool = True  # what it prints is kept and compared
     allow_state: bool = False  # what a run or an earlier one left may be read by the next
     require: Requirements = Requirements()

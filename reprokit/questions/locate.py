@@ -108,8 +108,11 @@ class ReplayPair:
 
     @property
     def parted(self) -> list[ThreadDivergence]:
-        """Where each process parts first."""
-        return first_of_each(*self.logs)
+        """Where each process parts first; other calls that changed nothing in the trail are no parting."""
+        found = first_of_each(*self.logs)
+        if found and self.trails_part() is None:
+            return [one for one in found if one.kind is DivergenceKind.RESULT]
+        return found
 
     def trails_part(self) -> int | None:
         """Return the first step in which the trails of both are others."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from reprokit.questions.operator_logs import UNINITIALIZED, OperatorCall, ProcessLog
+from reprokit.questions.operator_logs import NO_OUTPUTS, OperatorCall, ProcessLog
 
 LOOKED_AHEAD = 20_000  # calls, for those that both replays make again
 CONFIRMING = 8  # calls in a row that are the same, by which a path is known to be common again
@@ -76,7 +76,7 @@ def _of_thread(
         if one.key != other.key:
             return found or _path(process, thread, (left, right), position), calls, varying
         calls += 1
-        if one.flags & UNINITIALIZED or one.outputs == other.outputs:
+        if one.flags & NO_OUTPUTS or one.outputs == other.outputs:
             continue
         is_result = one.inputs == other.inputs
         varying += is_result

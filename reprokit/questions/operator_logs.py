@@ -18,7 +18,7 @@ from reprokit.rundir import ANSWERS, RunDirectory
 FORMAT = 1
 CALL = struct.Struct("<IIHHIQQ")
 NAMES, CALLS = ".names", ".calls"
-UNINITIALIZED, DRAWS, UNREAD = 1, 2, 4  # flags of a call
+NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags of a call
 MAX_NAMES = 256 << 20  # bytes of the names of a process
 MAX_CALLS = CALL.size << 20  # bytes of its calls
 

@@ -14,7 +14,7 @@ from reprokit.errors import RunDamaged
 from reprokit.questions import operator_logs
 from reprokit.questions.locate import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
-from reprokit.questions.operator_logs import UNINITIALIZED, CalledOperator, CallPlace, OperatorCall, ProcessLog
+from reprokit.questions.operator_logs import NO_OUTPUTS, CalledOperator, CallPlace, OperatorCall, ProcessLog
 from reprokit.rundir import ANSWERS, RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
@@ -61,6 +61,13 @@ def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_batches_that_workers_bring_in_another_order_are_no_divergence(tmp_path: Path) -> None:
+    record(tmp_path, "run", TRAININGS / "pytorch_workers.py", "2", "fork")
+    done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_a_race_is_named_with_its_cure(tmp_path: Path) -> None:
     record(tmp_path, "run", GATHER, "40")
     done = Reprokit(tmp_path).run("locate", "run")
@@ -79,6 +86,8 @@ def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:
         refused: Done = reprokit.run("locate", name)
         assert refused.returncode == 2, refused.stderr
         assert f"reprokit: {slug}: " in refused.stderr
+    kept = reprokit.run("locate", "plain", "--keep", str(tmp_path))
+    assert (kept.returncode, "exists already" in kept.stderr) == (2, True)
 
 
 def test_the_document_is_as_its_schema_says() -> None:
@@ -125,9 +134,9 @@ def test_inputs_that_no_call_changed_were_changed_outside() -> None:
     assert found.before.operator.name == "a"
 
 
-def test_uninitialized_memory_and_inputs_without_effect_are_no_divergence() -> None:
-    left = [call("aten::empty", flags=UNINITIALIZED), call("b")]
-    right = [call("aten::empty", outputs=2, flags=UNINITIALIZED), call("b", inputs=2)]
+def test_outputs_that_are_not_there_and_inputs_without_effect_are_no_divergence() -> None:
+    left = [call("c10d::allreduce_", flags=NO_OUTPUTS), call("b")]
+    right = [call("c10d::allreduce_", outputs=2, flags=NO_OUTPUTS), call("b", inputs=2)]
     assert parted(left, right) is None
 
 

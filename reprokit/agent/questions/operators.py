@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CALL = struct.Struct("<IIHHIQQ")  # operator, place, thread, flags, step, digests of inputs and outputs
-UNINITIALIZED, DRAWS, UNREAD = 1, 2, 4  # flags; unread: a tensor could not be, so that its digest says less
+NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags; unread: a tensor could not be, so that its digest says less
 MAX_CALLS = 1 << 20  # of a process
 MAX_THREADS = 1 << 16
 MAX_NAMES = 100_000  # operators, places and threads
@@ -63,15 +63,18 @@ class LoggedOperator(Operator):
     def __init__(self, torch: Any, function: Any) -> None:
         super().__init__(function)
         tags = getattr(function, "tags", ())
-        self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
         arguments = private_api.schema(function).arguments
+        self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
         self.written = [
             (number, argument.name)
             for number, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
+        # What lies in memory that nobody has filled, or in the storage of a loader's worker, no call has computed.
+        given = any("Storage" in str(argument.type) for argument in arguments)
+        self.is_silent = self.is_silent or self.is_uninitialised or given
         # What a collective writes is there only when it was waited for.
-        self.has_no_outputs_yet = self.is_uninitialised or self.name.startswith(("c10d::", "_c10d_functional::"))
+        self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
         self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
         first = {self.names[0]} if self.overwrites else set()
         self.unread = first.union(argument.name for argument in arguments if argument.is_out)
@@ -235,7 +238,7 @@ class OperatorLog:
         place = self._files.number(
             "place", (phase, node, *where), lambda: {"phase": phase, "node": node, "where": where}
         )
-        flags = UNINITIALIZED if operator.has_no_outputs_yet else 0
+        flags = NO_OUTPUTS if operator.has_no_outputs_yet else 0
         if operator.draws:
             flags |= DRAWS
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
@@ -248,7 +251,7 @@ class OperatorLog:
     def _after(self, seen: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         operator, call, place, flags, inputs, keeping = seen
         outputs: Any = 0
-        if not flags & UNINITIALIZED:
+        if not flags & NO_OUTPUTS:
             values, others = _flat(self._torch.Tensor, operator.results(args, kwargs, result))
             outputs = self._digests.of(values, others)
             if keeping is not None:

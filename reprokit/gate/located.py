@@ -1,0 +1,28 @@
+"""The first divergent operator of a pair that is not identical, as a case of a gate (--locate)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reprokit.errors import ReprokitError
+from reprokit.gate.results import FAILED, TROUBLE, Case
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.messages import say
+from reprokit.questions import located_text
+from reprokit.questions.locate import LocateWishes, is_locatable, locate
+from reprokit.rundir import RunDirectory
+
+NAME = "first divergent operator"
+
+
+def located(suite: str, recording: RunDirectory, replay: RunDirectory, interruption: Interruption) -> Iterator[Case]:
+    """Yield a case that names the operator, where one of PyTorch's can be looked for."""
+    if not is_locatable(recording, replay):
+        return
+    try:
+        found = locate(recording, replay, LocateWishes(), interruption, say)
+    except ReprokitError as error:
+        yield Case(suite=suite, name=NAME, outcome=TROUBLE, message=f"it could not be located: {error}")
+        return
+    words = "; ".join(line.strip() for line in located_text.lines(found))
+    yield Case(suite=suite, name=NAME, outcome=FAILED if found.processes else TROUBLE, message=words)
