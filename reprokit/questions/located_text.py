@@ -42,7 +42,8 @@ def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: boo
         behind = f" and behind {call_in_words(process.before)}" if process.before else ""
         generator = ", or the state of the random generator that it draws from" if process.draws else ""
         yield f"  its inputs{_inputs(call)}{generator} differ, and no call before it gave another result{behind}"
-        yield "  look for NumPy, a custom kernel, a collective or uninitialized memory that writes to them"
+        seeds = "another seed, or draws outside of operators; then " if process.draws else ""
+        yield f"  look for {seeds}NumPy, a custom kernel, a collective or uninitialized memory that writes to them"
     else:
         side = "second" if process.more > 0 else "first"
         count = f"{abs(process.more):,} more calls" if process.more else "other calls"
