@@ -207,6 +207,10 @@ class CannotCopy(ReprokitError, slug="cannot-copy"):
     """The fresh copy of a checkout in which a run of a gate is to start cannot be made."""
 
 
+class CannotResume(ReprokitError, slug="cannot-resume"):
+    """A training cannot be interrupted and resumed as was asked, so that nothing can be said of its checkpoints."""
+
+
 class BadStudy(ReprokitError, slug="bad-study"):
     """What a study is to run is missing, or is not what it must be."""
 

@@ -143,7 +143,11 @@ class _File:
 class Series:
     """The steps of one optimizer of one process, in order."""
 
-    def __init__(self, file: _File, process: str, incarnation: int, text: _Text, tables: list[_Table]):
+    def __init__(
+        self, file: _File, process: str, incarnation: int, text: _Text, tables: list[_Table], skipped: int = 0
+    ):
+        self._text = text
+        self.skipped = skipped  # steps that are left out at the beginning
         self.process, self.incarnation = process, incarnation
         self.name = text.name  # "optimizer#0", as in metrics.jsonl
         self.kind = text.kind  # its class
@@ -152,7 +156,12 @@ class Series:
         self.untouched = text.untouched  # the generators that nobody had seeded or drawn from until then
         self.format = file.format
         self._file, self._tables = file, tables
-        self.count = self._count()
+        self.count = self._count() - skipped
+
+    def later(self, skipped: int) -> Series:
+        """Return the same without its first steps: as a training that was resumed behind them would have it."""
+        text = msgspec.structs.replace(self._text, generators={}, untouched=[])
+        return Series(self._file, self.process, self.incarnation, text, self._tables, self.skipped + skipped)
 
     def _count(self) -> int:
         """Return how many steps there are: up to the last record that is one."""
@@ -175,6 +184,7 @@ class Series:
 
     def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """First step, offset and count of records that lie together; a table ends where the next begins."""
+        start, stop = start + self.skipped, stop + self.skipped
         ends = [*(table.first for table in self._tables[1:]), stop]
         for table, end in zip(self._tables, ends, strict=True):
             for first, offset, count in table.chunks:
@@ -195,7 +205,7 @@ class Series:
         check, flags, *values = self._file.record.unpack(record)
         expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
         if check != expected:
-            if number + LATE < self.count:
+            if number + LATE < self.count + self.skipped:
                 raise self._file.damaged(offset, f"step {number} does not match its check")
             flags = 0
         known = {
@@ -210,12 +220,14 @@ class Series:
             "inputs_several": bool(flags & _INPUTS_SEVERAL),
             "unsteady": unsteady,
         }
-        return TrailStep(number=number, **facts, **known)  # type: ignore[arg-type]
+        return TrailStep(number=number - self.skipped, **facts, **known)  # type: ignore[arg-type]
 
     @property
     def tables(self) -> list[tuple[int, list[TrailTensor]]]:
         """From which step on which tensors were updated."""
-        return [(table.first, table.tensors) for table in self._tables]
+        firsts = [(table.first - self.skipped, table.tensors) for table in self._tables]
+        begun = [tensors for first, tensors in firsts if first <= 0]
+        return [*((0, tensors) for tensors in begun[-1:]), *(later for later in firsts if later[0] > 0)]
 
     def kept(self) -> Iterator[int]:
         """Yield the steps whose tensors have digests of their own, in no order."""
@@ -223,19 +235,20 @@ class Series:
             offset, kept = table.kept or (0, 0)
             for slot in range(2 * kept):
                 (number,) = struct.unpack("<Q", self._file.read(offset + slot * (16 + 16 * len(table.tensors)), 8))
-                if number:
-                    yield number - 1
+                if number > self.skipped:
+                    yield number - 1 - self.skipped
 
     def tensors(self, step: int) -> list[TrailTensor]:
         """Return the table of tensors that a step updated."""
         return self._table(step).tensors
 
     def _table(self, step: int) -> _Table:
-        return next((table for table in reversed(self._tables) if table.first <= step), self._tables[0])
+        first = step + self.skipped
+        return next((table for table in reversed(self._tables) if table.first <= first), self._tables[0])
 
     def digests(self, step: int) -> Digests | None:
         """The digests of a step's tensors, where they were kept: of the first and the last steps of each table."""
-        table = self._table(step)
+        table, step = self._table(step), step + self.skipped
         if table.kept is None or step < table.first:
             return None
         offset, kept = table.kept

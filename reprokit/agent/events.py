@@ -59,8 +59,10 @@ class BatchDue(TrainingEvent):
     """A data loader is asked for a batch, in the place of which a handler may give another."""
 
     iterator: object
+    began: LoaderBegan | None = None
     replace: Any = None  # gives the other batch
     wants_own: bool = True  # the loader's own is fetched all the same, and handed to that
+    outlasts: bool = False  # the other batch is given even where the loader has none left
 
 
 @dataclass(eq=False)
@@ -88,6 +90,7 @@ class ModelCalled(TrainingEvent):
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     has_gradients: bool  # whether a backward pass can go through the call
+    module: Any = None
 
 
 @dataclass(eq=False)

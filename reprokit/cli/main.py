@@ -28,6 +28,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "locate": "Find the first operator by which two runs part.",
         "diff": "Compare two files or directories, tensor by tensor.",
         "gate": "Fail a pipeline unless trainings are identical.",
+        "resume": "Say whether a resumed training is the whole one.",
         "study": "Run setups many times, and say what varies.",
     },
     "Explain": {

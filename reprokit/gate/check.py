@@ -18,7 +18,6 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
 from reprokit.gate import goldens, variation_search
-from reprokit.gate.checkout_copy import PLACE, Fresh
 from reprokit.gate.located import located
 from reprokit.gate.results import (
     FAILED,
@@ -39,6 +38,7 @@ from reprokit.gate.state import State
 from reprokit.gate.trainings import GateTraining
 from reprokit.gate.variation_search import Given, VariedReplay
 from reprokit.launch import stragglers
+from reprokit.launch.checkout_copy import PLACE, Fresh
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say

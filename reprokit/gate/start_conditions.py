@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.errors import UsageError
-from reprokit.gate.checkout_copy import CheckoutCopy, TooLarge, checkout
+from reprokit.launch.checkout_copy import CheckoutCopy, TooLarge, checkout
 from reprokit.launch.kernel import Elsewhere
 from reprokit.plan import Plan, Varied
 

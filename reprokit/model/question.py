@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -25,9 +27,28 @@ class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
     keep: KeptOperator | None = None
 
 
+class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What state the first steps find: their digests; once the state itself; or parts of another run's, put in."""
+
+    keeps: bool = False  # keep the state that the first step finds, and the batches of all steps
+    put: str = ""  # answers of a replay that kept its own, of which the first step gets parts
+    parts: tuple[str, ...] = ()
+    fetched: Mapping[str, int] = {}  # batches by place, that this run fetches until its first step
+
+
+class InterruptionAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """When a process that takes steps is to end itself, and by which signal."""
+
+    at: int | None = None  # once it has taken so many steps
+    pattern: str = ""  # or after the first step at whose end there is a new file of such a path
+    signal: int = 2
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents of a replay answer; it stands in plan.json as it is."""
 
     steps: StepRange = StepRange()
     to_end: bool = False  # the replay goes on when these steps are over
     operators: OperatorQuestion | None = None
+    state: StateQuestion | None = None
+    interrupt: InterruptionAsked | None = None

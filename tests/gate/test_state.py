@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reprokit import state_files
-from reprokit.gate.checkout_copy import CheckoutCopy
+from reprokit.launch.checkout_copy import CheckoutCopy
 from reprokit.rundir import RunDirectory
 from tests.support import Done, Reprokit
 

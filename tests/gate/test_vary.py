@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from reprokit.gate import variation_search
-from reprokit.gate.checkout_copy import Bounds, CheckoutCopy, TooLarge
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
 from reprokit.gate.variation_search import TOGETHER, VariedReplay
+from reprokit.launch.checkout_copy import Bounds, CheckoutCopy, TooLarge
 from tests.support import Done, Reprokit, training_text
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t

@@ -175,8 +175,8 @@ class CaptureSession:
         """Return what a snapshot says about the process that wrote it."""
         return {
             "process": "" if self.agent is None else self.agent.journal.identity,
-            "rank": _number("RANK"),
-            "world": _number("WORLD_SIZE"),
+            "rank": numeric_variable("RANK"),
+            "world": numeric_variable("WORLD_SIZE"),
             "pid": os.getpid(),
             "host": os.uname().nodename,
             "directory": _current_directory(),
@@ -240,7 +240,7 @@ def _said_aside(line: str) -> bool:
     return True
 
 
-def _number(name: str) -> int | None:
+def numeric_variable(name: str) -> int | None:
     """Return a number that a launcher of several processes gave by a variable."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else None

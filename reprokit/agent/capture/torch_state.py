@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Node = dict[str, Any]
 
-_IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
+IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
 _WORDS = 16  # numbers of a list from which on they are kept as a tensor
 
 
@@ -339,7 +339,7 @@ def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotRead
             optimizer.state[parameter] = _moved(part, parameter)
     optimizer.state.update(state["other"])
     for group, values in zip(optimizer.param_groups, groups):
-        group.update({key: values[key] for key in values if key not in _IMPLEMENTATION})
+        group.update({key: values[key] for key in values if key not in IMPLEMENTATION})
 
 
 def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:

@@ -71,23 +71,14 @@ class DecisionHooks:
         hooks.replace(clipping, "clip_grad_norm_", self._make_clip)
         torch.nn.utils.clip_grad_norm_ = clipping.clip_grad_norm_
         hooks.replace(torch, "compile", self._make_compile)
-        for kind in private_api.schedule_classes(torch.optim.lr_scheduler):
-            hooks.replace(kind, "__init__", self._make_schedule)
+        hooks.watch_made()
 
     def watch(self, name: str, module: Any) -> None:
         """A further module of PyTorch is there."""
         if name.endswith("grad_scaler"):
-            self._hooks.replace(module.GradScaler, "__init__", self._make_scaler)
+            self._hooks.watch_made()
             self._hooks.replace(module.GradScaler, "scale", self._make_scale)
             self._hooks.replace(module.GradScaler, "step", self._make_scaler_step)
-
-    # What is made
-
-    def _make_schedule(self, original: Function) -> Function:
-        return _after(original, lambda made: tell(self._handlers.schedule_made, events.ScheduleMade(made)))
-
-    def _make_scaler(self, original: Function) -> Function:
-        return _after(original, lambda made: tell(self._handlers.scaler_made, events.ScalerMade(made)))
 
     # Compiled functions
 
@@ -226,14 +217,6 @@ class DecisionHooks:
             return result
 
         return part
-
-
-def _after(original: Function, then: Callable[[Any], object]) -> Function:
-    def initialize(owner: Any, *arguments: Any, **keywords: Any) -> None:
-        original(owner, *arguments, **keywords)
-        then(owner)
-
-    return initialize
 
 
 def _closure_in(arguments: Any, keywords: Any) -> Function | None:

@@ -24,6 +24,8 @@ from ..events import (
     ModelCalled,
     OptimizerMade,
     OutputComputed,
+    ScalerMade,
+    ScheduleMade,
     TensorsChange,
     UpdateDone,
     UpdateDue,
@@ -229,6 +231,8 @@ class EventHooks:
     def _instrument_optimizer(self, _torch: Any) -> None:
         module: Any = sys.modules["torch.optim.optimizer"]
         self.replace(module.Optimizer, "__init__", self._make_initializer)
+        if self.events.schedule_made or self.events.scaler_made:
+            self.watch_made()
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if self._records is None:
             return
@@ -237,6 +241,20 @@ class EventHooks:
             register(self._make_step_hook(self.update_done))
         else:  # PyTorch before 2.0 wraps step in this, once for each class
             self.replace(module.Optimizer, private_api.old_step_hook(), self._make_profile_hook)
+
+    def watch_made(self) -> None:
+        """Tell of schedules and scalers that the script makes."""
+        for kind in private_api.schedule_classes(sys.modules["torch.optim.lr_scheduler"]):
+            self.replace(kind, "__init__", self._make_schedule)
+        for name in LATER:
+            if name.endswith("grad_scaler") and name in sys.modules:
+                self.replace(sys.modules[name].GradScaler, "__init__", self._make_scaler)
+
+    def _make_schedule(self, original: Function) -> Function:
+        return _after(original, lambda made: tell(self.events.schedule_made, ScheduleMade(made)))
+
+    def _make_scaler(self, original: Function) -> Function:
+        return _after(original, lambda made: tell(self.events.scaler_made, ScalerMade(made)))
 
     def _make_initializer(self, original: Function) -> Function:
         def initialize(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
@@ -366,7 +384,7 @@ class EventHooks:
         if not (id(module) in self._models or self._is_model(module)):
             return
         with self._without_overrides():
-            tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients()))
+            tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients(), module))
 
     def _output_computed(self, module: Any, _arguments: Any, output: Any) -> None:
         if not (self.is_compiling() or self.thread.fetching):
@@ -407,7 +425,7 @@ class EventHooks:
             was, inside.call = inside.call, True
             inside.fetching = True
             try:
-                batch = self._given(original, iterator) if events.batch_due else original(iterator)
+                batch = self._given(original, iterator, began) if events.batch_due else original(iterator)
             except StopIteration:
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
@@ -423,12 +441,24 @@ class EventHooks:
 
         return fetch
 
-    def _given(self, original: Function, iterator: Any) -> Any:
+    def _given(self, original: Function, iterator: Any, began: LoaderBegan | None) -> Any:
         """Return the batch of a loader, or what a handler has in its place."""
-        due = BatchDue(iterator)
+        due, own = BatchDue(iterator, began), None
         tell(self.events.batch_due, due)
-        own = original(iterator) if due.replace is None or due.wants_own else None
+        try:
+            own = original(iterator) if due.replace is None or due.wants_own else None
+        except StopIteration:
+            if not due.outlasts:
+                raise
         return own if due.replace is None else due.replace(own)
+
+
+def _after(original: Function, then: Callable[[Any], object]) -> Function:
+    def initialize(owner: Any, *arguments: Any, **keywords: Any) -> None:
+        original(owner, *arguments, **keywords)
+        then(owner)
+
+    return initialize
 
 
 # What torch.compile must know of the agent.

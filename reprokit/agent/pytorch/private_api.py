@@ -288,6 +288,11 @@ def schedule_classes(module: Any) -> list[type]:
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
+def own_notes_of_schedules() -> frozenset[str]:
+    """Return what the state of a schedule holds that decides no learning rate."""
+    return frozenset(["_step_count", "_get_lr_called_within_step", "_is_initial", "verbose"])
+
+
 def push_function_mode(torch: Any, mode: Any) -> None:
     """Let a mode see all calls of PyTorch's functions, to the end."""
     torch.overrides._push_mode(mode)

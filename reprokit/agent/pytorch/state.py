@@ -60,11 +60,15 @@ class Modules:
             roots = self._roots(wanted)
         return [unwrapped(root) for root in roots]
 
-    def _roots(self, wanted: set[int]) -> list[Any]:
+    def roots(self) -> list[Any]:
+        """Return the modules that are in no other."""
         found = [reference() for reference in list(self._references.values())]
         alive = [module for module in found if module is not None]
         children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
-        roots = [module for module in alive if id(module) not in children]
+        return [module for module in alive if id(module) not in children]
+
+    def _roots(self, wanted: set[int]) -> list[Any]:
+        roots = self.roots()
         held = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
         return _without_graphs([root for root in roots if held[id(root)]], held)
 
@@ -215,25 +219,25 @@ class OptimizerRecord:
         for number, group in enumerate(self._groups):
             for key in group:
                 if key not in ("params", "param_names"):
-                    yield from _entries(f"param_groups.{number}.{key}", group[key])
+                    yield from entries_of(f"param_groups.{number}.{key}", group[key])
             for position, parameter in enumerate(group["params"]):
                 name = self._names.get(id(parameter))
                 if name is None:
                     name = f"param_groups.{number}.params.{position}"
                     yield entry(name, parameter)
-                yield from _entries(name, self._state.get(parameter, {}))
+                yield from entries_of(name, self._state.get(parameter, {}))
 
 
-def _entries(name: str, value: Any) -> Iterator[Tensor]:
+def entries_of(name: str, value: Any) -> Iterator[Tensor]:
     """Yield the tensors in a value of any nesting; other things in it by their text, where it repeats."""
     if is_tensor(value):
         yield entry(name, value)
     elif isinstance(value, dict):
         for key in value:
-            yield from _entries(f"{name}.{key}", value[key])
+            yield from entries_of(f"{name}.{key}", value[key])
     elif isinstance(value, (list, tuple)) and any(is_tensor(part) for part in value):
         for number, part in enumerate(value):
-            yield from _entries(f"{name}.{number}", part)
+            yield from entries_of(f"{name}.{number}", part)
     else:
         text = repr(value)
         yield text_entry(name, f"<{type(value).__qualname__}>" if " at 0x" in text else text)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from ..events import EventListener, Events, Handler, TrainingEvent
 
 ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
-KINDS: dict[str, str] = {"operators": "operators"}  # what plan.json asks for, and the module that answers it
+# What plan.json asks for, and the module that answers it.
+KINDS: dict[str, str] = {"operators": "operators", "state": "training_state", "interrupt": "interrupt"}
 
 
 def start(agent: Agent, text: bytes) -> None:

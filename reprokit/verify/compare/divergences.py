@@ -138,7 +138,8 @@ def compared(left: Side, right: Side) -> SeriesDivergence:
         for a, b in zip(one.steps(start, end), other.steps(start, end), strict=True):
             _compare_step(found, a, b, (left, right))
     _compare_tables(found, stop)
-    _compare_kept(found, stop, whole=left.whole and right.whole and left.asked == right.asked)
+    is_aligned = bool(one.skipped or other.skipped)  # then other steps are the first that are kept
+    _compare_kept(found, stop, whole=left.whole and right.whole and left.asked == right.asked and not is_aligned)
     if (
         one.count != other.count
         and (left.whole or one.count > other.count)

@@ -25,6 +25,7 @@ MAX_FILES = 20_000
 MAX_BYTES = 512 << 20  # of all copies together
 MAX_FILE = 32 << 20  # of one file; larger ones are linked
 PATIENCE = 60.0  # seconds for git
+BEFORE: Final = "as-before"
 PLACE: Final = "checkout"  # of fresh copies, below the runs of a training
 MAX_FRESH = 1_000_000  # files of one
 SHARE = 3  # of the room on the disk this part may be taken: there are two copies at a time
@@ -137,17 +138,29 @@ class Fresh:
 
     def __init__(self, directory: Path, place: Path, data: Iterable[str]) -> None:
         self._root = checkout(directory)
-        self._kept, self.root = place / "as-before", place / (self._root.name or "root")
+        self._place, self.root = place, place / (self._root.name or "root")
         self.directory = self.root / directory.relative_to(self._root)
         self._data = {Path(os.path.abspath(path)) for path in data}
 
-    def renew(self) -> None:
+    def renew(self, kept: str = BEFORE) -> None:
         """Put a copy in the place of what a run has made of the one before."""
+        self._replace(self.root, self.kept(kept), self._root)
+
+    def keep(self, name: str) -> None:
+        """Keep what a run has made of the copy; a later one may begin with it."""
+        self._replace(self.kept(name), self.root, self.root)
+
+    def kept(self, name: str = BEFORE) -> Path:
+        """Return where a copy is kept."""
+        return self._place / name
+
+    def _replace(self, target: Path, source: Path, first: Path) -> None:
+        """Copy a directory to the place of another; the source is made first where it is not there."""
         try:
-            if not self._kept.exists():
-                self._copy(self._root, self._kept)
-            shutil.rmtree(self.root, ignore_errors=True)
-            self._copy(self._kept, self.root)
+            if not source.exists():
+                self._copy(first, source)
+            shutil.rmtree(target, ignore_errors=True)
+            self._copy(source, target)
         except (TooLarge, OSError) as error:
             what = "name large data with --data, which is linked, or make room where runs are kept (-o)"
             raise CannotCopy(f"{self._root} cannot be copied: {error}; {what}") from None

@@ -1,0 +1,59 @@
+"""Ends a training after a step, as whoever interrupts it would: the signal is its own process's."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from ..core.quiet_interrupts import ENOUGH, hide_interrupts
+from ..events import UpdateDone
+from ..observing.files import append
+from .step_window import StepWindow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import Events, Handler, TrainingEvent
+
+
+def listener(agent: Agent, question: Mapping[str, Any], _framework: str, _events: Events) -> TrainingInterrupt:
+    """Return who interrupts this process."""
+    return TrainingInterrupt(agent, question["interrupt"])
+
+
+class TrainingInterrupt:
+    """Counts steps, and looks for files behind each."""
+
+    def __init__(self, agent: Agent, asked: Mapping[str, Any]) -> None:
+        self._agent = agent
+        self._at, self._pattern, self._signal = asked["at"], asked["pattern"], asked["signal"]
+        self._steps = StepWindow({})
+        self._before = self._files()
+        self._answers = f"{agent.run}/answers"
+        hide_interrupts(self._answers, lambda: agent.generation > 0)
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {UpdateDone: self._updated}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._agent.failed(handler, error)
+
+    def _files(self) -> set[tuple[str, int]]:
+        found = set()
+        for path in glob.glob(self._pattern, recursive=True) if self._pattern else ():
+            try:
+                found.add((path, os.stat(path).st_mtime_ns))
+            except OSError:  # it is gone again
+                pass
+        return found
+
+    def _updated(self, event: UpdateDone) -> None:
+        if not self._steps.updated(event.optimizer):
+            return
+        is_due = self._steps.step == self._at if self._at is not None else not self._files() <= self._before
+        if is_due:
+            append(f"{self._answers}/{ENOUGH}", b".")
+            os.kill(os.getpid(), self._signal)

@@ -1,0 +1,294 @@
+"""The state that steps of PyTorch find: models, averages of them, optimizers, schedules, scalers and generators."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from ..capture.random_states import RandomStates
+from ..capture.torch_fit import MadeObjects
+from ..capture.torch_state import (
+    IMPLEMENTATION,
+    SnapshotReader,
+    Tensors,
+    parameters_of,
+    put_optimizer,
+    put_random,
+    put_stateful,
+    take_all,
+    take_optimizer,
+    take_random,
+)
+from ..events import (
+    BatchDue,
+    BatchFetched,
+    LoaderBegan,
+    LoaderExhausted,
+    ModelCalled,
+    OptimizerMade,
+    ScalerMade,
+    ScheduleMade,
+    UpdateDone,
+)
+from ..pytorch import private_api
+from ..pytorch.state import entries_of, named_tensors, parts_of
+from ..pytorch.tensors import entry
+from .pytorch_batches import BatchStream
+from .training_state import short, text_short
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import Handler, TrainingEvent
+    from .training_state import StateAnswers
+
+    NamedTensors = dict[str, Any]
+
+PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other models"
+OPTIMIZER, SETTINGS, SCHEDULE, SCALER, LOADER = "optimizer", "settings", "schedule", "scaler", "loader generator"
+GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
+GENERATORS["numpy"] = "NumPy generator"
+
+
+class PytorchState:
+    """Looks at a training where a model is first called for a step."""
+
+    def __init__(self, agent: Agent, answers: StateAnswers) -> None:
+        self._agent, self._answers = agent, answers
+        self._torch: Any = sys.modules["torch"]
+        self._optimizers, self._schedules, self._scalers = MadeObjects(), MadeObjects(), MadeObjects()
+        self._random = RandomStates(self._torch)
+        # What gives the states of generators when a loader began, or gave a batch, for the step under way.
+        self._at_loader: Any = None
+        self._at_batch: Any = None
+        self._generator: Any = None  # of the loader that began last, if it has its own
+        self._batches = BatchStream(answers)
+        self._calls = 0  # of models, for the step under way
+        atexit.register(agent.attempt, self._batches.finish)
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {
+            OptimizerMade: lambda event: self._optimizers.add(event.target),
+            ScheduleMade: lambda event: self._schedules.add(event.schedule),
+            ScalerMade: lambda event: self._scalers.add(event.scaler),
+            LoaderBegan: self._loader_began,
+            BatchDue: self._batches.due,
+            BatchFetched: self._batch_fetched,
+            LoaderExhausted: self._batches.exhausted,
+            ModelCalled: self._model_called,
+            UpdateDone: self._updated,
+        }
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        """What is not known of a step is no answer."""
+        self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
+
+    # Moments
+
+    def _loader_began(self, event: LoaderBegan) -> None:
+        """Before the loader draws its order."""
+        generator = getattr(event.loader, "generator", None)
+        if generator is None:
+            generator = getattr(getattr(event.loader, "sampler", None), "generator", None)
+        self._generator = generator
+        is_next = self._answers.is_first and not self._calls
+        file = self._answers.kept("state") if is_next else None
+        if file is not None:
+            self._put_generators(file, "random_at_loader")
+        self._at_loader = self._states()
+
+    def _batch_fetched(self, event: BatchFetched) -> None:
+        """Before the script makes anything of a batch, such as one with noise."""
+        answers = self._answers
+        self._batches.fetched(event)
+        if not answers.is_first or self._calls:
+            return
+        file = answers.kept("state") if self._batches.is_at_first else None
+        if file is not None:
+            self._put_generators(file, "random_at_batch")
+        self._at_batch = self._states()
+
+    def _states(self) -> Any:
+        """Return the states of generators as they are now: what gives them, and that of the loader's own."""
+        self._random.keep()
+        own = None if self._generator is None else self._generator.get_state()
+        return self._random.taken(), own
+
+    def _model_called(self, event: ModelCalled) -> None:
+        if not event.has_gradients or not getattr(event.module, "training", True):
+            return
+        self._calls += 1
+        answers = self._answers
+        if self._calls > 1 or not list(self._optimizers) or not (answers.is_logged or answers.is_first):
+            return
+        file = answers.kept("state") if answers.is_first else None
+        if file is not None:
+            self._put(file)
+        if answers.is_logged:
+            answers.log(parts=self._digests(), fetched=self._batches.fetched_by_place())
+        if answers.is_first and answers.keeps:
+            answers.attempt("the state was not kept", self._keep)
+            self._batches.keep()
+
+    def _updated(self, event: UpdateDone) -> None:
+        answers = self._answers
+        if not answers.window.updated(event.optimizer):
+            return
+        if answers.window.step <= answers.first + 1:
+            answers.log(calls=self._calls)
+        self._calls, self._at_loader, self._at_batch = 0, None, None
+        self._batches.updated()
+
+    # What there is
+
+    def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, dict[int, str]]:
+        """Return parameters, buffers, tensors of models that no optimizer trains, and names by identity."""
+        trained = [parameter for optimizer in self._optimizers for parameter in parameters_of(optimizer)]
+        modules = self._hooks().modules
+        owners = modules.owners(trained, self._torch.nn.Module)
+        parameters: NamedTensors = {}
+        buffers: NamedTensors = {}
+        for number, owner in enumerate(owners):
+            for prefix, own, beside in parts_of(owner):
+                head = f"model#{number}.{prefix}" if len(owners) > 1 else prefix
+                parameters.update({head + name: tensor for name, tensor in own.items() if tensor is not None})
+                buffers.update({head + name: tensor for name, tensor in beside.items() if tensor is not None})
+        names = {id(tensor): name for name, tensor in (*parameters.items(), *buffers.items())}
+        for number, parameter in enumerate(trained):
+            if id(parameter) not in names:
+                names[id(parameter)] = name = f"parameter#{number}"
+                parameters[name] = parameter
+        others: NamedTensors = {}
+        counts: dict[str, int] = {}
+        for root in modules.roots():
+            kind = type(root).__name__
+            found = {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names}
+            if found:
+                number = counts[kind] = counts.get(kind, -1) + 1
+                others.update({f"{kind}#{number}.{name}": tensor for name, tensor in found.items()})
+        return parameters, buffers, others, names
+
+    def _hooks(self) -> Any:
+        return self._agent.pytorch
+
+    def _digests(self) -> dict[str, dict[str, str]]:
+        torch = self._torch
+        with torch.no_grad(), private_api.without_overrides(torch):
+            *models, names = self._tensors()
+            found = dict(
+                zip((PARAMETERS, BUFFERS, OTHERS), ({n: _digest(t) for n, t in one.items()} for one in models))
+            )
+            found.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
+            for number, optimizer in enumerate(self._optimizers):
+                for key, value in _settings(number, optimizer):
+                    found[SETTINGS].update(_digests_of(key, value))
+                for parameter in parameters_of(optimizer):
+                    state = optimizer.state.get(parameter, {})
+                    found[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
+            for kind, made in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
+                for number, owner in enumerate(made):
+                    found[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
+        self._random.keep()
+        for name, state in self._random.kept().items():
+            found[GENERATORS[name]] = {name: _state_digest(state)}
+        if self._generator is not None:
+            found[LOADER] = {LOADER: _state_digest(self._generator.get_state())}
+        return found
+
+    # Into a snapshot, and back
+
+    def _keep(self) -> None:
+        tensors = Tensors()
+        *models, names = self._tensors()
+        header: dict[str, Any] = {}
+        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
+            header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
+        header["optimizers"] = [
+            take_optimizer(tensors, number, one, "", [names[id(parameter)] for parameter in parameters_of(one)])
+            for number, one in enumerate(self._optimizers)
+        ]
+        header["schedules"] = take_all(tensors, "schedule", list(self._schedules))
+        header["scalers"] = take_all(tensors, "scaler", list(self._scalers))
+        moments = {"random": self._states(), "random_at_loader": self._at_loader, "random_at_batch": self._at_batch}
+        for moment, taken in moments.items():
+            if taken is not None:
+                states, own = taken
+                header[moment] = take_random(tensors, states(), moment)
+                header[f"{LOADER} {moment}"] = None if own is None else tensors.pack(f"{LOADER} {moment}", own)
+        self._answers.save("state", header, tensors.parts)
+
+    def _put(self, file: Any) -> None:
+        """Put in the parts that were asked for, last of all the generators."""
+        header, reader, parts = file.header, SnapshotReader(self._torch, file.tensors), self._answers.parts
+        attempt = self._answers.attempt
+        for part, named in zip((PARAMETERS, BUFFERS, OTHERS), self._tensors()):
+            if part in parts:
+                attempt(part, self._put_tensors, named, header[part], reader)
+        for optimizer, entry_ in zip(self._optimizers, header["optimizers"]):
+            attempt(OPTIMIZER, self._put_optimizer, optimizer, entry_, reader)
+        for part, made, kept in (
+            (SCHEDULE, self._schedules, header["schedules"]),
+            (SCALER, self._scalers, header["scalers"]),
+        ):
+            for owner, entry_ in zip(made, kept) if part in parts else ():
+                attempt(part, put_stateful, owner, entry_, reader)
+        self._put_generators(file, "random")
+
+    def _put_tensors(self, named: NamedTensors, kept: dict[str, str], reader: SnapshotReader) -> None:
+        with self._torch.no_grad():
+            for name, key in kept.items():
+                named[name].data.copy_(reader.tensor(key))
+
+    def _put_optimizer(self, optimizer: Any, kept: Any, reader: SnapshotReader) -> None:
+        parts = self._answers.parts
+        if parts.isdisjoint((OPTIMIZER, SETTINGS)):
+            return
+        groups, state = [dict(group) for group in optimizer.param_groups], dict(optimizer.state)
+        put_optimizer(optimizer, kept, reader)
+        if SETTINGS not in parts:
+            for group, before in zip(optimizer.param_groups, groups):
+                group.update(before)
+        if OPTIMIZER not in parts:
+            optimizer.state.clear()
+            optimizer.state.update(state)
+
+    def _put_generators(self, file: Any, which: str) -> None:
+        header, reader, parts = file.header, SnapshotReader(self._torch, file.tensors), self._answers.parts
+        states = header.get(which) or {}
+        chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
+        self._answers.attempt("generators", put_random, self._torch, chosen, reader)
+        own = header.get(f"{LOADER} {which}")
+        if LOADER in parts and own is not None and self._generator is not None:
+            self._answers.attempt(LOADER, lambda: self._generator.set_state(reader.value(own)))
+
+
+def _digest(tensor: Any) -> str:
+    return short(entry("", tensor)[3])
+
+
+def _digests_of(name: str, value: Any) -> dict[str, str]:
+    return {key: short(digest) for key, _, _, digest in entries_of(name, value)}
+
+
+def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:
+    for place, group in enumerate(optimizer.param_groups):
+        for key in group:
+            if key not in IMPLEMENTATION:
+                yield f"optimizer#{number}.group{place}.{key}", group[key]
+
+
+def _state_of(owner: Any) -> dict[str, Any]:
+    ignored = private_api.own_notes_of_schedules()
+    return {key: value for key, value in owner.state_dict().items() if key not in ignored}
+
+
+def _state_digest(state: Any) -> str:
+    """Return the digest of what a generator says of its state: a tensor, or numbers and arrays in tuples and lists."""
+    if hasattr(state, "data_ptr"):
+        return _digest(state)
+    if isinstance(state, (list, tuple)):
+        return text_short(" ".join(map(_state_digest, state)))
+    return text_short(repr(state.tolist() if hasattr(state, "tolist") else state))

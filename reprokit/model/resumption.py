@@ -1,0 +1,64 @@
+"""What came out when a training was interrupted, resumed, and held against the whole one: `reprokit resume --json`."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+FORMAT = 1
+EXACT: Final = "exact"
+NOT_EXACT: Final = "not exact"
+
+
+class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first step of the trail that is another one."""
+
+    process: str
+    optimizer: str
+    step: int  # of the whole training
+    resumed_step: int
+    quantity: str  # "loss": as the trail's page names them
+
+
+class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the state that is another one when the resumed training begins."""
+
+    part: str
+    step: int  # of the whole training
+    names: list[str]  # of tensors and values
+    idle: bool = False  # a generator that no step draws from, which is no difference
+
+
+class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a resumed training is the whole one, and which state it lacks if not."""
+
+    format: int = FORMAT
+    reprokit: str
+    command: list[str]
+    resume_command: list[str]
+    verdict: Literal["exact", "not exact"]
+    whole_steps: int
+    interrupted_at: int
+    signal: str
+    files: list[str]  # that the interrupted training wrote
+    resumed_at: int  # the step of the whole training that the resumed one begins with
+    is_found: bool  # whether that was found by the parameters; else it is where the training was interrupted
+    compared: int  # steps
+    first: FirstDifference | None = None
+    parts: list[PartSaid] = []
+    missing: list[str] = []  # the smallest set of parts that makes the resumed training the whole one
+    proved: bool = False  # whether it was put in and did so
+    window: int = 0  # steps that were compared then
+    trials: int = 0  # runs with parts put in
+    notes: list[str] = []
+    runs: dict[str, str] = {}
+
+    @property
+    def is_exact(self) -> bool:
+        return self.verdict == EXACT
+
+
+def document(finding: ResumeFinding) -> Any:
+    """Return what --json prints."""
+    return msgspec.to_builtins(finding)

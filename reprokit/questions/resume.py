@@ -1,0 +1,261 @@
+"""Tells whether an interrupted training, resumed, is the whole one, and which state it lacks if it is not.
+
+Three runs: the whole training, an interrupted replay of it in a fresh copy of its directory, and what is resumed on
+the files of that. All have the same entropy, so that only state can differ. Then parts of the whole run's state are
+put into the resumed one, which is run again: the smallest set that makes it identical is what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from reprokit import trails
+from reprokit.errors import CannotResume, CannotWriteRun, RunExists
+from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, Fresh
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.launcher_process import execute
+from reprokit.launch.messages import say
+from reprokit.launch.process import Ended
+from reprokit.launch.replay_plan import replay_plan
+from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
+from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
+from reprokit.plan import RECORD, Plan
+from reprokit.questions.resumed_run import ResumedRun, WholeRun, judged
+from reprokit.questions.state_answers import DATA, PARTS
+from reprokit.rundir import ANSWERS, RunDirectory
+from reprokit.version import VERSION
+
+WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
+INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
+MAX_FILES = 1000  # that are named
+
+
+class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be interrupted and resumed, and where."""
+
+    command: tuple[str, ...]
+    resume_command: tuple[str, ...]
+    directory: Path
+    place: Path  # of the runs
+    at: int | None = None
+    pattern: str = ""
+    signal: signal.Signals = signal.SIGINT
+    data: tuple[str, ...] = ()
+
+
+class ResumeStudy:
+    """The runs of one study, one after the other."""
+
+    def __init__(self, work: ResumeWork, interruption: Interruption) -> None:
+        self._work, self._interruption = work, interruption
+        self._fresh = Fresh(work.directory, work.place / PLACE, work.data)
+        self._runs: dict[str, str] = {}
+        self._trials = 0
+
+    def find(self) -> ResumeFinding:
+        """Make all runs; raises CannotResume where there is nothing to compare."""
+        try:
+            return self._find()
+        finally:
+            self._fresh.remove()
+
+    def _find(self) -> ResumeFinding:
+        recording = self._record()
+        steps = _steps(recording)
+        at = self._interruption_step(steps)
+        files, at = self._interrupt(recording, steps, at)
+        say("resuming it on the files that it has left")
+        plain = self._resume(recording, "resumed", Question(state=StateQuestion()))
+        found = ResumedRun(plain).begins_in(recording)
+        offset = found or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
+        window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
+        say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
+        whole = WholeRun(recording, self._ask(recording, offset, window), offset)
+        outcome = judged(whole, plain, is_whole=True)
+        missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
+        return ResumeFinding(
+            reprokit=VERSION,
+            command=list(self._work.command),
+            resume_command=list(self._work.resume_command),
+            verdict=EXACT if outcome.is_same else NOT_EXACT,
+            whole_steps=steps,
+            interrupted_at=at,
+            signal=self._work.signal.name,
+            files=files,
+            resumed_at=offset,
+            is_found=bool(found),
+            compared=outcome.steps,
+            first=outcome.first,
+            parts=outcome.said,
+            missing=missing,
+            proved=is_proved,
+            window=window,
+            trials=self._trials,
+            notes=[*outcome.notes, *whole.notes],
+            runs=self._runs,
+        )
+
+    # Runs
+
+    def _record(self) -> RunDirectory:
+        say("recording the whole training")
+        self._fresh.renew()
+        plan = Plan(
+            mode=RECORD,
+            command=self._work.command,
+            working_directory=self._fresh.directory,
+            fresh=self._fresh.root,
+            output=self._work.place / "whole",
+            data=self._work.data,
+        )
+        ended = self._made("whole", plan)
+        if ended.exit_code != 0:
+            raise CannotResume(f"the whole training ended {ended.words}; make it run to its end first")
+        return RunDirectory(self._work.place / "whole")
+
+    def _interruption_step(self, steps: int) -> int:
+        at = steps // 2 if self._work.at is None else self._work.at
+        if not steps:
+            raise CannotResume("no optimizer took a step in the whole training; give the command that trains")
+        if not 0 < at < steps:
+            raise CannotResume(f"the whole training takes {steps} steps, so it cannot be interrupted at step {at}")
+        return at
+
+    def _interrupt(self, recording: RunDirectory, steps: int, at: int) -> tuple[list[str], int]:
+        """Return the files that the interrupted training has left, and how many steps it took."""
+        work = self._work
+        when = f"once there is a new {work.pattern}" if work.pattern else f"at step {at:,}"
+        say(f"interrupting a replay of it {when}, by {work.signal.name}")
+        asked = InterruptionAsked(
+            at=None if work.pattern else at,
+            pattern=work.pattern and os.path.join(self._fresh.directory, work.pattern),
+            signal=work.signal,
+        )
+        self._fresh.renew()
+        run = self._replay(recording, "interrupted", recording.run.command, Question(interrupt=asked))
+        taken = _steps(run)
+        if taken >= steps:
+            why = f"no new {work.pattern} came before its last step" if work.pattern else "it went on to its end"
+            raise CannotResume(f"the training was not interrupted: {why}; choose another moment (--at, --after-file)")
+        if ResumedRun(run).first_difference(recording, 0) is not None:
+            raise CannotResume(
+                "the interrupted replay is not the recorded training, so that no state can be blamed; make the"
+                " training repeat first: reprokit reproduce"
+            )
+        self._fresh.keep(INTERRUPTED)
+        files = changed_files(self._fresh.kept(BEFORE), self._fresh.kept(INTERRUPTED))
+        if not files:
+            raise CannotResume(
+                f"the interrupted training has left no file after {taken} steps: there is nothing to resume on;"
+                " interrupt it later (--at), or after its first checkpoint (--after-file)"
+            )
+        return files[:MAX_FILES], taken
+
+    def _resume(self, recording: RunDirectory, name: str, question: Question) -> RunDirectory:
+        self._fresh.renew(INTERRUPTED)
+        run = self._replay(recording, name, self._work.resume_command, question)
+        if not _steps(run):
+            raise CannotResume("the resumed training took no step; give the command that resumes it (--resume-with)")
+        return run
+
+    def _ask(self, recording: RunDirectory, offset: int, window: int) -> RunDirectory:
+        """Replay the whole training up to the steps that count, with its state kept."""
+        self._fresh.renew()
+        steps = StepRange(first=offset, last=offset + window - 1)
+        question = Question(steps=steps, state=StateQuestion(keeps=True))
+        return self._replay(recording, "whole-asked", recording.run.command, question)
+
+    def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
+        place = self._work.place / name
+        plan = replay_plan(recording, tuple(command), place, False, "derive")
+        orders = tuple(command) == tuple(recording.run.command) and name != "resumed"
+        plan = replace(plan, question=question, fresh=self._fresh.root, changed=(), orders=orders)
+        ended = self._made(name, plan)
+        is_by_us = question.interrupt is not None or question.steps.last is not None
+        if ended.exit_code != 0 and not is_by_us:
+            raise CannotResume(f"the {name} training ended {ended.words}; make the command that resumes it work first")
+        return RunDirectory(place)
+
+    def _made(self, name: str, plan: Plan) -> Ended:
+        ended = execute(plan, self._interruption, self._fresh.enter).ended
+        self._runs[name] = str(plan.output)
+        return ended
+
+    # The proof
+
+    def _search(
+        self, whole: WholeRun, plain: RunDirectory, candidates: list[str], window: int
+    ) -> tuple[list[str], bool]:
+        """Return the smallest set of parts that makes the resumed run the whole one, and whether one does."""
+        fetched = ResumedRun(plain).fetched
+
+        def is_same_with(parts: Sequence[str]) -> tuple[bool, list[str]]:
+            self._trials += 1
+            say(f"resuming it again, with these of the whole training put in: {', '.join(parts)}")
+            put = str(whole.asked.path / ANSWERS)
+            state = StateQuestion(put=put, parts=tuple(parts), fetched=fetched)
+            question = Question(steps=StepRange(last=window - 1), state=state)
+            outcome = judged(whole, self._resume(whole.recording, f"trial-{self._trials}", question))
+            return outcome.is_same, outcome.candidates
+
+        chosen = candidates
+        is_same, more = is_same_with(chosen) if chosen else (False, [DATA])
+        if not is_same and not set(more) <= set(chosen):
+            chosen = [part for part in PARTS if part in {*chosen, *more}]
+            is_same, _ = is_same_with(chosen)
+        if not is_same:
+            return candidates, False
+        for part in list(reversed(chosen)) if len(chosen) > 1 else []:
+            fewer = [one for one in chosen if one != part]
+            if fewer and is_same_with(fewer)[0]:
+                chosen = fewer
+        return chosen, True
+
+
+def _steps(run: RunDirectory) -> int:
+    """Return how many steps the optimizer took that took most."""
+    return max((series.count for trail in trails.read(run) for series in trail.series), default=0)
+
+
+def changed_files(before: Path, after: Path) -> list[str]:
+    """Return the files that are new or have other bytes, by their paths below both directories."""
+    found = []
+    for directory, names, files in os.walk(after):
+        names[:] = sorted(name for name in names if name not in LEFT_OUT and name != ".git")
+        for name in sorted(files):
+            path = Path(directory, name)
+            earlier = before / path.relative_to(after)
+            if path.is_symlink() or _is_same(earlier, path):
+                continue
+            found.append(str(path.relative_to(after)))
+    return found
+
+
+def _is_same(earlier: Path, path: Path) -> bool:
+    try:
+        one, other = earlier.stat(), path.stat()
+        return one.st_size == other.st_size and (
+            one.st_mtime_ns == other.st_mtime_ns or earlier.read_bytes() == path.read_bytes()
+        )
+    except OSError:
+        return False
+
+
+def place_for(output: Path | None) -> Path:
+    """Return a directory for the runs, new and empty."""
+    try:
+        if output is None:
+            return Path(tempfile.mkdtemp(prefix="reprokit-resume-")).resolve()
+        output.mkdir(mode=0o700)
+    except FileExistsError:
+        raise RunExists(f"{output} exists already; choose another directory with -o") from None
+    except OSError as error:
+        raise CannotWriteRun(f"{output}: {error.strerror}; choose another place with -o") from None
+    return output.resolve()

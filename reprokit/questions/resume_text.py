@@ -1,0 +1,75 @@
+"""Prints what came out of a resumed training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from reprokit.model.resumption import PartSaid, ResumeFinding
+from reprokit.printable import printable
+
+NAMED = 3  # names of a part
+WORDS = {
+    "parameters": "the parameters of the model",
+    "buffers": "the buffers of the model",
+    "other models": "a further model, such as an average of weights",
+    "optimizer": "the optimizer's state",
+    "settings": "the optimizer's settings, such as learning rates",
+    "schedule": "the learning-rate schedule",
+    "scaler": "the loss scaler",
+    "loader generator": "the data loader's generator",
+    "data": "the position in the data, or their order",
+}
+
+
+def words_of(part: str) -> str:
+    """Return what a part is called in sentences."""
+    return WORDS.get(part, f"the {part}")
+
+
+def print_finding(finding: ResumeFinding) -> None:
+    """Print the verdict, and what it rests on."""
+    for line in lines(finding):
+        click.echo(printable(line, 4000))
+
+
+def lines(finding: ResumeFinding) -> Iterator[str]:
+    """Yield the verdict, then how the runs differ."""
+    yield verdict(finding)
+    how = "as its first parameters show" if finding.is_found else "as far as can be told: it has none of its parameters"
+    yield (
+        f"  interrupted by {finding.signal} at step {finding.interrupted_at:,} of {finding.whole_steps:,}, resumed at"
+        f" step {finding.resumed_at:,}, {how}; {finding.compared:,} steps compared"
+    )
+    more = f" and {len(finding.files) - NAMED} more" if len(finding.files) > NAMED else ""
+    yield f"  files that it was resumed on: {', '.join(finding.files[:NAMED])}{more}"
+    if finding.first is not None:
+        yield f"  the first step that differs: {finding.first.step:,}, by its {finding.first.quantity}"
+    yield from (_part(part) for part in finding.parts)
+    yield from (f"  note: {note}" for note in finding.notes)
+    if finding.runs:
+        yield f"  runs: {finding.runs['whole'].rpartition('/')[0]}"
+
+
+def verdict(finding: ResumeFinding) -> str:
+    """Return the first line."""
+    if finding.is_exact:
+        return "exact: the resumed training is the whole one, bit for bit"
+    if not finding.proved:
+        return (
+            "not exact: the resumed training is another one; no part of the state that is known here makes it the whole"
+            " one, so that it lacks something of the script's own"
+        )
+    listed = ", ".join(map(words_of, finding.missing))
+    return (
+        f"not exact: the checkpoint lacks {listed}; put in from the whole training, that makes the resumed one"
+        f" identical in all of the {finding.window:,} steps compared"
+    )
+
+
+def _part(part: PartSaid) -> str:
+    more = f" and {len(part.names) - NAMED} more" if len(part.names) > NAMED else ""
+    idle = "; nothing draws from it" if part.idle else ""
+    names = "" if part.names == [part.part] else f" ({', '.join(part.names[:NAMED])}{more})"
+    return f"  differs at the start of step {part.step:,}: {words_of(part.part)}{names}{idle}"

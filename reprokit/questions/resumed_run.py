@@ -1,0 +1,159 @@
+"""Holds a resumed run against the whole one: steps by their trails, state by what both answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from reprokit import trails
+from reprokit.model.resumption import FirstDifference, PartSaid
+from reprokit.questions import state_answers
+from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, PartDifference
+from reprokit.rundir import RunDirectory
+from reprokit.verify.compare import resumption
+from reprokit.verify.compare.divergences import LENGTH, NAMES, Side
+from reprokit.verify.compare.trails import Key, sides
+
+MAX_NAMES = 100
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where a series of a resumed run first differs."""
+
+    key: Key
+    step: int  # of the resumed run
+    quantity: str
+
+
+class WholeRun:
+    """The whole training: its recording, and its replay that told of its state."""
+
+    def __init__(self, recording: RunDirectory, asked: RunDirectory, offset: int) -> None:
+        self.recording, self.asked, self.offset = recording, asked, offset
+        self.sides = _sides(recording)
+        self.states, self.notes = state_answers.read(asked)
+
+
+class ResumedRun:
+    """What a resumed run recorded and answered."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.sides = _sides(run)
+        self.states, self.notes = state_answers.read(run)
+
+    @property
+    def fetched(self) -> Mapping[str, int]:
+        """How many batches came from each place until the first step, with that of this step."""
+        return next((one.fetched for one in self.states.values() if one.fetched is not None), {})
+
+    def begins_in(self, recording: RunDirectory) -> int | None:
+        """Return the step of the whole run whose parameters this one begins with; None where it has none of them."""
+        return self._begins(_sides(recording), resumption.offset)
+
+    def goes_on_in(self, recording: RunDirectory) -> int | None:
+        """Return the step of the whole run at which it goes on by its batches."""
+        return self._begins(_sides(recording), resumption.offset_by_batches)
+
+    def _begins(self, left: Mapping[Key, Side], find: Callable[[Side, Side], int | None]) -> int | None:
+        found = [find(left[key], self.sides[key]) for key in left if key in self.sides]
+        return max((one for one in found if one), default=None)
+
+    def partings(self, left: Mapping[Key, Side], offset: int, *, is_whole: bool) -> tuple[list[Parting], int]:
+        """Return where this run's series differ, the earliest first, and how many steps were compared."""
+        found, steps = [], 0
+        for key in left.keys() & self.sides.keys():
+            series = resumption.aligned(left[key], self.sides[key], offset)
+            steps = max(steps, min(series.left.count, series.right.count))
+            names = [name for name in series.differing if not series.is_idle(name) and (is_whole or name != LENGTH)]
+            found += [Parting(key, series.step(name), name) for name in names]
+        return sorted(found, key=lambda one: one.step), steps
+
+    def first_difference(self, recording: RunDirectory, offset: int) -> int | None:
+        """Return the first step that differs."""
+        found, _ = self.partings(_sides(recording), offset, is_whole=False)
+        return found[0].step if found else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a resumed run differs from the whole one."""
+
+    whole: WholeRun
+    partings: list[Parting]
+    parts: list[PartDifference]
+    steps: int  # that were compared
+    notes: list[str]
+
+    @property
+    def is_same(self) -> bool:
+        """Whether all steps are equal, and all state but that of generators that nobody draws from."""
+        return bool(self.steps) and not self.partings and not self.acting
+
+    @property
+    def candidates(self) -> list[str]:
+        """What of the state may be missing, causes before effects: what differs at the first step that does."""
+        acting = self.acting
+        first = min([*(one.step for one in self.partings[:1]), *(part.step for part in acting[:1])], default=0)
+        names = {part.part for part in acting if part.step == first}
+        of_quantities = {**GENERATORS, "batch": DATA}
+        quantities = [one.quantity for one in self.partings if one.step == first]
+        names |= {of_quantities[quantity] for quantity in quantities if quantity in of_quantities}
+        if DATA in names and any(part.part == LOADER for part in self.parts):
+            names.add(LOADER)
+        return [part for part in PARTS if part in names]
+
+    @property
+    def acting(self) -> list[PartDifference]:
+        """The parts that are others at the first step at which any is; those of later steps may follow from them.
+
+        A loader's own generator decides batches alone, which are compared themselves.
+        """
+        parts = [part for part in self.parts if not part.is_idle and part.part != LOADER]
+        first = min((part.step for part in parts), default=0)
+        return [part for part in parts if part.step == first]
+
+    @property
+    def first(self) -> FirstDifference | None:
+        """Return the first step that differs."""
+        if not self.partings:
+            return None
+        one = self.partings[0]
+        process, optimizer = one.key
+        quantity = NAMES.get(one.quantity, one.quantity)
+        step = one.step + self.whole.offset
+        return FirstDifference(
+            process=process, optimizer=optimizer, step=step, resumed_step=one.step, quantity=quantity
+        )
+
+    @property
+    def said(self) -> list[PartSaid]:
+        """Return the parts, with steps of the whole run."""
+        return [
+            PartSaid(
+                part=one.part, step=one.step + self.whole.offset, names=list(one.names[:MAX_NAMES]), idle=one.is_idle
+            )
+            for one in (*self.acting, *(part for part in self.parts if part.is_idle or part.part == LOADER))
+        ]
+
+
+def judged(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> Outcome:
+    """Compare a resumed run with the whole one; `is_whole` where it went on to its end."""
+    resumed = ResumedRun(run)
+    partings, steps = resumed.partings(whole.sides, whole.offset, is_whole=is_whole)
+    parts = state_answers.differences(whole.states, resumed.states, whole.offset)
+    return Outcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)])
+
+
+def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
+    for process in whole.states.keys() & resumed.states.keys():
+        left, right = whole.states[process].calls, resumed.states[process].calls
+        if None not in (left, right) and left != right:
+            yield (
+                f"the first update of the resumed training is made of {right} calls of its model, that of the whole one"
+                f" of {left}: gradients that had been accumulated are not restored"
+            )
+
+
+def _sides(run: RunDirectory) -> dict[Key, Side]:
+    return sides(run, list(trails.read(run)))

@@ -1,0 +1,107 @@
+"""Reads what replays answered about the state that their steps find, and compares two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from reprokit.errors import ReprokitError
+from reprokit.rundir import ANSWERS, RunDirectory
+
+FILE = f"{ANSWERS}/state.jsonl"
+MAX_BYTES = 256 << 20
+PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other models"
+OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
+LOADER, DATA = "loader generator", "data"
+GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
+RANDOM = (*GENERATORS.values(), "GPU generators", "Keras generators", LOADER)
+PARTS = (PARAMETERS, BUFFERS, OTHERS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA)  # causes before effects
+
+Entries = Mapping[str, str]  # digests by name
+
+
+class StateLine(msgspec.Struct, frozen=True):
+    """One line of the file."""
+
+    process: str
+    step: int
+    parts: dict[str, dict[str, str]] | None = None
+    fetched: dict[str, int] | None = None
+    calls: int | None = None
+    problem: str = ""
+
+
+@dataclass
+class StateSeries:
+    """What one process answered."""
+
+    states: dict[int, Mapping[str, Entries]] = field(default_factory=dict)  # by step
+    fetched: Mapping[str, int] | None = None  # batches by place, until the first of these steps
+    calls: int | None = None  # of models, for the first of them
+
+
+@dataclass(frozen=True)
+class PartDifference:
+    """A part of the state that two runs have otherwise."""
+
+    part: str
+    step: int  # of the resumed run: the first at which it differs
+    names: tuple[str, ...]
+    is_idle: bool = False  # a generator that no step draws from
+
+
+def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
+    """Return the answers by process, and what could not be told."""
+    found: dict[str, StateSeries] = {}
+    problems: list[str] = []
+    for line in _lines(run):
+        series = found.setdefault(line.process, StateSeries())
+        if line.problem:
+            problems.append(line.problem)
+        if line.parts is not None:
+            series.states[line.step] = line.parts
+            series.fetched = line.fetched if series.fetched is None else series.fetched
+        if line.calls is not None and series.calls is None:
+            series.calls = line.calls
+    return {process: one for process, one in found.items() if one.states}, problems
+
+
+def _lines(run: RunDirectory) -> Iterator[StateLine]:
+    if not (run.path / FILE).exists():
+        return
+    with open(run.path / FILE, "rb") as file:
+        data = file.read(MAX_BYTES)
+    for line in data.splitlines():
+        try:
+            yield msgspec.json.decode(line, type=StateLine)
+        except msgspec.MsgspecError:
+            raise ReprokitError(f"{run.path / FILE} holds a line that is none; try again") from None
+
+
+def differences(
+    whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int
+) -> list[PartDifference]:
+    """Return the parts that differ, in the order of PARTS; steps are aligned by the offset."""
+    found: dict[str, PartDifference] = {}
+    for process in whole.keys() & resumed.keys():
+        left, right = whole[process].states, resumed[process].states
+        steps = [step for step in sorted(right) if step + offset in left]
+        for step in steps:
+            for part in right[step].keys() & left[step + offset].keys():
+                names = _differing(part, left[step + offset][part], right[step][part])
+                if names and part not in found:
+                    values = [
+                        {repr(side[at][part]) for at in sides}
+                        for side, sides in ((left, [at + offset for at in steps]), (right, steps))
+                    ]
+                    is_idle = part in RANDOM and len(steps) > 1 and all(len(one) == 1 for one in values)
+                    found[part] = PartDifference(part, step, tuple(names), is_idle)
+    return [found[part] for part in PARTS if part in found]
+
+
+def _differing(part: str, left: Entries, right: Entries) -> list[str]:
+    """A model that only one run has is none of the other's state."""
+    names = left.keys() & right.keys() if part == OTHERS else left.keys() | right.keys()
+    return sorted(name for name in names if left.get(name) != right.get(name))

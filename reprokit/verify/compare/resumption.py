@@ -1,0 +1,65 @@
+"""Finds where a resumed training goes on with a whole one: its first parameters are those that a step left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, Side, compared
+
+TRIED = 16  # steps of which a batch is looked for; the first may have others that were skipped
+
+
+def offset(whole: Side, resumed: Side) -> int | None:
+    """Return how many steps the whole run had taken when the resumed one begins; None where that is not known."""
+    first = next(resumed.series.steps(0, 1), None)
+    start = next(whole.series.steps(0, 1), None)
+    if first is None or start is None or first.before is None:
+        return None
+    if first.before == start.before:
+        return 0
+    return _closest(whole, first.before, first.batch)
+
+
+def offset_by_batches(whole: Side, resumed: Side) -> int | None:
+    """Return the same by the first batch that only one step of the whole run had."""
+    steps: dict[int, list[int]] = {}
+    for step in whole.series.steps():
+        if step.batch is not None:
+            steps.setdefault(step.batch, []).append(step.number)
+    for step in resumed.series.steps(0, TRIED):
+        known = steps.get(step.batch, []) if step.batch is not None else []
+        if len(known) == 1 and known[0] >= step.number:
+            return known[0] - step.number
+    return None
+
+
+def _closest(whole: Side, parameters: int, batch: int | None) -> int | None:
+    """Of several steps that left these parameters, take the one that the same batch follows."""
+    found: int | None = None
+    last: int | None = None
+    for step in whole.series.steps():
+        if last == parameters:
+            if batch is not None and step.batch == batch:
+                return step.number
+            found = step.number if found is None else found
+        last = step.parameters
+    return found if found is not None or last != parameters else whole.series.count
+
+
+def aligned(whole: Side, resumed: Side, steps: int) -> SeriesDivergence:
+    """Compare a resumed run with the whole one from a step on."""
+    found = compared(replace(whole, series=whole.series.later(steps)), resumed)
+    firsts = {name: quantity.first for name, quantity in found.quantities.items()}
+    if firsts["batch"] == 0 and found.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
+        _leave_out_skipped(found)
+    return found
+
+
+def _leave_out_skipped(found: SeriesDivergence) -> None:
+    """Leave out the batches that a resumed run fetched, and did not use, to come to its place in the data."""
+    batch, stop = found.quantities["batch"], min(found.left.count, found.right.count)
+    pairs = zip(found.left.steps(1, stop), found.right.steps(1, stop), strict=True)
+    later = ((one.number, one.batch, other.batch) for one, other in pairs if one.batch != other.batch)
+    batch.first, batch.left, batch.right = next(later, (None, None, None))
+    batch.count -= 1
+    found.steps -= all(quantity.first != 0 for quantity in found.quantities.values())
