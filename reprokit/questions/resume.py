@@ -96,7 +96,7 @@ class ResumeStudy:
             parts=outcome.said,
             missing=missing,
             proved=is_proved,
-            window=window,
+            window=min(window, steps - offset),
             trials=self._trials,
             notes=[*outcome.notes, *whole.notes],
             runs=self._runs,

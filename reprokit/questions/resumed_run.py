@@ -93,15 +93,18 @@ class Outcome:
     @property
     def candidates(self) -> list[str]:
         """What of the state may be missing, causes before effects: what differs at the first step that does."""
-        acting = self.acting
-        first = min([*(one.step for one in self.partings[:1]), *(part.step for part in acting[:1])], default=0)
-        names = {part.part for part in acting if part.step == first}
+        first = self._first_step
+        names = {part.part for part in self.acting if part.step == first}
         of_quantities = {**GENERATORS, "batch": DATA}
         quantities = [one.quantity for one in self.partings if one.step == first]
         names |= {of_quantities[quantity] for quantity in quantities if quantity in of_quantities}
         if DATA in names and any(part.part == LOADER for part in self.parts):
             names.add(LOADER)
         return [part for part in PARTS if part in names]
+
+    @property
+    def _first_step(self) -> int:
+        return min([*(one.step for one in self.partings[:1]), *(part.step for part in self.acting[:1])], default=0)
 
     @property
     def acting(self) -> list[PartDifference]:
@@ -133,7 +136,8 @@ class Outcome:
             PartSaid(
                 part=one.part, step=one.step + self.whole.offset, names=list(one.names[:MAX_NAMES]), idle=one.is_idle
             )
-            for one in (*self.acting, *(part for part in self.parts if part.is_idle or part.part == LOADER))
+            for one in self.parts
+            if one.step <= self._first_step or one.is_idle
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ QUICK = [
     "unpack",
     "doctor",
 ]
+TRAININGS = Path(__file__).parents[1] / "trainings"
 LONG = ["record", "profile", "reproduce", "gate", "study", "ledger"]
 
 
@@ -40,6 +42,13 @@ def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
 )
 def test_a_tutorial(name: str, tmp_path: Path) -> None:
     assert run_page(f"tutorials/{name}.md", tmp_path) > 2
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_the_example_of_a_resumed_training(tmp_path: Path) -> None:
+    shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
+    assert run_page("commands/resume.md", tmp_path) == 1
 
 
 @pytest.mark.slow

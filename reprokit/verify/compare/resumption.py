@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, Side, compared
 
@@ -48,11 +48,59 @@ def _closest(whole: Side, parameters: int, batch: int | None) -> int | None:
 
 def aligned(whole: Side, resumed: Side, steps: int) -> SeriesDivergence:
     """Compare a resumed run with the whole one from a step on."""
-    found = compared(replace(whole, series=whole.series.later(steps)), resumed)
+    return _compared(_later(whole, steps), resumed)
+
+
+def _later(side: Side, steps: int) -> Side:
+    return replace(side, series=side.series.later(steps))
+
+
+def _compared(left: Side, right: Side) -> SeriesDivergence:
+    found = compared(left, right)
     firsts = {name: quantity.first for name, quantity in found.quantities.items()}
     if firsts["batch"] == 0 and found.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
         _leave_out_skipped(found)
     return found
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """That one of two runs goes on in the middle of the other."""
+
+    steps: int  # that the other had taken
+    is_right: bool  # which is the resumed one
+
+    @classmethod
+    def find(cls, left: Side, right: Side) -> Resumed | None:
+        """Return which of two runs is resumed; None where they begin alike, or nothing tells."""
+        for is_right, pair in ((True, (left, right)), (False, (right, left))):
+            steps = offset(*pair)
+            if steps == 0:
+                return None
+            if steps is not None:
+                return cls(steps, is_right)
+        return None
+
+    def compared(self, left: Side, right: Side) -> SeriesDivergence:
+        """Compare both from that step on."""
+        if self.is_right:
+            return _compared(_later(left, self.steps), right)
+        return _compared(left, _later(right, self.steps))
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """What stands for each run."""
+        texts = f"from step {self.steps:,} on", "from step 0 on"
+        return texts if self.is_right else texts[::-1]
+
+    @property
+    def words(self) -> str:
+        """What was compared."""
+        resumed, whole = ("right", "left") if self.is_right else ("left", "right")
+        return (
+            f"the {resumed} run begins with the parameters that step {self.steps - 1:,} of the {whole} run left: its"
+            f" step 0 is compared with step {self.steps:,}, and so on"
+        )
 
 
 def _leave_out_skipped(found: SeriesDivergence) -> None:

@@ -26,6 +26,7 @@ from reprokit.verify.compare.divergences import (
     sentence,
 )
 from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.resumption import Resumed
 from reprokit.verify.compare.series_leaves import judged
 from reprokit.verify.read.scan import natural
 
@@ -63,7 +64,9 @@ class Pair:
             if left is None or right is None:
                 others.append(_missing(key, left, right))
                 continue
-            found = compared(left, right)
+            resumed = Resumed.find(left, right)
+            found = compared(left, right) if resumed is None else resumed.compared(left, right)
+            others += [] if resumed is None else [information(_title("resumption", key), *resumed.texts, resumed.words)]
             for name in set(GENERATORS).intersection(found.differing):
                 (self.idle if found.is_idle(name) else drawn).add((key[0], name))
             if found.differing:

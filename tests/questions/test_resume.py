@@ -1,0 +1,103 @@
+"""A training that is interrupted and resumed is the whole one, or the parts that its checkpoint lacks are named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reprokit.model.resumption import ResumeFinding
+from tests.support import Done, Reprokit, schema_of, shipped_schema
+
+TRAININGS = Path(__file__).parents[1] / "trainings"
+GENERATORS = ["PyTorch generator", "Python generator", "NumPy generator"]
+REST = ["other models", "optimizer", "settings", "schedule", "scaler", *GENERATORS, "data"]
+ALL = ("average", "optimizer", "schedule", "scaler", "torch", "python", "numpy", "position")
+
+
+def resume(directory: Path, training: str, *left_out: str, options: tuple[str, ...] = ("--at", "12")) -> Done:
+    shutil.copy(TRAININGS / training, directory / "train.py")
+    command = (sys.executable, "train.py", *left_out)
+    return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command)
+
+
+def found(done: Done, status: int) -> dict[str, Any]:
+    assert done.returncode == status, done.stderr
+    finding: dict[str, Any] = json.loads(done.stdout)
+    return finding
+
+
+def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_path: Path) -> None:
+    """The checkpoint is of step 9, in the middle of an epoch: the position is found, and batches that are skipped."""
+    finding = found(resume(tmp_path, "pytorch_resumed.py"), 0)
+    assert finding["verdict"] == "exact"
+    assert (finding["whole_steps"], finding["interrupted_at"], finding["resumed_at"]) == (24, 12, 9)
+    assert (finding["is_found"], finding["compared"], finding["files"]) == (True, 15, ["checkpoint.pt"])
+    assert (finding["missing"], finding["parts"], finding["first"]) == ([], [], None)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [
+        pytest.param(("optimizer",), ["optimizer", "settings"], id="optimizer"),
+        *[
+            pytest.param(left_out, missing, id="+".join(left_out), marks=pytest.mark.slow)
+            for left_out, missing in (
+                (("schedule",), ["schedule"]),
+                (("scaler",), ["scaler"]),
+                (("buffers",), ["buffers"]),
+                (("average",), ["other models"]),
+                (("torch", "python", "numpy"), GENERATORS),
+                (("numpy",), GENERATORS[2:]),
+                (("position",), ["data"]),
+                (("model",), ["parameters"]),
+                (ALL, REST),
+            )
+        ],
+    ],
+)
+def test_the_parts_that_a_checkpoint_lacks_are_named_and_proved(
+    tmp_path: Path, left_out: tuple[str, ...], missing: list[str]
+) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed.py", *left_out), 1)
+    assert finding["missing"] == missing
+    assert finding["proved"]
+    assert finding["resumed_at"] == 9
+
+
+@pytest.mark.slow
+def test_it_is_interrupted_by_a_kill_once_a_file_is_there(tmp_path: Path) -> None:
+    options = ("--after-file", "*.pt", "--signal", "KILL")
+    finding = found(resume(tmp_path, "pytorch_resumed.py", options=options), 0)
+    assert (finding["signal"], finding["interrupted_at"], finding["resumed_at"]) == ("SIGKILL", 4, 3)
+
+
+def test_what_cannot_be_told_is_trouble(tmp_path: Path) -> None:
+    none = resume(tmp_path, "pytorch_resumed.py", "all")
+    assert none.returncode == 2
+    assert "has left no file after 12 steps" in none.stderr
+
+
+@pytest.mark.slow
+def test_a_moment_that_never_comes_is_trouble(tmp_path: Path) -> None:
+    for options, words in (
+        (("--at", "24"), "takes 24 steps, so it cannot be interrupted at step 24"),
+        (("--after-file", "*.zip"), r"no new *.zip came before its last step"),
+        (("--resume-with", "true"), "the resumed training took no step"),
+    ):
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        done = resume(tmp_path, "pytorch_resumed.py", options=options)
+        assert done.returncode == 2
+        assert words in done.stderr
+    done = Reprokit(tmp_path).run("resume", "--", sys.executable, "-c", "print(1)")
+    assert done.returncode == 2
+    assert "no optimizer took a step" in done.stderr
+
+
+def test_the_document_has_a_schema() -> None:
+    schema = shipped_schema("resume")
+    assert schema == schema_of(ResumeFinding, schema["$id"], title=schema["title"])
