@@ -38,6 +38,12 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
     assert (finding["whole_steps"], finding["interrupted_at"], finding["resumed_at"]) == (24, 12, 9)
     assert (finding["is_found"], finding["compared"], finding["files"]) == (True, 15, ["checkpoint.pt"])
     assert (finding["missing"], finding["parts"], finding["first"]) == ([], [], None)
+    for pair in (("runs/whole", "runs/resumed"), ("runs/resumed", "runs/whole")):
+        verified = Reprokit(tmp_path).run("verify", *pair)
+        assert verified.returncode == 1
+        first = verified.stdout.partition("\n")[0]
+        assert "begins with the parameters that step 8 left" in first
+        assert first.endswith("all 15 steps from there on are identical")
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,8 @@ class Resumed:
         """What was compared."""
         resumed, whole = ("right", "left") if self.is_right else ("left", "right")
         return (
-            f"the {resumed} run begins with the parameters that step {self.steps - 1:,} of the {whole} run left: its"
-            f" step 0 is compared with step {self.steps:,}, and so on"
+            f"the {resumed} run resumes the {whole} one, as it begins with the parameters that step {self.steps - 1:,}"
+            f" left; its step 0 is compared with step {self.steps:,}, and so on"
         )
 
 

@@ -48,6 +48,8 @@ TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps
 _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
 _WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
+# Of categories, those that are counted from the start: by calls, steps or epochs.
+_FROM_START = frozenset(["seeds", "process metrics", "weights"])
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         status.times(runs),
     )
     tree = told_apart(runs, group("runs", children))
+    if trail.is_resumed:
+        tree = replace(tree, children=tuple(map(_counted_apart, tree.children)))
     notes = (
         *_notes(runs, tree),
         *outputs.beside(runs),
@@ -138,6 +142,8 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
 def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, ...]:
     """Return samples, trail and process metrics, each of which makes the next differ unless that does so before it."""
     drawn, steps, values = samples.compare(runs), trail.compare(), metrics.compare(runs)
+    if trail.is_resumed:  # samples and losses of a resumed run are at other steps
+        return steps, values, drawn
     later = (values, steps) if trails.is_after(steps, runs) else (steps, values)
     return (*later, drawn) if trails.is_before(steps, samples.step_of(drawn)) else (drawn, *later)
 
@@ -240,6 +246,16 @@ def told_apart(runs: RunPair, tree: Difference) -> Difference:
         return tree
     detail = f"{first.detail}; until then nothing that was recorded differs, and what else differs may follow from it"
     return _with(tree, first, replace(first, detail=detail))
+
+
+def _counted_apart(category: Difference) -> Difference:
+    """Return a category; where one run resumes the other, what is counted from its start differs as a consequence."""
+    return _as_consequences(category) if category.name in _FROM_START else category
+
+
+def _as_consequences(node: Difference) -> Difference:
+    role = Role.CONSEQUENCE if node.role is Role.OWN and node.judged is not None else node.role
+    return replace(node, role=role, children=tuple(map(_as_consequences, node.children)))
 
 
 def _cut(runs: RunPair) -> frozenset[Side]:

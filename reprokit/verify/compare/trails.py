@@ -14,6 +14,7 @@ from reprokit.verify.compare.divergences import (
     INPUTS,
     LENGTH,
     NAMES,
+    NEVER,
     ORDER,
     PER_STEP,
     Point,
@@ -41,6 +42,7 @@ class Pair:
     def __init__(self, runs: RunPair):
         self._runs, self._accepted = runs.directories, runs.accepted("trail")
         self._trails = [list(trails.read(run)) for run in runs.directories]
+        self.is_resumed = False  # whether one run goes on in the middle of the other
         self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
     @property
@@ -66,11 +68,13 @@ class Pair:
                 continue
             resumed = Resumed.find(left, right)
             found = compared(left, right) if resumed is None else resumed.compared(left, right)
-            others += [] if resumed is None else [information(_title("resumption", key), *resumed.texts, resumed.words)]
+            if resumed is not None:
+                self.is_resumed = True
+                parted += [] if found.differing else [((NEVER, 0), _resumption(key, resumed, found))]
             for name in set(GENERATORS).intersection(found.differing):
                 (self.idle if found.is_idle(name) else drawn).add((key[0], name))
             if found.differing:
-                parted.append((found.point(found.differing[0]), _parted(key, found)))
+                parted.append((found.point(found.differing[0]), _parted(key, found, resumed)))
             else:
                 others += [_same(key, found), *_without_effect(key, found)]
         self.idle -= drawn
@@ -147,11 +151,21 @@ def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Differ
     return f"{first.detail}{also}" if first is not None else ""
 
 
-def _parted(key: Key, found: SeriesDivergence) -> Difference:
+def _resumption(key: Key, resumed: Resumed, found: SeriesDivergence) -> Difference:
+    """Return what is said where one run goes on in the middle of the other, and nothing else differs."""
+    count = min(found.left.count, found.right.count)
+    detail = f"{_title('trail', key)}: {resumed.words}; all {counted(count)} from there on are identical"
+    texts = resumed.texts
+    return Difference(_title("resumption", key), Verdict.DIFFERENT, *texts, detail, is_sentence=True)
+
+
+def _parted(key: Key, found: SeriesDivergence, resumed: Resumed | None) -> Difference:
     """Return a group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
     equal = [name for name in PER_STEP if found.quantities[name].first is None]
+    if resumed is not None:
+        leaves.append(information(_title("resumption", key), *resumed.texts, resumed.words))
     leaves += [*(_equal(key, found, name) for name in equal), *_without_effect(key, found)]
     return group(_title("trail", key), tuple(leaves), leaves[0].detail)
 
