@@ -60,6 +60,7 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @path_option("--recipe", "FILE", "Run with the settings in FILE, which 'reprokit reproduce' wrote.")
 @flag("--ranks-agree", "Fail unless all ranks have equal parameters after every step of a recording.")
+@flag("--exact-resume", "Fail unless the training, interrupted and resumed, is the one that was not.")
 @flag("--require-fidelity", "Fail unless every request of each replay was answered exactly.", "fidelity")
 @click.option(
     "--max-overhead",
@@ -155,9 +156,8 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     """Return the training with what the command line asks for beyond its own."""
     given = {name: value for name, value in asked.items() if value}
     given |= {name: str(value.absolute()) for name, value in given.items() if isinstance(value, Path)}
-    require: dict[str, Any] = {
-        name: given.pop(name) for name in ("fidelity", "overhead", "accepted", "ranks_agree") if name in given
-    }
+    requirements = ("fidelity", "overhead", "accepted", "ranks_agree", "exact_resume")
+    require: dict[str, Any] = {name: given.pop(name) for name in requirements if name in given}
     if given.pop("no_findings", False):
         require["findings"] = "none"
     if "accepted" in require:

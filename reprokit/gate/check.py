@@ -17,7 +17,7 @@ from reprokit import profiling, recipe, rundir, state_files, untrusted_json
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding, FindingsFile
-from reprokit.gate import goldens, variation_search
+from reprokit.gate import exact_resume, goldens, variation_search
 from reprokit.gate.located import located
 from reprokit.gate.results import (
     FAILED,
@@ -161,6 +161,9 @@ class Check:
         yield from _told(GOLDEN, self._golden(recording, is_identical))
         yield from _told(REQUIRED, self._overhead())
         yield from _told(REQUIRED, self._unpatched())
+        place, data = self._new("resume"), tuple(str(self._work.base / path) for path in self._training.data)
+        resumed = exact_resume.judge(self._training, self._directory, place, data, self._interruption)
+        yield from _told(REQUIRED, resumed)
 
     # Runs
 

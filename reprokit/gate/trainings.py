@@ -49,6 +49,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     overhead: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None  # recorded with its patches, to bare
     findings: Literal["none", "accepted"] | None = None  # what is blamed and not patched; beyond the accepted
     ranks_agree: bool = False  # parameters of all ranks are equal after every step
+    exact_resume: bool = False  # interrupted and resumed, it is the training that was not
     accepted: Text | None = None  # file of the findings that were accepted
 
     def __post_init__(self) -> None:

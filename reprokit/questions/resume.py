@@ -34,6 +34,7 @@ from reprokit.version import VERSION
 
 WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
+UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called"
 MAX_FILES = 1000  # that are named
 
 
@@ -98,7 +99,7 @@ class ResumeStudy:
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
-            notes=[*outcome.notes, *whole.notes],
+            notes=[*outcome.notes, *whole.notes, *([] if whole.states else [UNSEEN])],
             runs=self._runs,
         )
 

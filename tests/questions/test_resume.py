@@ -104,6 +104,19 @@ def test_a_moment_that_never_comes_is_trouble(tmp_path: Path) -> None:
     assert "no optimizer took a step" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> None:
+    shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
+    for left_out, status in (("nothing", 0), ("scaler", 1)):
+        command = (sys.executable, "train.py", left_out)
+        done = Reprokit(tmp_path).run("gate", "--clean", "--exact-resume", "--json", "--", *command)
+        assert done.returncode == status, done.stderr
+        cases = json.loads(done.stdout)["trainings"][0]["cases"]
+        (case,) = (case for case in cases if case["name"] == "exact resume")
+        assert case["outcome"] == ("failed" if status else "passed")
+        assert not status or "the checkpoint lacks the loss scaler" in case["message"]
+
+
 def test_the_document_has_a_schema() -> None:
     schema = shipped_schema("resume")
     assert schema == schema_of(ResumeFinding, schema["$id"], title=schema["title"])

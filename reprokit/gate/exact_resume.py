@@ -1,0 +1,34 @@
+"""Asserts that a training, interrupted and resumed, is the one that was not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from reprokit.gate.results import FAILED, PASSED, REQUIRED, Case
+from reprokit.gate.trainings import GateTraining
+from reprokit.launch.interruption import Interruption
+from reprokit.questions.resume import ResumeStudy, ResumeWork
+from reprokit.questions.resume_text import verdict
+
+NAME = "exact resume"
+
+
+def judge(
+    training: GateTraining, directory: Path, place: Path, data: tuple[str, ...], interruption: Interruption
+) -> Iterator[Case]:
+    """Yield the case, where it was asked for; its runs stay where it does not pass."""
+    if not training.require.exact_resume:
+        return
+    place.mkdir(parents=True, mode=0o700)
+    work = ResumeWork(
+        command=training.command, resume_command=training.command, directory=directory, place=place, data=data
+    )
+    finding = ResumeStudy(work, interruption).find()
+    words = verdict(finding)
+    if finding.is_exact:
+        shutil.rmtree(place, ignore_errors=True)
+        yield Case(suite=REQUIRED, name=NAME, outcome=PASSED, right=words)
+    else:
+        yield Case(suite=REQUIRED, name=NAME, outcome=FAILED, message=words)
