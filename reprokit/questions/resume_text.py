@@ -13,12 +13,12 @@ NAMED = 3  # names of a part
 WORDS = {
     "parameters": "the parameters of the model",
     "buffers": "the buffers of the model",
-    "other models": "a further model, such as an average of weights",
+    "other-models": "a further model, such as an average of weights",
     "optimizer": "the optimizer's state",
     "settings": "the optimizer's settings, such as learning rates",
     "schedule": "the learning-rate schedule",
     "scaler": "the loss scaler",
-    "loader generator": "the data loader's generator",
+    "loader-generator": "the data loader's generator",
     "data": "the position in the data, or their order",
 }
 

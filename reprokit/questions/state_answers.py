@@ -12,9 +12,9 @@ from reprokit.rundir import ANSWERS, RunDirectory
 
 FILE = f"{ANSWERS}/state.jsonl"
 MAX_BYTES = 256 << 20
-PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other models"
+PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
 OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
-LOADER, DATA = "loader generator", "data"
+LOADER, DATA = "loader-generator", "data"
 GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
 RANDOM = (*GENERATORS.values(), "GPU generators", "Keras generators", LOADER)
 PARTS = (PARAMETERS, BUFFERS, OTHERS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA)  # causes before effects

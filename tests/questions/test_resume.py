@@ -15,7 +15,7 @@ from tests.support import Done, Reprokit, schema_of, shipped_schema
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 GENERATORS = ["PyTorch generator", "Python generator", "NumPy generator"]
-REST = ["other models", "optimizer", "settings", "schedule", "scaler", *GENERATORS, "data"]
+REST = ["other-models", "optimizer", "settings", "schedule", "scaler", *GENERATORS, "data"]
 ALL = ("average", "optimizer", "schedule", "scaler", "torch", "python", "numpy", "position")
 
 
@@ -56,7 +56,7 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
                 (("schedule",), ["schedule"]),
                 (("scaler",), ["scaler"]),
                 (("buffers",), ["buffers"]),
-                (("average",), ["other models"]),
+                (("average",), ["other-models"]),
                 (("torch", "python", "numpy"), GENERATORS),
                 (("numpy",), GENERATORS[2:]),
                 (("position",), ["data"]),

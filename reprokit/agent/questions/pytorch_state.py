@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     NamedTensors = dict[str, Any]
 
-PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other models"
-OPTIMIZER, SETTINGS, SCHEDULE, SCALER, LOADER = "optimizer", "settings", "schedule", "scaler", "loader generator"
+PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
+OPTIMIZER, SETTINGS, SCHEDULE, SCALER, LOADER = "optimizer", "settings", "schedule", "scaler", "loader-generator"
 GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
 GENERATORS["numpy"] = "NumPy generator"
 
