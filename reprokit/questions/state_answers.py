@@ -16,7 +16,7 @@ PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
 OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
 LOADER, DATA = "loader-generator", "data"
 GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
-RANDOM = (*GENERATORS.values(), "GPU generators", "Keras generators", LOADER)
+RANDOM = (*GENERATORS.values(), "GPU generators", LOADER)
 PARTS = (PARAMETERS, BUFFERS, OTHERS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA)  # causes before effects
 
 Entries = Mapping[str, str]  # digests by name
