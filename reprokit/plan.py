@@ -135,7 +135,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None  # seconds after which the command is ended
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
-    question: Question | None = None  # replay: what its agents keep of it, beside what each run keeps
+    question: Question | None = None  # what its agents keep of it, beside what each run keeps
     varied: Varied | None = None  # replay: what is made different on purpose
     fresh: Path | None = None  # a copy that was made for this run alone, with the working directory in it
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run

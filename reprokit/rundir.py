@@ -63,6 +63,7 @@ EVALUATION = "evaluation"
 TRAIL = "trail"
 SAMPLES = "samples"  # of each optimizer step
 ANSWERS = "answers"  # of a replay that was asked something: what its agents kept
+TENSORS = "tensors"  # values that were saved: shards, and an index for each process
 CONSOLE = "console"  # what processes printed, a file each
 SNAPSHOTS = "snapshots"
 HOSTS = "hosts"  # of a run of several hosts, which has no files of its own: the run of each, by its name
@@ -94,7 +95,21 @@ FILES = frozenset(
     }
 )
 DIRECTORIES = frozenset(
-    {ANSWERS, PROFILE, ENTROPY, READ_BY, KEPT, EVALUATION, TRAIL, SAMPLES, CONSOLE, SNAPSHOTS, TURNS, pending_lines.DIRECTORY}
+    {
+        ANSWERS,
+        PROFILE,
+        ENTROPY,
+        READ_BY,
+        KEPT,
+        EVALUATION,
+        TRAIL,
+        SAMPLES,
+        CONSOLE,
+        SNAPSHOTS,
+        TENSORS,
+        TURNS,
+        pending_lines.DIRECTORY,
+    }
 )
 
 STATES = 7  # the format from which on run.json holds states and no words for them

@@ -129,7 +129,10 @@ RK_EXPORT struct rkt_trail *reprokit_trail_open(const char *run, const char *ide
     rk_map_next = FIRST_MAPPING;
     struct rkt_trail *trail = zeroed();
     *error = trail ? make_file(trail, run, identity) : ENOMEM;
-    if (trail) trail->room = RKT_ROOM;
+    if (trail) {
+        trail->room = RKT_ROOM;
+        trail->worker.work = rkt_digest_tensors;
+    }
     return *error ? NULL : trail;
 }
 
@@ -150,7 +153,7 @@ static void trim(struct rkt_trail *trail, struct rkt_series *last) {
 
 /* The last series that took steps may have room to give back; nothing may come after. */
 RK_EXPORT void reprokit_trail_close(struct rkt_trail *trail, struct rkt_series *last) {
-    rkt_stop(trail);
+    rkt_stop(&trail->worker, &trail->lock);
     trim(trail, last);
 }
 

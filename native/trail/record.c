@@ -162,7 +162,8 @@ static uint64_t digest_of(const struct rkt_series *series, uint32_t i) {
     return digest_at(series, i, series->pointers[i]);
 }
 
-void rkt_digest_tensors(struct rkt_series *series) {
+void rkt_digest_tensors(void *job) {
+    struct rkt_series *series = job;
     for (uint32_t i = 0; i < 2 * series->count; i++) series->digests[i] = digest_of(series, i);
     take_digests(series, series->record, series->step, series->digests);
 }
@@ -194,7 +195,7 @@ static uint64_t take_step(struct rkt_series *series, const struct rkt_facts *fac
     write_facts(record, facts);
     commit(record, series->step);
     series->pointers = pointers;
-    uint64_t ticket = facts->how || series->bytes <= RKT_SMALL ? 0 : rkt_hand_over(series);
+    uint64_t ticket = facts->how || series->bytes <= RKT_SMALL ? 0 : rkt_hand_over(&series->trail->worker, series);
     *here = *here && !ticket;
     return ticket;
 }

@@ -9,7 +9,7 @@
 #include "../internal.h"
 #include "digest.h"
 
-#define RKT_ABI         7
+#define RKT_ABI         8
 #define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
 #define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
@@ -133,19 +133,23 @@ struct rkt_series {
 
 #define RKT_QUEUE 64
 
+/* A thread that works off what it is given, in that order. */
+struct rkt_worker {
+    uint64_t done, given; /* tickets */
+    uint32_t wake, waiting, stopping;
+    uint32_t thread; /* its id; the kernel zeroes it at its end */
+    uint8_t *stack;
+    void (*work)(void *job);
+    void *queue[RKT_QUEUE];
+};
+
 struct rkt_trail {
     char path[RK_RUN_PATH + 96];
     struct rkt_head *head;
     uint32_t lock;
     uint32_t series;
     uint64_t room; /* left for the digests of single tensors */
-    /* The worker's. */
-    uint64_t done; /* tickets: the first word, so that the agent reads it without a call */
-    uint64_t given;
-    uint32_t wake, waiting, stopping;
-    uint32_t thread; /* its id; the kernel zeroes it at its end */
-    uint8_t *stack;
-    struct rkt_series *queue[RKT_QUEUE];
+    struct rkt_worker worker;
 };
 
 /* digest.c */
@@ -159,10 +163,10 @@ uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbe
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);
 /* record.c */
-void rkt_digest_tensors(struct rkt_series *series);
+void rkt_digest_tensors(void *series);
 /* worker.c */
-uint64_t rkt_hand_over(struct rkt_series *series); /* a ticket, or 0: there is no worker */
-void rkt_wait(struct rkt_trail *trail, uint64_t ticket);
-void rkt_stop(struct rkt_trail *trail);
+uint64_t rkt_hand_over(struct rkt_worker *worker, void *job); /* a ticket, or 0: there is no worker, or no room */
+void rkt_wait(struct rkt_worker *worker, uint64_t ticket);
+void rkt_stop(struct rkt_worker *worker, uint32_t *lock);
 
 #endif

@@ -70,6 +70,7 @@ class Agent:
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         # Called with a framework's name and events, once it has made them: they return who listens.
         self.listeners_of: list[Callable[[str, Events], list[EventListener]]] = []
+        self.endings: list[Callable[[], object]] = []  # called at the end, before what the adapters have to write
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
@@ -193,6 +194,8 @@ class Agent:
         if self._finished or self.quiet or not self.journal.written:
             return
         self._finished = True
+        for end in self.endings:
+            self.attempt(end)
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
         if self._evaluation is not None:

@@ -116,6 +116,15 @@ class ForwardEnded(TrainingEvent):
 
 
 @dataclass(eq=False)
+class InputsGiven(TrainingEvent):
+    """A module, be it within another, is about to compute from these."""
+
+    module: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+@dataclass(eq=False)
 class OutputComputed(TrainingEvent):
     """A module, be it within another, has computed this."""
 
@@ -352,19 +361,20 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: tuple[EventListener, ...] = ()
-        self._arrange()
+        self.arrange()
 
     def add(self, listener: EventListener) -> None:
         """Tell this listener from now on."""
         self._listeners += (listener,)
-        self._arrange()
+        self.arrange()
 
     def remove(self, listener: EventListener) -> None:
         """Tell it no more."""
         self._listeners = tuple([other for other in self._listeners if other is not listener])
-        self._arrange()
+        self.arrange()
 
-    def _arrange(self) -> None:
+    def arrange(self) -> None:
+        """Ask listeners again which events they handle."""
         tables = [(listener, listener.handlers()) for listener in self._listeners]
         for event, name in _NAMES.items():
             handlers = [(listener, table[event]) for listener, table in tables if event in table]

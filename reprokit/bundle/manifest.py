@@ -22,7 +22,8 @@ HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
 JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
 # Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
-# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths.
+# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths. And tensors,
+# which are large and may show the data: who has a bundle with entropy can ask for them.
 NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
@@ -38,6 +39,7 @@ NEVER = (
     pending_lines.DIRECTORY,
     rundir.PROFILE,
     rundir.ANSWERS,
+    rundir.TENSORS,
 )
 
 MAX_FILES = 100_000

@@ -34,6 +34,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
     "Explain": {
         "show": "Show what a run is and what is in it.",
         "ledger": "Say which samples each step was made of.",
+        "ask": "Save tensors of a recorded run, by a replay.",
         "snapshot": "Re-execute a captured step, and explain it.",
         "knowledge": "Search what is known of operations that vary.",
     },

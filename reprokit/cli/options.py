@@ -77,9 +77,10 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         digits, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 16 and unit in UNITS):
             self.fail(f"{value!r} is not a number of bytes, such as 65536, 64M or 1G.", param, ctx)
-        if int(digits) < self._least:
+        size = int(digits) * UNITS[unit]
+        if size < self._least:
             self.fail(f"{value!r} is less than {self._least}.", param, ctx)
-        return int(digits) * UNITS[unit]
+        return size
 
 
 class Age(click.ParamType):  # type: ignore[type-arg]
@@ -329,6 +330,42 @@ def _capture(options: dict[str, Any]) -> CapturePlan | None:
     if "rollback_every" in given and action != "rollback":
         raise click.UsageError("--rollback-every is for --on-nan rollback.")
     return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **given)
+
+
+# Tensors
+
+TENSOR_BUFFER = click.option(
+    "--tensor-buffer",
+    type=Size(least=1 << 20),
+    metavar="SIZE",
+    default="256M",
+    show_default=True,
+    help="Keep at most SIZE of tensors in memory that are not yet written; the training then waits.",
+)
+
+
+def saving_tensors(function: Function) -> Function:
+    """Add the options that save tensors to a command, which is given what they ask for as `question`."""
+
+    @functools.wraps(function)
+    def with_question(*arguments: Any, tensors: tuple[str, ...], tensor_buffer: int, **options: Any) -> Any:
+        question = None
+        if tensors:
+            from reprokit.model.question import Question
+            from reprokit.tensor_selection import selection
+
+            question = Question(tensors=selection(tensors, tensor_buffer))
+        return function(*arguments, question=question, **options)
+
+    with_question = TENSOR_BUFFER(with_question)
+    with_question = click.option(
+        "--tensors",
+        multiple=True,
+        metavar="SPEC",
+        help="Save tensors: collections (weights, gradients, all, ...) or a regular expression, then steps, mode and"
+        " reductions, as in 'weights,losses 100-200:10'. Or a TOML file. Repeatable.",
+    )(with_question)
+    return with_question  # type: ignore[return-value]  # the same but for the options
 
 
 # What stands behind --

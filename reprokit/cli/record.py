@@ -38,6 +38,7 @@ from reprokit.plan import RECORD, Plan, key_of_seed
     "--recipe", "FILE", "Record with the settings in FILE, which 'reprokit reproduce' wrote.", "recipe_file"
 )
 @options.capturing
+@options.saving_tensors
 @options.NO_TRAIL
 @options.NO_ORDERS
 @flag("--trail-gradients", "Also record digests of gradients inside TensorFlow graphs, which changes these graphs.")

@@ -28,6 +28,7 @@ from reprokit.rundir import RunDirectory
 @options.flag("--pin-versions", "Read the recorded versions of objects, where their store keeps versions.")
 @options.NO_SUPERVISOR
 @options.capturing
+@options.saving_tensors
 @options.NO_TRAIL
 @options.KEEP
 @click.pass_obj

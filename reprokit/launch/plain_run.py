@@ -138,7 +138,7 @@ class Unshimmed:
         plan, run, path = prepared.plan, prepared.run, prepared.path
         if plan.capture is not None and plan.capture.redo is not None:
             return
-        if plan.output is not None or run.snapshots:
+        if plan.output is not None or run.snapshots or os.path.isdir(path / rundir.TENSORS):
             say(f"run: {shown(path)}")
         else:
             remove(path)

@@ -13,6 +13,7 @@ import msgspec
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
+from reprokit.model.question import Question
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan
@@ -36,6 +37,7 @@ def replay_plan(
     capture: CapturePlan | None = None,
     force: bool = False,
     pin_versions: bool = False,
+    question: Question | None = None,
 ) -> Plan:
     """Return the plan that gives the recorded command its recorded entropy again."""
     _require_replayable(recording)
@@ -80,6 +82,7 @@ def replay_plan(
         recipe=run.recipe,
         capture=capture or _capture(run),
         force=force,
+        question=question,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 

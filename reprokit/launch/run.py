@@ -277,7 +277,7 @@ class Shimmed:
             (new.path / rundir.PROFILE).mkdir(mode=0o700)
             self._profiled = Profiled(plan.profiling, new.place)
             run.profiling = self._profiled.facts
-        if plan.question is not None:
+        if plan.question is not None and plan.mode == REPLAY:
             from reprokit.launch import early_end
 
             (new.path / rundir.ANSWERS).mkdir(mode=0o700)

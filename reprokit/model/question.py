@@ -44,11 +44,46 @@ class InterruptionAsked(msgspec.Struct, frozen=True, kw_only=True):
     signal: int = 2
 
 
+class StepSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Every so manyth step from the first to the last of them."""
+
+    first: int = 0
+    last: int | None = None  # None: to the end
+    every: int = 1
+
+
+class TensorRule(msgspec.Struct, frozen=True, kw_only=True):
+    """Tensors that are saved: those of a collection, and those in whose names a regular expression is found."""
+
+    collections: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    steps: tuple[StepSpan, ...] = (StepSpan(),)
+    modes: tuple[str, ...] = ("train",)
+    reductions: tuple[str, ...] = ()  # what is saved in place of the values
+
+
+class TensorSelection(msgspec.Struct, frozen=True, kw_only=True):
+    """What is saved of a training's tensors."""
+
+    rules: tuple[TensorRule, ...]
+    buffer: int = 256 << 20  # bytes of values that are not yet written
+
+    @property
+    def steps(self) -> StepRange:
+        """From the first to the last step that any rule is about."""
+        spans = [span for rule in self.rules for span in rule.steps]
+        lasts = [span.last for span in spans if span.last is not None]
+        return StepRange(
+            first=min(span.first for span in spans), last=max(lasts) if len(lasts) == len(spans) else None
+        )
+
+
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agents of a replay answer; it stands in plan.json as it is."""
+    """What the agents of a run keep beside the rest; it stands in plan.json as it is."""
 
     steps: StepRange = StepRange()
     to_end: bool = False  # the replay goes on when these steps are over
     operators: OperatorQuestion | None = None
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None
+    tensors: TensorSelection | None = None

@@ -37,9 +37,8 @@ def ask(
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
-    plan = replay_plan(recording, (), place, False, "derive")
-    asked = msgspec.structs.replace(plan, question=question, capture=None)
-    executed = execute(asked, interruption, _hush if hushed else None)
+    plan = replay_plan(recording, (), place, False, "derive", question=question)
+    executed = execute(msgspec.structs.replace(plan, capture=None), interruption, _hush if hushed else None)
     replay = RunDirectory(place)
     return AskedReplay(replay, executed, prove(recording, replay))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import weakref
 
 from .. import events
@@ -61,15 +60,33 @@ def replace_targets(torch: Any, replace: Function) -> None:
     private_api.push_function_mode(torch, TargetMode())
 
 
+def make_clip(hooks: EventHooks, original: Function) -> Function:
+    """Return clip_grad_norm_, which tells what it is about to clip, and when it has."""
+    handlers, is_compiling = hooks.events, hooks.is_compiling
+
+    def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
+        if is_compiling():
+            return original(parameters, *arguments, **keywords)
+        if not hasattr(parameters, "data_ptr"):
+            parameters = list(parameters)  # it may be a generator
+        due = events.ClippingDue(parameters)
+        if tell(handlers.clipping_due, due) is SKIP:
+            keywords.pop("error_if_nonfinite", None)
+            return original(parameters, *arguments[:2], **keywords)
+        result = original(parameters, *arguments, **keywords)
+        tell(handlers.gradients_clipped, events.GradientsClipped(due))
+        return result
+
+    return clip_grad_norm_
+
+
 class DecisionHooks:
     """Asks before updates, and tells what else captures need."""
 
     def __init__(self, hooks: EventHooks) -> None:
         self._hooks = hooks
         self._handlers, self._thread = hooks.events, hooks.thread
-        torch, clipping = hooks.torch, sys.modules["torch.nn.utils.clip_grad"]
-        hooks.replace(clipping, "clip_grad_norm_", self._make_clip)
-        torch.nn.utils.clip_grad_norm_ = clipping.clip_grad_norm_
+        torch = hooks.torch
         hooks.replace(torch, "compile", self._make_compile)
         hooks.watch_made()
 
@@ -105,25 +122,7 @@ class DecisionHooks:
 
         return call
 
-    # Gradients
-
-    def _make_clip(self, original: Function) -> Function:
-        handlers, is_compiling = self._handlers, self._hooks.is_compiling
-
-        def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling():
-                return original(parameters, *arguments, **keywords)
-            if not hasattr(parameters, "data_ptr"):
-                parameters = list(parameters)  # it may be a generator
-            due = events.ClippingDue(parameters)
-            if tell(handlers.clipping_due, due) is SKIP:
-                keywords.pop("error_if_nonfinite", None)
-                return original(parameters, *arguments[:2], **keywords)
-            result = original(parameters, *arguments, **keywords)
-            tell(handlers.gradients_clipped, events.GradientsClipped(due))
-            return result
-
-        return clip_grad_norm_
+    # Losses
 
     def _make_scale(self, original: Function) -> Function:
         handlers, is_compiling = self._handlers, self._hooks.is_compiling

@@ -5,6 +5,7 @@ Those that only a listener needs who may skip updates are in decisions.py, and a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import weakref
@@ -18,6 +19,7 @@ from ..events import (
     BatchFetched,
     ForwardBegan,
     ForwardEnded,
+    InputsGiven,
     LoaderBegan,
     LoaderExhausted,
     LossComputed,
@@ -112,6 +114,7 @@ class EventHooks:
             self._instrument_backward,
             self._instrument_optimizer,
             self._instrument_modules,
+            self._instrument_clipping,
             self._instrument_calls,
         ):
             self.attempt(instrument, torch)
@@ -141,9 +144,8 @@ class EventHooks:
 
         self.events.add(listener)
         self._decisions, self.wants_indices = DecisionHooks(self), True
+        self._instrument_clipping(self.torch)
         self._instrument_calls(self.torch)
-        if self.events.output_computed:
-            sys.modules["torch.nn.modules.module"].register_module_forward_hook(self._output_computed)
         for name in LATER:
             if name in sys.modules:
                 self.attempt(self.watch, name, sys.modules[name])
@@ -225,6 +227,14 @@ class EventHooks:
     def _backward_ended(self, has_failed: bool) -> None:
         with self._without_overrides():
             tell(self.events.backward_ended, BackwardEnded(has_failed))
+
+    def _instrument_clipping(self, torch: Any) -> None:
+        if self.events.clipping_due or self.events.gradients_clipped:
+            from .decisions import make_clip
+
+            clipping = sys.modules["torch.nn.utils.clip_grad"]
+            self.replace(clipping, "clip_grad_norm_", functools.partial(make_clip, self))
+            torch.nn.utils.clip_grad_norm_ = clipping.clip_grad_norm_
 
     # Optimizers and models
 
@@ -337,15 +347,18 @@ class EventHooks:
     def _instrument_calls(self, torch: Any) -> None:
         self._traced_graph = private_api.traced_graph(torch)
         self._has_gradients = torch.is_grad_enabled
-        if self.events.model_called or self.events.forward_began:
+        events = self.events
+        if events.model_called or events.forward_began or events.inputs_given or events.output_computed:
             self.replace(torch.nn.Module, "__call__", self._make_call)
 
     def _make_call(self, original: Function) -> Function:
         inside, events, failed, called = self.thread, self.events, self.failed, self._called
-        is_compiling = tracing_test(self.torch)
+        is_compiling, compute = tracing_test(self.torch), functools.partial(self._compute, original)
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.call:
+                if events.output_computed and not (inside.fetching or inside.backward or is_compiling()):
+                    return compute(module, *arguments, **keywords)
                 return original(module, *arguments, **keywords)
             inside.call = True
             try:
@@ -355,8 +368,9 @@ class EventHooks:
                     except Exception as error:
                         failed(called, error)
                 if events.forward_began and not (inside.told or inside.backward):
-                    return self.tell_of_call(original, (module,), ForwardBegan(module, arguments, keywords))
-                return original(module, *arguments, **keywords)
+                    began = ForwardBegan(module, arguments, keywords)
+                    return self.tell_of_call(compute if events.output_computed else original, (module,), began)
+                return (compute if events.output_computed else original)(module, *arguments, **keywords)
             finally:
                 inside.call = False
 
@@ -386,9 +400,16 @@ class EventHooks:
         with self._without_overrides():
             tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients(), module))
 
-    def _output_computed(self, module: Any, _arguments: Any, output: Any) -> None:
-        if not (self.is_compiling() or self.thread.fetching):
-            tell(self.events.output_computed, OutputComputed(module, output))
+    def _compute(self, original: Function, module: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call a module, and tell what it is given and what it returns; not where a backward pass calls it again."""
+        events = self.events
+        if not (events.output_computed and self._engine_task() == private_api.NO_TASK):
+            return original(module, *arguments, **keywords)
+        if events.inputs_given:
+            tell(events.inputs_given, InputsGiven(module, arguments, keywords))
+        output = original(module, *arguments, **keywords)
+        tell(events.output_computed, OutputComputed(module, output))
+        return output
 
     def _is_model(self, module: Any) -> bool:
         """Remember the modules with parameters; others may still get one."""

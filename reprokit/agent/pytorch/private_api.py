@@ -72,6 +72,7 @@ SEEN: Mapping[str, str] = {
     "torch.nn.Module()._buffers": "2.13",
     "torch.nn.Module()._modules": "2.13",
     "torch.nn.Module()._parameters": "2.13",
+    "torch.nn.modules.loss._Loss": "2.13",
     "torch.nn.modules.module._global_forward_pre_hooks": "2.13",
     "torch.optim.Optimizer._hook_for_profile": "until 1.13",
     "torch.optim.Optimizer.profile_hook_step": "2.13",
@@ -199,6 +200,11 @@ def containers(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, A
 def is_module(value: Any) -> bool:
     """Return whether it is a module that was initialized."""
     return "_modules" in vars(value)
+
+
+def is_loss(module: Any) -> bool:
+    """Return whether a module computes a loss."""
+    return isinstance(module, sys.modules["torch"].nn.modules.loss._Loss)
 
 
 def loader_iterator(module: Any) -> type:

@@ -60,15 +60,15 @@ class Modules:
             roots = self._roots(wanted)
         return [unwrapped(root) for root in roots]
 
-    def roots(self) -> list[Any]:
-        """Return the modules that are in no other."""
+    def outermost(self) -> list[Any]:
+        """Return the modules that are within no other."""
         found = [reference() for reference in list(self._references.values())]
         alive = [module for module in found if module is not None]
         children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
         return [module for module in alive if id(module) not in children]
 
     def _roots(self, wanted: set[int]) -> list[Any]:
-        roots = self.roots()
+        roots = self.outermost()
         held = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
         return _without_graphs([root for root in roots if held[id(root)]], held)
 
@@ -205,6 +205,13 @@ class OptimizerRecord:
             prefix = f"{model.name}." if len(models) > 1 else ""
             for name, tensor in model.named():
                 self._names.setdefault(id(tensor), prefix + name)
+
+    def states(self) -> Iterator[tuple[Any, str, Any]]:
+        """Yield each tensor of the optimizer's state with its parameter and its name."""
+        for parameter in self.parameters():
+            for key, value in self._state.get(parameter, {}).items():
+                if is_tensor(value):
+                    yield parameter, str(key), value
 
     def parameter_names(self) -> Iterator[str]:
         """Yield a name for each of parameters()."""

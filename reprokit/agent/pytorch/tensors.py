@@ -142,7 +142,7 @@ def _any_entry(name: str, tensor: Any) -> Tensor:
     components = components_of(tensor)
     if components:
         return name, dtype, shape, object_digest(sorted(entry(part, components[part]) for part in components))
-    return name, dtype, shape, tensor_digest(dtype, shape, _bytes(tensor))
+    return name, dtype, shape, tensor_digest(dtype, shape, bytes_of(tensor))
 
 
 def components_of(tensor: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _quantisation(tensor: Any) -> dict[str, Any]:
     }
 
 
-def _bytes(tensor: Any) -> Any:
+def bytes_of(tensor: Any) -> Any:
     """Return the tensor's bytes in C order, without a copy where they lie so in memory."""
     tensor = tensor.detach()
     if str(tensor.layout) != "torch.strided":

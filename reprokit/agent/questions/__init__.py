@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
 # What plan.json asks for, and the module that answers it.
-KINDS: dict[str, str] = {"operators": "operators", "state": "training_state", "interrupt": "interrupt"}
+KINDS: dict[str, str] = {
+    "operators": "operators",
+    "state": "training_state",
+    "interrupt": "interrupt",
+    "tensors": "tensors",
+}
 
 
 def start(agent: Agent, text: bytes) -> None:

@@ -163,7 +163,7 @@ class PytorchState:
                 parameters[name] = parameter
         others: NamedTensors = {}
         counts: dict[str, int] = {}
-        for root in modules.roots():
+        for root in modules.outermost():
             kind = type(root).__name__
             found = {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names}
             if found:

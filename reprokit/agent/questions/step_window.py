@@ -23,12 +23,20 @@ class StepWindow:
 
     def updated(self, optimizer: object) -> bool:
         """Count an update; return whether a new step has begun with it."""
-        # TensorFlow makes a record of each step, with the optimizer that lives on, if one is known.
-        known = getattr(optimizer, "optimizer", None)
-        key = id(optimizer if known is None else known)
+        key = _key(optimizer)
         count = self._updates[key] = self._updates.get(key, 0) + 1
         is_new = count > self.step
         if is_new:
             self.step = count
             self._look()
         return is_new
+
+    def is_new(self, optimizer: object) -> bool:
+        """Return whether another update by this optimizer begins a new step."""
+        return self._updates.get(_key(optimizer), 0) >= self.step
+
+
+def _key(optimizer: object) -> int:
+    # TensorFlow makes a record of each step, with the optimizer that lives on, if one is known.
+    known = getattr(optimizer, "optimizer", None)
+    return id(optimizer if known is None else known)

@@ -50,6 +50,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.CONSOLE: [(r"[0-9a-f]{16}-[0-9]+\.console", True)],
     rundir.TRAIL: [(r"[A-Za-z0-9-]+\.trail", True)],
     rundir.SAMPLES: [(r"[0-9a-f]{16}-[0-9]+\.(?:samples|tail)", True)],
+    rundir.TENSORS: [(r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|-[0-9]+\.safetensors)", False)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],

@@ -1,0 +1,102 @@
+"""Saves the tensors that the rules of the plan choose, while a training goes on or is replayed."""
+
+from __future__ import annotations
+
+import os
+
+from .step_window import StepWindow
+from .tensor_rules import TensorRules
+from .tensor_writer import TensorWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import EventListener, Events
+
+
+class SavedSteps:
+    """Which step is under way, what of it is saved, and what saves it."""
+
+    def __init__(self, agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> None:
+        self._agent, self._events, self._question = agent, events, question["tensors"]
+        self.buffer = int(self._question["buffer"])
+        self.writer = TensorWriter(agent, framework, self.buffer)
+        self.forgetting: list[Callable[[], object]] = []
+        self.settling: list[Callable[[], object]] = []  # brings what is still on its way
+        self.behind: Callable[[Callable[[], object]], object] = _at_once  # does something once what is on its way is here
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+        agent.endings.append(self.finish)
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child."""
+        self._window = StepWindow({})
+        self.rules = TensorRules(self._question["rules"])
+        self._calls: dict[tuple[str, str], int] = {}
+        self._modes: dict[str, None] = {}
+        self.step = 0
+        self.is_armed = self.rules.are_due(0)
+        self.writer.forget()
+        for forget in self.forgetting:
+            forget()
+
+    def at(self, name: str, mode: str) -> tuple[int, str, str, int]:
+        """Return where a value belongs: step, mode, name, and how many of this name came before it in the step."""
+        self._modes[mode] = None
+        call = self._calls.get((name, mode), 0)
+        self._calls[name, mode] = call + 1
+        return self.step, mode, name, call
+
+    def updated(self, optimizer: object) -> None:
+        """Count an update. It ends the step once something else comes than updates by other optimizers."""
+        if self._window.updated(optimizer):
+            self._listen(self.rules.are_due(self.step) or self.rules.are_due(self._window.step))
+
+    def _listen(self, is_armed: bool) -> None:
+        is_armed = is_armed and not self.writer.has_ended
+        if is_armed != self.is_armed:
+            self.is_armed = is_armed
+            self._events.arrange()
+
+    def go_on(self, optimizer: object = None) -> None:
+        """A model computes, a loss is there, or an optimizer is about to update: begin the next step where it is due."""
+        if self.step < self._window.step and (optimizer is None or self._window.is_new(optimizer)):
+            self._end_step()
+            self.step = self._window.step
+            self.rules.begin(self.step)
+            self._listen(self.rules.are_due(self.step))
+
+    def _end_step(self) -> None:
+        if self._calls:
+            step, modes = self.step, list(self._modes)
+            self.behind(lambda: self.writer.passed(step, modes))
+            self._calls, self._modes = {}, {}
+
+    def finish(self) -> None:
+        """Write what is left, and say which rules chose nothing; a process without steps has nothing to say."""
+        for settle in self.settling:
+            settle()
+        self._end_step()
+        self.writer.finish()
+        if self._window.step:
+            for problem in self.rules.problems():
+                self._agent.warn(problem)
+
+
+def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
+    """Return what saves tensors of this framework."""
+    steps = SavedSteps(agent, question, framework, events)
+    if framework == "torch":
+        from .torch_tensors import TorchTensors
+
+        return TorchTensors(agent, steps)
+    from .tensorflow_tensors import TensorflowTensors
+
+    return TensorflowTensors(agent, steps)
+
+
+def _at_once(then: Callable[[], object]) -> None:
+    then()

@@ -1,0 +1,104 @@
+"""``reprokit ask``: save tensors of a run that was recorded, as if they had been saved while it trained."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reprokit import rundir
+from reprokit.cli import options
+from reprokit.cli.output import print_json, stdout_kept
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.printable import printable
+
+if TYPE_CHECKING:
+    from reprokit.model.question import TensorSelection
+    from reprokit.questions.replays import AskedReplay
+    from reprokit.questions.tensors import AskedTensors
+
+MAX_NAMED = 5
+
+
+@click.command(epilog="Example: reprokit ask last weights,gradients --steps 100-200:10")
+@click.argument("run", type=options.RECORDING)
+@click.argument("tensors", nargs=-1, required=True)
+@click.option("--steps", default="", metavar="STEPS", help="Steps, as in 5, 100-200, 100-200:10 or every=10.")
+@click.option("--mode", default="", metavar="MODE", help="train, eval, predict or global  [default: train]")
+@click.option("--reduce", default="", metavar="NAMES", help="Save reductions such as l2,mean instead of values.")
+@options.TENSOR_BUFFER
+@options.json_option()
+def command(
+    run: Path, tensors: tuple[str, ...], steps: str, mode: str, reduce: str, tensor_buffer: int, as_json: bool
+) -> None:
+    """Replay RUN and save TENSORS of it in RUN, where 'record --tensors' would have saved them.
+
+    TENSORS are collections (weights, biases, gradients, losses, metrics, inputs, outputs,
+    optimizer_variables, all) or regular expressions. The trail proves that the replay is RUN; from the
+    step on where it is not, nothing is saved. Exit codes: 0 all is proved, 1 not all, 2 failure.
+    """
+    from reprokit.model.question import TensorSelection
+    from reprokit.tensor_selection import rule
+
+    asked = TensorSelection(rules=(rule(tensors, steps, mode, reduce),), buffer=tensor_buffer)
+    with stdout_kept(as_json):
+        replay, added = _asked(rundir.RunDirectory(run), asked)
+    if as_json:
+        print_json(_document(replay, added))
+    else:
+        for line in _sentences(run, replay, added):
+            click.echo(printable(line))
+    sys.exit(EXIT_IDENTICAL if replay.proof.holds and not added.refused | len(added.differing) else EXIT_DIFFERENT)
+
+
+def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AskedReplay, AskedTensors]:
+    """Replay the recording beside it, and take what is proved."""
+    from reprokit.launch.interruption import Interruption
+    from reprokit.model.question import Question
+    from reprokit.questions.replays import ask
+    from reprokit.questions.tensors import add
+
+    question = Question(steps=selection.steps, tensors=selection)
+    with (
+        tempfile.TemporaryDirectory(prefix=".ask-", dir=recording.path.parent, ignore_cleanup_errors=True) as place,
+        Interruption() as interruption,
+    ):
+        replay = ask(recording, question, Path(place) / "replay", interruption)
+        return replay, add(replay, recording)
+
+
+def _sentences(run: Path, replay: AskedReplay, added: AskedTensors) -> list[str]:
+    proof, steps = replay.proof, sorted(added.steps)
+    equal = max(proof.steps.values(), default=0)
+    found = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.known:,} were there already"]
+    if steps:
+        found.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
+    if proof.parted:
+        first = proof.parted[0]
+        found.append(f"the replay is not that run from step {first.step:,} on: its {first.quantity} is another")
+    elif proof.steps:
+        found.append(f"proved: the replay is that run in each of {equal:,} steps")
+    else:
+        found.append("nothing is proved: the trails of run and replay have no step in common")
+    if added.refused:
+        found.append(f"{added.refused:,} values were refused, as nothing proves that they are of that run")
+    for name in added.differing[:MAX_NAMED]:
+        found.append(f"{name}: the run holds another value than its replay, which was left as it is")
+    return found
+
+
+def _document(replay: AskedReplay, added: AskedTensors) -> dict[str, object]:
+    parted = replay.proof.parted[:1]
+    return {
+        "added": added.values,
+        "known": added.known,
+        "refused": added.refused,
+        "differing": added.differing,
+        "tensors": sorted(added.names),
+        "steps": sorted(added.steps),
+        "proved_steps": max(replay.proof.steps.values(), default=0),
+        "parted": [{"step": one.step, "quantity": one.quantity, "process": one.process} for one in parted],
+    }

@@ -1,0 +1,209 @@
+"""Puts tensors of a replay into the recording's directory, as far as the replay is proved to be that run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reprokit import rundir
+from reprokit.bounds import bounded_names, open_file
+from reprokit.errors import CannotWriteRun, RunDamaged, reason
+from reprokit.launch.early_end import ENOUGH
+from reprokit.model.run import FINISHED
+from reprokit.questions.replays import AskedReplay
+from reprokit.rundir import RunDirectory
+
+INDEX, SHARD = ".jsonl", ".safetensors"
+MAX_INDEX = 4 << 30  # bytes
+MAX_HEAD = 64 << 20
+BLOCK = 16 << 20
+_SHARD = re.compile(r"([0-9]{6,9})" + re.escape(SHARD))
+
+Place = tuple[Any, ...]  # step, mode, name and call of a value, and whether it is a value or reductions of one
+
+
+@dataclass
+class AskedTensors:
+    """What of the asked tensors the run has now."""
+
+    values: int = 0  # that were added
+    known: int = 0  # that were there
+    refused: int = 0  # of which nothing is proved
+    differing: list[str] = field(default_factory=list)  # there already, and others than the replay's
+    names: set[str] = field(default_factory=set)
+    steps: set[int] = field(default_factory=set)
+
+
+def add(asked: AskedReplay, recording: RunDirectory) -> AskedTensors:
+    """Add what a replay has saved to the recording."""
+    result = AskedTensors()
+    source, target = asked.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
+    if source.is_dir():
+        try:
+            target.mkdir(mode=0o700, exist_ok=True)
+            with _locked(target):
+                for name in bounded_names(source, INDEX):
+                    _Merge(asked, recording, source, target, name.removesuffix(INDEX), result).run()
+        except OSError as error:
+            raise CannotWriteRun(f"{target}: {error.strerror}; free space, and ask again") from None
+    return result
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Nobody else adds to the run meanwhile."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Merge:
+    """Adds the values of one process."""
+
+    def __init__(
+        self, asked: AskedReplay, recording: RunDirectory, source: Path, target: Path, key: str, result: AskedTensors
+    ) -> None:
+        self._source, self._target, self._key, self._result = source, target, key, result
+        self._lines = list(_lines(source / f"{key}{INDEX}"))
+        self._known: dict[Place, str] = {}
+        self._declared: set[str] = set()
+        self._is_begun = self._read_known()
+        process, number = str(self._lines[0].get("process")) if self._lines else "", int(key.rpartition("-")[2])
+        process += f" (start {number + 1})" if number else ""
+        counts = [count for (name, _), count in asked.proof.steps.items() if name == process]
+        parted = asked.proof.holds_until(process)
+        self._until = min(max(counts, default=0), max(counts, default=0) if parted is None else parted)
+        run = asked.run.run
+        self._is_whole = parted is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
+        self._is_whole = self._is_whole and not asked.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
+
+    def _read_known(self) -> bool:
+        path = self._target / f"{self._key}{INDEX}"
+        if not os.path.lexists(path):
+            return False
+        for line in _lines(path):
+            if "tensor" in line:
+                self._declared.add(str(line["tensor"]))
+            elif "step" in line:
+                self._known[_place(line)] = _content(line)
+        return True
+
+    def run(self) -> None:
+        """Add all of it: a shard for each of the replay's, then the lines that refer to it."""
+        text: list[dict[str, Any]] = []
+        wanted: dict[int, list[dict[str, Any]]] = {}
+        for line in self._lines[1 if self._is_begun else 0 :]:
+            if "step" in line:
+                if self._is_new(line):
+                    text.append(line)
+                    if "shard" in line:
+                        wanted.setdefault(line["shard"], []).append(line)
+            elif "passed" in line or "dropped" in line:
+                if self._is_proved(line.get("passed", line.get("dropped")), line["mode"]):
+                    text.append(line)
+            elif "end" not in line and line.get("tensor") not in self._declared:
+                text.append(line)
+        names = os.listdir(self._target)
+        taken = [int(found[1]) for name in names if (found := _SHARD.fullmatch(name.removeprefix(f"{self._key}-")))]
+        for number, (shard, lines) in enumerate(sorted(wanted.items()), max(taken, default=-1) + 1):
+            self._copy(shard, number, lines)
+        self._append(text)
+
+    def _is_proved(self, step: int, mode: str) -> bool:
+        """An evaluation behind the last step counts where the whole run is the same."""
+        return step < self._until or (self._is_whole and mode != "train" and step == self._until)
+
+    def _is_new(self, line: dict[str, Any]) -> bool:
+        result, place = self._result, _place(line)
+        if not self._is_proved(line["step"], line["mode"]):
+            result.refused += 1
+            return False
+        known = self._known.get(place)
+        result.names.add(line["name"])
+        result.steps.add(line["step"])
+        if known is None:
+            result.values += 1
+            return True
+        result.known += 1
+        if known != _content(line):
+            result.differing.append(f"{line['name']} at step {line['step']}")
+        return False
+
+    def _copy(self, shard: int, number: int, lines: list[dict[str, Any]]) -> None:
+        """Write a shard of those of its values that are new."""
+        target = self._target / f"{self._key}-{number:06d}{SHARD}"
+        partial = target.with_suffix(".partial")
+        with open(self._source / f"{self._key}-{shard:06d}{SHARD}", "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            head: dict[str, Any] = msgspec.json.decode(file.read(min(size, MAX_HEAD)))
+            entries, places, end = {}, [], 0
+            for key, line in enumerate(lines):
+                entry = head[line["key"]]
+                begin, stop = entry["data_offsets"]
+                places.append((8 + size + begin, stop - begin))
+                entries[str(key)] = {**entry, "data_offsets": [end, end + stop - begin]}
+                end += stop - begin
+                line.update(shard=number, key=str(key))
+            text = msgspec.json.encode(entries)
+            text += b" " * (-len(text) % 8)
+            with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
+                new.write(len(text).to_bytes(8, "little") + text)
+                for begin, length in places:
+                    os.lseek(file.fileno(), begin, os.SEEK_SET)
+                    _copy_bytes(file.fileno(), new, length)
+        os.rename(partial, target)
+
+    def _append(self, lines: list[dict[str, Any]]) -> None:
+        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        path = self._target / f"{self._key}{INDEX}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - (1 << 20), 0))
+            tail = file.read()
+            file.seek(tail.rfind(b"\n") + 1 - len(tail), os.SEEK_END)  # a line that was cut off goes
+            file.truncate()
+            file.write(data)
+
+
+def _copy_bytes(source: int, target: Any, length: int) -> None:
+    while length:
+        data = os.read(source, min(length, BLOCK))
+        if not data:
+            raise RunDamaged("a shard of the replay is cut short; ask again")
+        target.write(data)
+        length -= len(data)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the whole lines of an index."""
+    with os.fdopen(open_file(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_INDEX:
+            raise RunDamaged(f"{path} is larger than {MAX_INDEX} bytes; its tensors cannot be read")
+        for number, line in enumerate(iter(lambda: file.readline(1 << 20), b""), 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield msgspec.json.decode(line, type=dict[str, Any])
+            except (msgspec.MsgspecError, RecursionError) as error:
+                raise RunDamaged(f"{path}, line {number}: {reason(error)}; its tensors cannot be read") from None
+
+
+def _place(line: dict[str, Any]) -> Place:
+    kind = tuple(sorted(line["reductions"])) if "reductions" in line else ()
+    return line["step"], line.get("mode"), line.get("name"), line.get("call"), kind
+
+
+def _content(line: dict[str, Any]) -> str:
+    """Return what two lines of the same value have the same."""
+    return msgspec.json.encode([line.get(key) for key in ("dtype", "shape", "digest", "reductions")]).decode()
