@@ -43,7 +43,7 @@ def switch() -> Callable[[bool], None]:
     def turn(on: bool) -> None:
         trail._settle_all()
         events._listeners = listeners if on else tuple(one for one in listeners if one is not trail)
-        events._arrange()
+        events.arrange()
 
     return turn
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 _KERAS_2 = (
     "engine.training",
     "engine.training_v1",
+    "engine.base_layer",
     "engine.compile_utils",
+    "losses",
     "utils.tf_utils",
     "optimizer_v2.optimizer_v2",
     "optimizers.optimizer_v2.optimizer_v2",
@@ -30,6 +32,8 @@ _KERAS_3 = (
     "optimizers.base_optimizer",
     "utils.rng_utils",
     "random.seed_generator",
+    "layers.layer",
+    "losses.loss",
 )
 _KERAS = (
     ["keras", "tf_keras"]

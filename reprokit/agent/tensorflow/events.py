@@ -15,6 +15,7 @@ from ..events import (
     Events,
     GradientsDue,
     LossComputed,
+    OutputComputed,
     ResultsReported,
     UpdateDone,
     UpdateDue,
@@ -134,6 +135,10 @@ class KerasHooks(OptimizerHooks):
         elif name.endswith("trainers.trainer"):
             for method in private_api.COMPUTE_LOSS:
                 replace(module.Trainer, method, self._evaluations.make_compute_loss)
+        elif name.endswith(private_api.LAYERS_AND_LOSSES) and self.events.output_computed:
+            for owner in _classes_with(module, "__call__"):
+                if owner.__name__ in ("Layer", "Loss"):
+                    replace(owner, "__call__", self._make_computed)
         for owner in _classes_with(module, "fit"):
             replace(owner, "make_train_function", self._make_make_train_function)
             replace(owner, "make_test_function", self._evaluations.make_make_test_function)
@@ -141,6 +146,14 @@ class KerasHooks(OptimizerHooks):
             for kind in ("fit", "evaluate", "predict", "train_on_batch"):
                 for method in (kind, f"{kind}_generator"):
                     replace(owner, method, getattr(self, f"_make_{kind}"))
+
+    def _make_computed(self, original: Function) -> Function:
+        def call(owner: Any, *arguments: Any, **keywords: Any) -> Any:
+            output = original(owner, *arguments, **keywords)
+            tell(self.events.output_computed, OutputComputed(owner, output))
+            return output
+
+        return call
 
     # Steps
 

@@ -149,6 +149,7 @@ SEEN: Mapping[str, str] = {
     "variables.ResourceVariable()._in_graph_mode": "1.14, 2.21",
     "variables.UninitializedVariable": "2.21",
 }
+LAYERS_AND_LOSSES = ("layers.layer", "engine.base_layer", "losses.loss", "losses")  # modules of Keras
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # of a model of Keras in TensorFlow 1
 STEP_COMPILER = "_autoconvert_optionals"  # which Keras 3 calls with the compiled step

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EACH = 17  # steps from one look at the weights to the next; with no factor of 16, so that the last 16 looks are kept
 MAX_TABLES = 64  # of one optimizer: its variables may change that often
 MAX_GENERATORS = 64  # of Keras, whose states are read with the weights
-_NOT_RESULTS = frozenset(["batch", "size"])  # in the logs of old Keras
+NOT_RESULTS = frozenset(["batch", "size"])  # in the logs of old Keras
 
 
 class OptimizerVariables:
@@ -99,7 +99,7 @@ class TensorflowTrail:
             steps.gradients = [(variable, gradient) for gradient, variable in pairs]
         elif self._in_graphs:
             for gradient, variable in pairs:
-                _take_in_graph(steps, gradient, variable)
+                take_in_graph(steps.holders, gradient, variable)
 
     def _update_due(self, event: UpdateDue) -> None:
         """A step of Keras begins. Before the first of them the random states are taken down."""
@@ -182,7 +182,7 @@ class TensorflowTrail:
     def _results(self, results: Any) -> tuple[bool, int]:
         """Return the digest of what a step returned."""
         if isinstance(results, dict):
-            parts = [results[key] for key in sorted(results) if key not in _NOT_RESULTS]
+            parts = [results[key] for key in sorted(results) if key not in NOT_RESULTS]
         else:
             parts = list(results) if isinstance(results, (list, tuple)) else [results]
         arrays = [array for array in map(view, parts) if array is not None]
@@ -220,17 +220,17 @@ class TensorflowTrail:
             self._library.close(handle, self._last)
 
 
-def _take_in_graph(steps: _Steps, gradient: Any, variable: Any) -> None:
+def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: Any) -> None:
     """In a graph that is being built: a variable beside takes each gradient. It works in compiled graphs too."""
     if not hasattr(gradient, "graph") or hasattr(gradient, "indices"):  # of another library, or sparse
         return
-    found = steps.holders.get(id(variable))
+    found = holders.get(id(variable))
     if found is None:
         tensorflow = sys.modules["tensorflow"]
         with private_api.ops().init_scope():
             zeros = tensorflow.zeros(variable.shape, gradient.dtype)
             found = variable, tensorflow.Variable(zeros, trainable=False, name="reprokit_gradient")
-        steps.holders[id(variable)] = found
+        holders[id(variable)] = found
     found[1].assign(gradient)
 
 

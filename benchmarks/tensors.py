@@ -1,0 +1,60 @@
+"""What saving tensors costs a step of two small trainings, and what it costs that a run can be asked: in turn.
+
+Beside the ratios to the bare training stand those of smdebug 1.0.34, measured on the same trainings' sizes.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import REPROKIT, in_turn, scratch, show
+
+ROOT = Path(__file__).parents[1]
+STEPS = {"mlp": 2000, "cnn": 400}
+SIDES: dict[str, tuple[str, ...]] = {
+    "recorded": (),
+    "idle": ("--tensors", "all 1000000000"),
+    "weights every step": ("--tensors", "weights,biases"),
+    "all every 10th step": ("--tensors", "all every=10"),
+    "l2 of weights, every step": ("--tensors", "weights,biases reduce=l2"),
+}
+TARGETS = {
+    "mlp": "idle 1.02, weights 1.3, all 1.3 (smdebug: 1.18, 3.81, 2.26)",
+    "cnn": "idle 1.02, weights 1.15, all 1.1 (smdebug: 1.07, 1.49, 1.42)",
+}
+
+
+def step_times(kind: str, directory: Path, options: tuple[str, ...] | None) -> tuple[float, float]:
+    """Microseconds of a step on the clock and of all processors; bare without options."""
+    training = [sys.executable, "-m", "benchmarks.tensors_training", kind, str(STEPS[kind])]
+    run = directory / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    command = training if options is None else [REPROKIT, "record", "-o", str(run), *options, "--", *training]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    wall, processors = map(float, done.stdout.split())
+    return wall, processors
+
+
+def training(kind: str, runs: int) -> None:
+    """All sides in turn, on the clock and of all processors."""
+    print(f"a small {kind.upper()}, one thread, {STEPS[kind]} steps; against recorded at most: {TARGETS[kind]}")
+    with scratch() as name:
+        of = functools.partial(step_times, kind, Path(name))
+        sides: dict[str, Callable[[], tuple[float, float]]] = {"bare": lambda: of(None)}
+        sides.update({side: functools.partial(of, options) for side, options in SIDES.items()})
+        results = in_turn(sides, runs)
+    for part, title in enumerate(("on the clock", "of all processors")):
+        print(f" {title}")
+        show({side: [pair[part] for pair in pairs] for side, pairs in results.items()}, "us", "recorded")
+
+
+def main(runs: int) -> None:
+    for kind in STEPS:
+        training(kind, runs)

@@ -1,0 +1,115 @@
+"""Values go through a bounded buffer into shards, whatever their sizes; a full disk ends the saving alone."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reprokit.agent.questions.tensor_rules import Choice, TensorRule
+from reprokit.agent.questions.tensor_writer import NumbersOf, TensorLibrary, TensorWriter
+from reprokit.native import trail_path
+from tests.questions.test_tensors import Saved
+
+ROOM = 1 << 20
+FULL = Choice([TensorRule({"collections": [], "patterns": [], "modes": [], "reductions": [], "steps": []})])
+
+
+def writer_in(run: Path) -> Any:
+    run.mkdir()
+    (run / "plan.json").write_text(json.dumps({"library": str(trail_path())}))
+    said: list[str] = []
+    journal = SimpleNamespace(identity="rank3/1")
+    agent: Any = SimpleNamespace(run=str(run), journal=journal, warn=said.append)
+    writer = TensorWriter(agent, "torch", ROOM)
+    return writer, said
+
+
+def put(writer: TensorWriter, step: int, data: bytes) -> None:
+    room = ctypes.create_string_buffer(data, max(len(data), 1))
+    place = ctypes.addressof(room), len(data)
+    writer.put((step, "train", "x", 0), FULL, "uint8", (len(data),), place, lambda: NumbersOf(0, 0, True, None))
+
+
+def test_values_of_all_sizes_pass_a_small_buffer(tmp_path: Path) -> None:
+    writer, said = writer_in(tmp_path / "run")
+    sizes = [0, 1, 7, 4096, 300_000, 500_000, ROOM // 2, ROOM // 2 + 1, 3 * ROOM + 5, 12, 520_000, 520_001] * 5
+    values = [os.urandom(size) for size in sizes]
+    for step, data in enumerate(values):
+        put(writer, step, data)
+        writer.passed(step, ["train"])
+        if step == 30:  # as before a fork: the thread ends, and is made again
+            writer._settle()
+    writer.finish()
+    writer.finish()
+    saved = Saved(tmp_path / "run")
+    assert [saved.of(saved.by_place[step, "train", "x", 0, False]) for step in range(len(values))] == values
+    assert saved.lines[0]["rank"] == "3"
+    assert saved.lines[-1]["end"]
+    assert not list((tmp_path / "run").rglob("*.partial"))
+    assert not said
+    assert os.stat(tmp_path / "run/tensors").st_mode & 0o777 == 0o700
+
+
+def test_each_process_of_a_name_has_files_of_its_own(tmp_path: Path) -> None:
+    first, _ = writer_in(tmp_path / "run")
+    put(first, 0, b"first")
+    first.finish()
+    first.forget()
+    put(first, 0, b"second")
+    first.finish()
+    stems = sorted(path.name.rpartition("-")[2] for path in (tmp_path / "run/tensors").glob("*.jsonl"))
+    assert stems == ["0.jsonl", "1.jsonl"]
+
+
+FILLING = """
+import resource, sys
+from pathlib import Path
+from tests.agent.test_tensor_writer import put, writer_in
+writer, said = writer_in(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+for step in range(6):
+    put(writer, step, bytes(300_000 if step == 3 else 1000))
+    writer.passed(step, ["train"])
+    writer._hand_over() if not writer.has_ended else None
+    writer._settle()
+writer.finish()
+print(said)
+"""
+
+
+def test_a_full_disk_ends_the_saving_and_nothing_else(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = subprocess.run([sys.executable, "-c", FILLING, run], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "no further tensors are saved: File too large" in done.stdout
+    saved = Saved(run)
+    assert {place[0] for place in saved.by_place} == {0, 1, 2}
+    assert saved.lines[-1]["why"] == "disk-full"
+    assert not list(run.rglob("*.partial"))
+
+
+def test_reductions_are_those_of_the_numbers() -> None:
+    numpy = pytest.importorskip("numpy")
+    library = TensorLibrary(str(trail_path()))
+    names = ["min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2"]
+    for dtype in ("float32", "float64"):
+        array = numpy.random.default_rng(3).normal(size=1003).astype(dtype)
+        numbers = NumbersOf(array.ctypes.data, array.size, dtype == "float64", array)
+        found = library.reductions(numbers, [*names, *(f"abs_{name}" for name in names)])
+        for prefix, exact in (("", array.astype("float64")), ("abs_", abs(array.astype("float64")))):
+            expected = {"l1": abs(exact).sum(), "l2": numpy.sqrt((exact**2).sum()), "variance": exact.var()}
+            for name in names:
+                wanted = expected.get(name, getattr(exact, name, lambda: None)())
+                assert found[prefix + name] == pytest.approx(wanted, rel=1e-12, abs=1e-300), (dtype, prefix, name)
+    bad = numpy.array([1.0, numpy.nan, 3.0])
+    found = library.reductions(NumbersOf(bad.ctypes.data, 3, True, bad), ["min", "max", "mean"])
+    assert all(number != number for number in found.values())
+    assert library.reductions(NumbersOf(0, 0, True, None), names) == {}

@@ -1,0 +1,160 @@
+"""Tensors that are asked of a run are those that it would have saved while it trained, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reprokit.agent.trail_library import Library
+from reprokit.agent.trail_library import salt as salt_of
+from reprokit.native import trail_path
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parents[1] / "trainings"
+KEYED = ("--keyed", "--seed", "tensors")
+
+
+class Saved:
+    """The tensors of a run."""
+
+    def __init__(self, run: Path) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._bytes: dict[tuple[str, int], tuple[dict[str, Any], bytes]] = {}
+        for path in sorted((run / "tensors").glob("*.jsonl")):
+            self.lines += [{"file": path.stem, **json.loads(line)} for line in path.read_text().splitlines()]
+        self._directory = run / "tensors"
+        values = [line for line in self.lines if "step" in line]
+        self.by_place = {(one["step"], one["mode"], one["name"], one["call"], "reductions" in one): one for one in values}
+        assert len(self.by_place) == len(values)  # none was saved twice
+
+    def contents(self) -> dict[Any, Any]:
+        """What each value is, wherever it stands."""
+        kept = ("dtype", "shape", "digest", "reductions")
+        return {place: [line.get(key) for key in kept] for place, line in self.by_place.items()}
+
+    def of(self, line: dict[str, Any]) -> bytes:
+        """The bytes of a value."""
+        key = line["file"], line["shard"]
+        if key not in self._bytes:
+            data = (self._directory / f"{key[0]}-{key[1]:06d}.safetensors").read_bytes()
+            (size,) = struct.unpack_from("<Q", data)
+            self._bytes[key] = json.loads(data[8 : 8 + size]), data[8 + size :]
+        head, data = self._bytes[key]
+        begin, end = head[line["key"]]["data_offsets"]
+        return data[begin:end]
+
+    def array(self, step: int, name: str, call: int = 0, mode: str = "train") -> Any:
+        """A value in float32."""
+        line = self.by_place[step, mode, name, call, False]
+        return np.frombuffer(self.of(line), "float32").reshape(line["shape"])
+
+    def tensor(self, name: str) -> dict[str, Any]:
+        return next(line for line in self.lines if line.get("tensor") == name)
+
+
+def record(directory: Path, name: str, training: str, *options: str) -> Path:
+    script, *arguments = training.split()
+    command = [sys.executable, str(TRAININGS / script), *arguments]
+    assert Reprokit(directory).run("record", "-o", name, *KEYED, *options, "--", *command).returncode == 0
+    return directory / name
+
+
+def ask(directory: Path, run: str, *words: str, status: int = 0) -> dict[str, Any]:
+    done = Reprokit(directory).run("ask", run, *words, "--json")
+    assert done.returncode == status, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def both(directory: Path, training: str, *words: str) -> tuple[Saved, Saved]:
+    saved = record(directory, "saved", training, "--tensors", "all mode=global")
+    asked = record(directory, "asked", training)
+    assert not (asked / "tensors").exists()
+    answer = ask(directory, "asked", "all", "--mode", "global")
+    assert answer["refused"] == answer["known"] == 0
+    return Saved(saved), Saved(asked)
+
+
+def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_path: Path) -> None:
+    saved, asked = both(tmp_path, "pytorch_tensors.py")
+    assert asked.contents() == saved.contents()
+    assert len(saved.by_place) > 500
+    library = Library(str(trail_path()))
+    for found in (saved, asked):
+        for line in found.by_place.values():
+            data = found.of(line)
+            digest = library._digest_bytes(data, len(data), salt_of(line["dtype"], tuple(line["shape"])))
+            assert line["digest"] == f"{digest:016x}", line
+    first, active = saved.array(3, "first_output_0"), saved.array(3, "act_output_0")
+    assert first.min() < 0 <= active.min()  # as the module returned it, though the activation works in place
+    assert np.array_equal(np.maximum(first, 0), active)
+    assert not np.array_equal(first, saved.array(3, "first_output_0", call=1))
+    assert saved.tensor("first.weight")["aliases"] == ["tied.weight"]
+    assert saved.tensor("CrossEntropyLoss_output_0")["collections"] == ["outputs", "losses"]
+    unclipped, clipped = (saved.array(3, f"{kind}/last.weight") for kind in ("gradient_unclipped", "gradient"))
+    assert np.abs(clipped).max() < np.abs(unclipped).max()
+    assert saved.by_place[3, "train", "short.weight", 0, False]["dtype"] == "bfloat16"
+    assert saved.by_place[3, "train", "gradient/table.weight.indices", 0, False]["dtype"] == "int64"
+    assert (6, "eval", "Net_output_0", 0, False) in saved.by_place
+    update = saved.array(4, "last.weight") - saved.array(3, "last.weight")
+    assert np.abs(update).max() > 0
+    assert [line["passed"] for line in saved.lines if line.get("passed") is not None and line["mode"] == "train"] == [
+        *range(12)
+    ]
+
+
+@pytest.mark.parametrize("part", ["fit", "loop"])
+def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
+    saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
+    assert asked.contents() == saved.contents()
+    names = {place[2] for place in saved.by_place}
+    if part == "fit":
+        assert {"loss", "accuracy", "sequential/dense/kernel", "gradient/sequential/dense/bias"} <= names
+        before, after = saved.array(2, "sequential/dense/kernel"), saved.array(3, "sequential/dense/kernel")
+        assert not np.array_equal(before, after)
+    else:
+        assert {"sequential_output_0", "gradient/sequential/embedding/embeddings.values"} <= names
+        momentum, rate = "optimizer#0/sgd/sequential_dense_kernel_momentum", np.float32(0.1)
+        gradient = saved.array(0, "gradient/sequential/dense/kernel")
+        assert np.allclose(saved.array(1, momentum), -rate * gradient)
+
+
+def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_path: Path) -> None:
+    run = record(tmp_path, "run", "pytorch_other_step.py")
+    (tmp_path / "other").touch()
+    answer = ask(tmp_path, "run", "losses,weights", status=1)
+    assert [one["step"] for one in answer["parted"]] == [5]
+    assert answer["steps"] == [0, 1, 2, 3, 4]
+    assert answer["refused"] == 6  # of weights and losses in three steps
+    (tmp_path / "other").unlink()
+    before = {path.name for path in (run / "tensors").iterdir()}
+    again = ask(tmp_path, "run", "losses,weights", "--steps", "3-6")
+    assert (again["known"], again["added"]) == (4, 4)
+    assert {path.name for path in (run / "tensors").iterdir()} > before
+    assert {place[0] for place in Saved(run).by_place} == set(range(7))
+
+
+def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[tensors]]\nselect = ["weights"]\nsteps = "2-10:3"\nreduce = "l2,abs_mean,min,variance"\n')
+    wanted = ("--tensors", str(rules), "--tensors", "wieght$ every=4", "--tensors", "biases 1")
+    done = Reprokit(tmp_path).run(
+        "record", "-o", "run", *wanted, "--", sys.executable, str(TRAININGS / "pytorch_tensors.py")
+    )
+    assert done.returncode == 0
+    assert "no name matches 'wieght$'; names near to it: " in done.stderr
+    saved = Saved(tmp_path / "run")
+    assert {place[0] for place in saved.by_place if place[4]} == {2, 5, 8}
+    assert {place[2] for place in saved.by_place if not place[4]} == {"first.bias", "last.bias", "short.bias"}
+    record(tmp_path, "other", "pytorch_tensors.py", "--tensors", "weights 2", "--tensors", "weights 2 reduce=l2,variance")
+    other = Saved(tmp_path / "other")
+    values = other.array(2, "last.weight").astype("float64")
+    line = other.by_place[2, "train", "last.weight", 0, True]
+    assert line["reductions"]["l2"] == pytest.approx(np.linalg.norm(values), rel=1e-14)
+    assert line["reductions"]["variance"] == pytest.approx(values.var(), rel=1e-14)
