@@ -21,7 +21,12 @@ def main(kind: str, count: int) -> None:
     begin = time.perf_counter(), time.process_time()
     for _ in range(count):
         next(training)
-    print(*[1e6 * (now - then) / count for now, then in zip((time.perf_counter(), time.process_time()), begin, strict=True)])
+    print(
+        *[
+            1e6 * (now - then) / count
+            for now, then in zip((time.perf_counter(), time.process_time()), begin, strict=True)
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Reads which tensors a user wants: words of the command line, or rules of a TOML file.
 
-    weights,gradients 100-200:10 mode=train reduce=l2,mean
+weights,gradients 100-200:10 mode=train reduce=l2,mean
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -109,7 +108,9 @@ def _selected(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the collections and the regular expressions among the words; commas part words of letters only."""
     collections: list[str] = []
     patterns: list[str] = []
-    parted = [part for word in words for part in (word.split(",") if _WORD.fullmatch(word.replace(",", "")) else [word])]
+    parted = [
+        part for word in words for part in (word.split(",") if _WORD.fullmatch(word.replace(",", "")) else [word])
+    ]
     for word in parted[:MAX_WORDS]:
         near = difflib.get_close_matches(word, COLLECTIONS, 1, 0.8) if _WORD.fullmatch(word) else []
         if word == ALL:
@@ -144,7 +145,9 @@ def _span(text: str) -> StepSpan:
         return StepSpan(every=int(every[1]))
     found = _SPAN.fullmatch(text)
     if found is None:
-        raise UsageError(f"--tensors: {text[:80]!r} are no steps; give such as 5, 100-200, 100-200:10, 100- or every=10")
+        raise UsageError(
+            f"--tensors: {text[:80]!r} are no steps; give such as 5, 100-200, 100-200:10, 100- or every=10"
+        )
     first, is_range, last, step = int(found[1]), found[2], found[3], int(found[4] or 1)
     end = int(last) if last else None if is_range or found[4] else first
     if end is not None and end < first:

@@ -358,14 +358,13 @@ def saving_tensors(function: Function) -> Function:
         return function(*arguments, question=question, **options)
 
     with_question = TENSOR_BUFFER(with_question)
-    with_question = click.option(
+    return click.option(
         "--tensors",
         multiple=True,
         metavar="SPEC",
         help="Save tensors: collections (weights, gradients, all, ...) or a regular expression, then steps, mode and"
         " reductions, as in 'weights,losses 100-200:10'. Or a TOML file. Repeatable.",
-    )(with_question)
-    return with_question  # type: ignore[return-value]  # the same but for the options
+    )(with_question)  # type: ignore[return-value]  # the same but for the options
 
 
 # What stands behind --

@@ -73,9 +73,7 @@ class TensorSelection(msgspec.Struct, frozen=True, kw_only=True):
         """From the first to the last step that any rule is about."""
         spans = [span for rule in self.rules for span in rule.steps]
         lasts = [span.last for span in spans if span.last is not None]
-        return StepRange(
-            first=min(span.first for span in spans), last=max(lasts) if len(lasts) == len(spans) else None
-        )
+        return StepRange(first=min(span.first for span in spans), last=max(lasts) if len(lasts) == len(spans) else None)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):

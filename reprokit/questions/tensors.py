@@ -85,7 +85,9 @@ class _Merge:
         parted = asked.proof.holds_until(process)
         self._until = min(max(counts, default=0), max(counts, default=0) if parted is None else parted)
         run = asked.run.run
-        self._is_whole = parted is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
+        self._is_whole = (
+            parted is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
+        )
         self._is_whole = self._is_whole and not asked.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
 
     def _read_known(self) -> bool:
@@ -110,7 +112,7 @@ class _Merge:
                     if "shard" in line:
                         wanted.setdefault(line["shard"], []).append(line)
             elif "passed" in line or "dropped" in line:
-                if self._is_proved(line.get("passed", line.get("dropped")), line["mode"]):
+                if self._is_proved(line["passed"] if "passed" in line else line["dropped"], line["mode"]):
                     text.append(line)
             elif "end" not in line and line.get("tensor") not in self._declared:
                 text.append(line)

@@ -53,6 +53,13 @@ def test_the_example_of_a_resumed_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
+def test_what_is_asked_of_the_training_of_a_tutorial(tmp_path: Path) -> None:
+    for page in ("tutorials/pytorch.md", "commands/ask.md"):
+        assert run_page(page, tmp_path) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.torch
 def test_the_tutorial_of_a_nan_and_the_commands_that_it_leads_to(tmp_path: Path) -> None:
     for page in ("tutorials/nan.md", "commands/run.md", "commands/snapshot.md"):
         assert run_page(page, tmp_path) > 0

@@ -30,7 +30,9 @@ class Saved:
             self.lines += [{"file": path.stem, **json.loads(line)} for line in path.read_text().splitlines()]
         self._directory = run / "tensors"
         values = [line for line in self.lines if "step" in line]
-        self.by_place = {(one["step"], one["mode"], one["name"], one["call"], "reductions" in one): one for one in values}
+        self.by_place = {
+            (one["step"], one["mode"], one["name"], one["call"], "reductions" in one): one for one in values
+        }
         assert len(self.by_place) == len(values)  # none was saved twice
 
     def contents(self) -> dict[Any, Any]:
@@ -152,7 +154,9 @@ def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_pa
     saved = Saved(tmp_path / "run")
     assert {place[0] for place in saved.by_place if place[4]} == {2, 5, 8}
     assert {place[2] for place in saved.by_place if not place[4]} == {"first.bias", "last.bias", "short.bias"}
-    record(tmp_path, "other", "pytorch_tensors.py", "--tensors", "weights 2", "--tensors", "weights 2 reduce=l2,variance")
+    record(
+        tmp_path, "other", "pytorch_tensors.py", "--tensors", "weights 2", "--tensors", "weights 2 reduce=l2,variance"
+    )
     other = Saved(tmp_path / "other")
     values = other.array(2, "last.weight").astype("float64")
     line = other.by_place[2, "train", "last.weight", 0, True]

@@ -23,7 +23,7 @@ def loop() -> None:
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     words = np.random.randint(0, 10, (64, 5))
-    for step in range(6):
+    for _ in range(6):
         with tf.GradientTape() as tape:
             loss = loss_of(y, model(words, training=True))
         variables = model.trainable_variables

@@ -40,7 +40,9 @@ def test_steps(text: str, steps: StepSpan) -> None:
 
 def test_rules_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
-    path.write_text('[[tensors]]\nselect = ["gradients"]\nsteps = "every=2"\n\n[[tensors]]\nselect = ["conv"]\nmode = "eval"\n')
+    path.write_text(
+        '[[tensors]]\nselect = ["gradients"]\nsteps = "every=2"\n\n[[tensors]]\nselect = ["conv"]\nmode = "eval"\n'
+    )
     first, second = selection([str(path)], BUFFER).rules
     assert first.collections == ("gradients",)
     assert (second.patterns, second.modes) == (("conv",), ("eval",))

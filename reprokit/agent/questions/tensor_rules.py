@@ -62,7 +62,7 @@ class TensorRules:
 
     def are_due(self, step: int) -> bool:
         """Return whether any rule is about a step."""
-        return any([rule.is_due(step) for rule in self._rules])
+        return any(rule.is_due(step) for rule in self._rules)
 
     def begin(self, step: int) -> None:
         """Note which step is under way."""
@@ -73,7 +73,7 @@ class TensorRules:
     def wants(self, *collections: str, ever: bool = False) -> bool:
         """Return whether tensors of one of these collections may be saved, in this step or ever."""
         rules = self._rules if ever else self._due
-        return any([rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules])
+        return any(rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules)
 
     def choice(self, name: str, collections: Sequence[str], mode: str) -> Choice | None:
         """Return what of a tensor is saved in this step, if anything."""
@@ -96,4 +96,8 @@ class TensorRules:
                 if word in rule.collections:
                     yield f"--tensors: no tensor of the collection {word} was seen in these steps"
                 else:
-                    yield f"--tensors: no name matches {word!r}{advice}" if word else "--tensors: no tensor was seen in these steps"
+                    yield (
+                        f"--tensors: no name matches {word!r}{advice}"
+                        if word
+                        else "--tensors: no tensor was seen in these steps"
+                    )

@@ -49,7 +49,7 @@ class TensorLibrary:
         def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
             found = library["reprokit_trail_" + name]
             found.restype, found.argtypes = result, arguments
-            return found  # type: ignore[no-any-return]
+            return found
 
         self.saver = function("saver", pointer, text, text, text, number, ctypes.POINTER(ctypes.c_int))
         self.put = function("put", word, pointer, number, number)

@@ -26,7 +26,9 @@ class SavedSteps:
         self.writer = TensorWriter(agent, framework, self.buffer)
         self.forgetting: list[Callable[[], object]] = []
         self.settling: list[Callable[[], object]] = []  # brings what is still on its way
-        self.behind: Callable[[Callable[[], object]], object] = _at_once  # does something once what is on its way is here
+        self.behind: Callable[[Callable[[], object]], object] = (
+            _at_once  # does something once what is on its way is here
+        )
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
         agent.endings.append(self.finish)
@@ -62,7 +64,7 @@ class SavedSteps:
             self._events.arrange()
 
     def go_on(self, optimizer: object = None) -> None:
-        """A model computes, a loss is there, or an optimizer is about to update: begin the next step where it is due."""
+        """Begin the next step where it is due: at a forward pass, a loss, or another update by the same optimizer."""
         if self.step < self._window.step and (optimizer is None or self._window.is_new(optimizer)):
             self._end_step()
             self.step = self._window.step
