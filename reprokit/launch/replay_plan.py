@@ -6,20 +6,22 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
-from reprokit.model.question import Question
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
+
+if TYPE_CHECKING:
+    from reprokit.model.question import Question
 
 LONGEST = 200  # characters of a fact, which may come from somebody else's file
 

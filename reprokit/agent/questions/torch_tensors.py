@@ -18,7 +18,7 @@ from ..events import (
     UpdateDue,
 )
 from ..pytorch import private_api, tensors
-from ..pytorch.state import named_tensors, parts_of
+from ..pytorch.state import named_tensors, parts_of, unwrapped
 from .tensor_rules import EVAL, TRAIN
 from .tensor_writer import NumbersOf
 
@@ -56,20 +56,27 @@ class ModuleNames:
             if root is not None:
                 self._add(root, f"model#{number}." if number else "")
 
-    def _add(self, root: Any, prefix: str) -> None:
+    def _add(self, outer: Any, prefix: str) -> None:
+        root = unwrapped(outer)
         for name, module in root.named_modules():
             own = prefix + (name or type(root).__name__)
             self._modules.setdefault(id(module), (weakref.ref(module), own))
+        if type(outer).__name__ == "OptimizedModule":  # within which nothing is seen
+            self._modules[id(outer)] = weakref.ref(outer), prefix + type(root).__name__
         for name, tensor in named_tensors(parts_of(root, prefix)):
             known = self._tensors.setdefault(id(tensor), (weakref.ref(tensor), []))
             known[1].append(name)
 
     def of_module(self, module: Any, hooks: Any) -> str:
-        """Return the name of a module; of one that no other holds, as of a loss, that of its class."""
+        """Return the name of a module; of one that no other holds, as of a loss, that of its class.
+
+        What torch.compile has made of a model, and calls within it, has none.
+        """
         known = self._modules.get(id(module))
         if known is None or known[0]() is not module:
             self._learn(hooks)
-            unknown = weakref.ref(module), type(module).__name__
+            is_graph = any(kind.__name__ == "GraphModule" for kind in type(module).__mro__)
+            unknown = weakref.ref(module), "" if is_graph else type(module).__name__
             known = self._modules.setdefault(id(module), unknown)
         return known[1]
 
@@ -140,7 +147,7 @@ class TorchTensors:
         hooks = self._agent.pytorch
         with self._torch.no_grad(), self._without_overrides():
             name = self._names.of_module(module, hooks)
-            for number, tensor in enumerate(_tensors_in(value)):
+            for number, tensor in enumerate(_tensors_in(value) if name else ()):
                 self._take(f"{name}_{kind}_{number}", collections, tensor, self._mode, module=module)
 
     def _loss_computed(self, event: LossComputed) -> None:
