@@ -193,13 +193,13 @@ static void wait_for_one(struct rkt_saver *saver) {
 /* Copies a value behind the ones before it; waits for the worker where the ring is full. */
 RK_EXPORT uint32_t reprokit_trail_put(struct rkt_saver *saver, const void *data, uint64_t size) {
     if (__atomic_load_n(&saver->error, __ATOMIC_SEQ_CST)) return RKT_ENDED;
+    if (saver->at == saver->begin && !is_busy(saver)) /* all is written: its beginning is in the caches */
+        saver->begin = saver->at = saver->tail = 0;
     if (size > saver->size / 2) return saver->at == saver->begin ? RKT_TOO_LARGE : RKT_HAND_OVER;
     while (!find_room(saver, size)) {
         if (saver->at != saver->begin) return RKT_HAND_OVER;
-        if (is_busy(saver))
-            wait_for_one(saver);
-        else /* what was skipped at the end was not given back */
-            saver->begin = saver->at = saver->tail = 0;
+        wait_for_one(saver);
+        if (!is_busy(saver)) saver->begin = saver->at = saver->tail = 0;
     }
     memcpy(saver->ring + saver->at % saver->size, data, size);
     saver->at += size;
