@@ -155,6 +155,18 @@ class NothingKept(RunError, slug="nothing-kept"):
     """Nothing was kept of what the run printed."""
 
 
+class NothingSaved(RunError, slug="nothing-saved"):
+    """The run saved no tensors."""
+
+
+class TensorUnavailable(ReprokitError, slug="tensor-unavailable"):
+    """The run has no such tensor, or no number of it that can be given."""
+
+
+class BadRule(ReprokitError, slug="bad-rule"):
+    """There is no such rule or parameter, or a file of own rules cannot be used."""
+
+
 class BadSnapshot(ReprokitError, slug="bad-snapshot"):
     """A snapshot is damaged, altered, of another model or none at all."""
 

@@ -20,8 +20,8 @@ LAYERS = (
     {"cli", "pytest_plugin"},
     {"reproduce", "report", "bundle", "gate", "study"},
     {"questions"},
-    {"launch", "verify", "profiling"},
-    {"entropy", "artifacts", "knowledge", "patches", "capture"},
+    {"launch", "verify", "profiling", "rules"},
+    {"entropy", "artifacts", "knowledge", "patches", "capture", "saved_tensors"},
 )
 BOTTOM = {"errors", "version"}
 

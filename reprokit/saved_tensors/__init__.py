@@ -1,0 +1,1 @@
+"""Reads the tensors that a run saved, while it runs or afterwards; nothing is executed or unpickled."""

@@ -1,0 +1,1 @@
+"""Reading the tensors of runs."""
