@@ -1,4 +1,4 @@
-"""Findings: what in a run keeps it from repeating, as `reprokit profile` writes it to findings.json.
+"""Findings: what in a run keeps it from repeating, or goes wrong, as `profile` and `rules` write it to findings.json.
 
 A run directory may come from somebody else: the file is read within bounds, decoded into typed structs, and its
 texts are made printable by whoever shows them.
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from reprokit import rundir
 from reprokit.model.run import FORMAT
@@ -22,16 +23,19 @@ SYSTEM_CALL: Final = "system-call"  # a request to the kernel
 SOURCE: Final = "source"  # of entropy, a seed, or a device
 COMPILED: Final = "compiled"  # code that a compiler made: what is in it is not seen
 ORDER: Final = "order"  # results that arrive in the order in which they are ready
-KINDS = (OPERATOR, FUNCTION, SETTING, SYSTEM_CALL, SOURCE, COMPILED, ORDER)
+RULE: Final = "rule"  # of training: a tensor shows that it goes wrong
+KINDS = (OPERATOR, FUNCTION, SETTING, SYSTEM_CALL, SOURCE, COMPILED, ORDER, RULE)
 
 GUILTY: Final = "guilty"  # measured to vary
 SUSPECT: Final = "suspect"  # known to vary, not measured here
 CLEARED: Final = "cleared"  # measured, no variation seen
 COVERED: Final = "covered"  # random, and given again by a replay
 AS_SET: Final = "setting"  # a setting that decides how something computes
-VERDICTS = (GUILTY, SUSPECT, AS_SET, CLEARED, COVERED)  # the most urgent first
+ALARM: Final = "alarm"  # raised by a rule
+VERDICTS = (ALARM, GUILTY, SUSPECT, AS_SET, CLEARED, COVERED)  # the most urgent first
 
 WORDS = {
+    ALARM: "raised by rules",
     GUILTY: "guilty",
     SUSPECT: "suspected",
     AS_SET: "that depend on settings or machine",
@@ -80,7 +84,7 @@ class Cure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that keeps the run from repeating, or that was suspected of it and is not to blame."""
+    """One thing that keeps the run from repeating or that a rule found, or that is not to blame."""
 
     id: str  # the same in every run of the same program: kind, subject, device, direction and place
     kind: Kind
@@ -99,6 +103,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cures: list[Cure] = []  # in order of preference
     rank: float = 0.0  # the higher the more likely to be what makes runs differ
     verdict: Verdict = SUSPECT
+    rule: str = ""  # which raised it: the subject is a tensor, why the evidence, calls the steps
+    module: str = ""  # of the tensor
+    step: Count = 0  # at which it was first raised
 
     @property
     def only_unwritten_memory(self) -> bool:
@@ -119,6 +126,12 @@ class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_id: str
     findings: list[Finding] = []
     notes: list[str] = []  # what was not looked at, and why
+    rule_notes: list[str] = []  # rules that failed, or found nothing to judge
+
+
+def repeated(finding: Finding) -> Finding:
+    """Return a finding that was raised once more."""
+    return replace(finding, calls=finding.calls + 1)
 
 
 def counts(content: FindingsFile | None) -> dict[str, int] | None:

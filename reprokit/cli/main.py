@@ -36,6 +36,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "ledger": "Say which samples each step was made of.",
         "ask": "Save tensors of a recorded run, by a replay.",
         "snapshot": "Re-execute a captured step, and explain it.",
+        "rules": "Judge a training by its saved tensors.",
         "knowledge": "Search what is known of operations that vary.",
     },
     "Share": {

@@ -49,6 +49,7 @@ class IndexLine(msgspec.Struct, frozen=True):
     shard: Annotated[int, msgspec.Meta(ge=0, le=999_999_999)] | None = None
     key: Text = ""
     dtype: Text = ""
+    digest: Text = ""
     shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     reductions: Annotated[dict[Text, Number], msgspec.Meta(max_length=64)] = {}
     passed: Count | None = None

@@ -344,6 +344,18 @@ class SavedTensor:
         """Return its values by step."""
         return {step: self.value(step, mode, worker) for step in self.steps(mode)}
 
+    def has_value(self, step_num: int, mode: object = None) -> bool:
+        """Return whether its value was saved at a step, and not only reductions."""
+        return self._line(step_num, mode, None, 0)[1].shard is not None
+
+    def fingerprint(self, step_num: int, mode: object = None) -> tuple[object, ...]:
+        """Return what is equal for equal values: digest and reductions, without reading the value."""
+        self.trial.reads += 1
+        lines = [line for _, line in self._calls(step_num, mode, None)]
+        return tuple(
+            (line.digest or (line.shard, line.key), *sorted(line.reductions.items(), key=str)) for line in lines
+        )
+
     def shape(self, step_num: int, mode: object = None, worker: str | None = None) -> tuple[int, ...]:
         """Return its shape at a step."""
         return tuple(self._line(step_num, mode, worker, 0)[1].shape)

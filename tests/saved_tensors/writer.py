@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -66,7 +67,8 @@ class TensorWriter:
         path.with_suffix(".new").write_bytes(data)
         os.rename(path.with_suffix(".new"), path)
         for (key, array), name in zip(arrays.items(), values, strict=True):
-            about = {"dtype": dtype or array.dtype.name, "shape": array.shape, "digest": "0" * 16, "call": 0}
+            about = {"dtype": dtype or array.dtype.name, "shape": array.shape, "call": 0}
+            about["digest"] = hashlib.sha256(array.tobytes()).hexdigest()[:16]
             self.line(step=step, mode=mode, name=name, shard=self._shards, key=key, **{**about, **facts})
         self._shards += 1
 

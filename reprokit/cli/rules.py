@@ -1,0 +1,61 @@
+"""``reprokit rules``: judge a training by its saved tensors, while it runs or afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reprokit.cli import options
+from reprokit.cli.options import flag
+from reprokit.cli.output import print_json
+from reprokit.errors import EXIT_DIFFERENT, CannotWriteRun
+
+if TYPE_CHECKING:
+    from reprokit.findings import Finding
+
+
+@click.command(epilog="Example: reprokit rules last --rule VanishingGradient=threshold=1e-6")
+@click.argument("run", type=options.RUN)
+@click.option(
+    "--rule",
+    "specs",
+    metavar="ID[=PARAM=VALUE,...]",
+    multiple=True,
+    help="Judge by this rule only, or by one of your own: FILE.py:CLASS. Repeatable.",
+)
+@flag("--follow", "Wait for further steps until the training has ended.")
+@options.json_option()
+@options.REVEAL
+@click.pass_context
+def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> None:
+    """Judge RUN by the tensors that it saved, with the rules of SageMaker Debugger.
+
+    Each finding says what is wrong, in which tensor and module, where that was made, and why. The findings of a
+    run that has ended are also kept in RUN/findings.json. Exits with 1 if a rule raised an alarm, 0 if none did.
+    """
+    from reprokit.launch.messages import warn
+    from reprokit.rules import catalogue, evaluation, report
+    from reprokit.saved_tensors.trial import Trial
+
+    trial = Trial(run)
+    session = evaluation.RuleSession(trial, catalogue.chosen(specs, trial))
+    for finding in session.judge(follow=follow):
+        if not as_json:
+            _print(finding)
+    try:
+        evaluation.keep(trial, session)
+    except CannotWriteRun as error:
+        warn(f"the findings are not kept: {error}")
+    if as_json:
+        print_json(report.document(trial.path, session))
+    else:
+        report.print_end(trial.path, session)
+    context.exit(EXIT_DIFFERENT if session.findings else 0)
+
+
+def _print(finding: Finding) -> None:
+    from reprokit.rules.report import sentence
+
+    click.echo(sentence(finding))

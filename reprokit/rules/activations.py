@@ -1,0 +1,112 @@
+"""Rules on what activation functions return."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from reprokit.rules.observations import Alarm, number, tensors, values
+from reprokit.saved_tensors import shards
+from reprokit.saved_tensors.trial import Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class RecentShares:
+    """How many units of each tensor were idle at all of the last steps."""
+
+    steps: int
+    _shares: dict[str, deque[Any]] = field(default_factory=dict)
+
+    def idle(self, name: str, active: Array, threshold: float) -> float | None:
+        """Return the share of units that are active in too few of their values; None before there are enough steps."""
+        shares = self._shares.setdefault(name, deque(maxlen=self.steps))
+        if shares and shares[0].shape != active.shape:
+            shares.clear()
+        shares.append(active)
+        if len(shares) < self.steps:
+            return None
+        return float((shards.numpy().mean(shares, axis=0) < threshold).mean())
+
+
+def by_unit(value: Array) -> Array:
+    """Return a row for each sample and a column for each neuron, or channel of an image."""
+    if value.ndim == 4:
+        value = shards.numpy().moveaxis(value, 1, -1)
+    rows: Array = value.reshape(-1, value.shape[-1] if value.ndim else 1)
+    return rows
+
+
+@dataclass
+class DyingReLU:
+    """Most neurons of a ReLU layer are never active."""
+
+    trial: Trial
+    threshold_inactivity: float = 1.0  # percent of values
+    threshold_layer: float = 50.0  # percent of neurons
+    patience: int = 5
+
+    def __post_init__(self) -> None:
+        self._recent = RecentShares(self.patience)
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        seen = set()
+        for tensor, value in values(self.trial, step, "outputs"):
+            if tensor.layer not in ("ReLU", "ReLU6") or not value.size:
+                continue
+            seen.add(tensor.name)
+            active = (by_unit(value) > 0).mean(axis=0)
+            idle = self._recent.idle(tensor.name, active, self.threshold_inactivity / 100)
+            if idle is not None and 100 * idle > self.threshold_layer:
+                yield Alarm(
+                    tensor.name, f"{100 * idle:.0f} % of its neurons were idle at {self.patience} steps in a row"
+                )
+        for tensor in tensors(self.trial, step, "outputs"):
+            if tensor.layer in ("ReLU", "ReLU6") and tensor.name not in seen and number(tensor, step, "max") == 0:
+                yield Alarm(tensor.name, "its largest value is 0")
+
+
+@dataclass
+class SaturatedActivation:
+    """Most neurons of a tanh or sigmoid layer are at the ends of their range, where they have no gradient."""
+
+    trial: Trial
+    threshold_tanh_min: float = -9.4999
+    threshold_tanh_max: float = 9.4999
+    threshold_sigmoid_min: float = -23.0
+    threshold_sigmoid_max: float = 16.99999
+    threshold_inactivity: float = 1.0  # percent of values
+    threshold_layer: float = 50.0  # percent of neurons
+    slope: float = 0.03  # mean derivative of tanh below which a neuron counts as saturated too
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        self._recent, self._slopes = RecentShares(self.patience), RecentShares(self.patience)
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        for tensor, value in values(self.trial, step, "outputs"):
+            if tensor.layer not in ("Tanh", "Sigmoid") or not value.size:
+                continue
+            rows = by_unit(value).astype("float64")
+            low, high = self._ends(tensor.layer)
+            active = ((rows > low) & (rows < high)).mean(axis=0)
+            idle = [self._recent.idle(tensor.name, active, self.threshold_inactivity / 100)]
+            if tensor.layer == "Tanh":
+                idle.append(self._slopes.idle(tensor.name, (1 - rows * rows).mean(axis=0), self.slope))
+            worst = max((share for share in idle if share is not None), default=0.0)
+            if 100 * worst > self.threshold_layer:
+                yield Alarm(tensor.name, f"{100 * worst:.0f} % of its neurons are saturated")
+
+    def _ends(self, layer: str) -> tuple[float, float]:
+        """Return what the function returns at the thresholds, which are of its inputs."""
+        numpy = shards.numpy()
+        if layer == "Tanh":
+            return float(numpy.tanh(self.threshold_tanh_min)), float(numpy.tanh(self.threshold_tanh_max))
+        low, high = self.threshold_sigmoid_min, self.threshold_sigmoid_max
+        return float(1 / (1 + numpy.exp(-low))), float(1 / (1 + numpy.exp(-high)))

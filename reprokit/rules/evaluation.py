@@ -1,0 +1,149 @@
+"""Puts each step of a run before the rules, in the order of the training, and makes findings of their alarms."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from reprokit import findings
+from reprokit.errors import ReprokitError, RunDamaged, reason
+from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
+from reprokit.model.run import RUNNING
+from reprokit.rules.observations import Alarm, Evaluation
+from reprokit.saved_tensors.trial import EVAL, POLL, TRAIN, Trial
+
+MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
+
+
+class RuleSession:
+    """The rules that judge one run, and what they have raised so far."""
+
+    def __init__(self, trial: Trial, rules: dict[str, Any]) -> None:
+        self.trial = trial
+        self.findings: dict[tuple[str, str], Finding] = {}
+        self.problems: list[str] = []
+        self._rules = dict(rules)
+        self._reads = Counter[str]()  # of each rule
+        self._raised = Counter[str]()
+        self._position = 0
+        self._train: list[int] = []
+        self._eval: list[int] = []
+        self._last = 0  # training step
+
+    @property
+    def judged(self) -> int:
+        """Return how many rules found something to judge."""
+        return sum(1 for count in self._reads.values() if count)
+
+    def judge(self, *, follow: bool) -> Iterator[Finding]:
+        """Yield each finding when it is first raised; with follow until the run has ended."""
+        self.trial.follows = False
+        idle_since = time.monotonic()
+        while True:
+            self.trial.refresh()
+            position = self._position
+            yield from self._new_steps()
+            if self.trial.loaded_all_steps or not follow:
+                yield from self._close_evaluation()
+                return
+            if self._position > position:
+                idle_since = time.monotonic()
+            idle = time.monotonic() - idle_since
+            yield from self._ask("invoke_when_idle", idle)
+            time.sleep(POLL)
+
+    def notes(self) -> list[str]:
+        """Return what went wrong, and which rules found nothing in the run that they could judge."""
+        idle = [name for name in self._rules if not self._reads[name] and hasattr(self._rules[name], "trial")]
+        idle = [name for name in idle if not hasattr(self._rules[name], "invoke_when_idle")]
+        unjudged = [f"not judged, as nothing that they look at was saved: {', '.join(sorted(idle))}"] if idle else []
+        return [*self.problems, *unjudged]
+
+    def _new_steps(self) -> Iterator[Finding]:
+        for mode, step in self.trial.order()[self._position :]:
+            self._position += 1
+            if mode == EVAL:
+                self._eval.append(step)
+            elif mode == TRAIN:
+                yield from self._close_evaluation()
+                self._train.append(step)
+                self._last = step
+                yield from self._ask("invoke_at_step", step)
+
+    def _close_evaluation(self) -> Iterator[Finding]:
+        if self._eval:
+            evaluation = Evaluation(self._last, tuple(self._train), tuple(self._eval))
+            self._train, self._eval = [], []
+            yield from self._ask("invoke_at_evaluation", evaluation)
+
+    def _ask(self, hook: str, argument: Any) -> Iterator[Finding]:
+        """Put one question to each rule; one that fails is reported and not asked again."""
+        for name, rule in list(self._rules.items()):
+            method: Callable[[Any], Any] | None = getattr(rule, hook, None)
+            if method is None:
+                continue
+            reads = self.trial.reads
+            try:
+                yield from self._raise(name, list(_alarms(name, method(argument))))
+            except RunDamaged:
+                raise
+            except Exception as error:
+                what = reason(error) if isinstance(error, ReprokitError) else f"{type(error).__name__}: {reason(error)}"
+                self.problems.append(f"{name} failed after step {self._last} and was not asked again: {what}")
+                del self._rules[name]
+            self._reads[name] += self.trial.reads - reads
+
+    def _raise(self, rule: str, alarms: Iterable[Alarm]) -> Iterator[Finding]:
+        for alarm in alarms:
+            before = self.findings.get((rule, alarm.tensor))
+            if before is not None:
+                self.findings[rule, alarm.tensor] = findings.repeated(before)
+            elif self._raised[rule] < MAX_OF_RULE and len(self.findings) < MAX_FINDINGS:
+                self._raised[rule] += 1
+                found = self.findings[rule, alarm.tensor] = self._finding(rule, alarm)
+                yield found
+            elif self._raised[rule] == MAX_OF_RULE:
+                self._raised[rule] += 1
+                self.problems.append(f"{rule}: further tensors are not reported (limit {MAX_OF_RULE})")
+
+    def _finding(self, rule: str, alarm: Alarm) -> Finding:
+        tensor = self.trial.tensor(alarm.tensor) if self.trial.has_tensor(alarm.tensor) else None
+        place = tensor.place if tensor is not None else None
+        return Finding(
+            id=f"{RULE}:{rule}:{alarm.tensor}",
+            kind=RULE,
+            subject=alarm.tensor or "the training",
+            rule=rule,
+            module=tensor.module if tensor is not None else "",
+            where=[CodePlace(file=place[0], line=place[1])] if place is not None else [],
+            calls=1,
+            step=self._last,
+            why=alarm.evidence,
+            verdict=ALARM,
+        )
+
+
+def _alarms(rule: str, answer: Any) -> Iterator[Alarm]:
+    """Yield the alarms of an answer; a rule of the user's may also answer with True."""
+    if answer is True:
+        yield Alarm("", f"{rule} is met")
+    elif answer not in (None, False):
+        for alarm in answer:
+            yield alarm if isinstance(alarm, Alarm) else Alarm("", str(alarm)[:1000])
+
+
+def keep(trial: Trial, session: RuleSession) -> FindingsFile:
+    """Return findings.json with these findings in place of those of earlier rules, and write it into an ended run."""
+    before = findings.read(trial.run)
+    others = [one for one in before.findings if one.kind != RULE] if before is not None else []
+    content = FindingsFile(
+        run_id=trial.run.run.run_id,
+        findings=[*session.findings.values(), *others],
+        notes=before.notes if before is not None else [],
+        rule_notes=session.notes(),
+    )
+    if trial.run.run.status != RUNNING:
+        findings.write(trial.path, content)
+    return content

@@ -1,0 +1,146 @@
+"""Rules on the loss, in training and evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+
+from reprokit.rules.observations import Alarm, Evaluation, labelled, loss, loss_name
+from reprokit.saved_tensors.trial import EVAL, Trial
+
+
+@dataclass
+class LossNotDecreasing:
+    """The loss is where it began, or higher, and does not fall from one stretch of steps to the next."""
+
+    trial: Trial
+    num_steps: int = 10
+    diff_percent: float = 0.1
+    increase_threshold_percent: float = 5.0
+    patience: int = 2  # stretches
+    _losses: list[float] = field(default_factory=list)
+    _best: float = math.inf
+    _failed: int = 0
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        found = loss(self.trial, (step,))
+        if found is None:
+            return
+        self._losses.append(found)
+        if len(self._losses) % self.num_steps:
+            return
+        recent = self._losses[-self.num_steps :]
+        now, start = fmean(recent), self._losses[0]
+        if not math.isfinite(now):
+            return  # which is for ExplodingTensor to say
+        has_fallen = now < self._best - abs(self._best) * self.diff_percent / 100
+        # A loss that came down and stays there is no failure; noise between batches is no fall.
+        has_learned = now < start - max(abs(start) * self.increase_threshold_percent / 100, 2 * pstdev(recent))
+        self._failed = self._failed + 1 if not has_fallen and not has_learned and math.isfinite(self._best) else 0
+        self._best = min(self._best, now)
+        has_risen = now > start + abs(start) * self.increase_threshold_percent / 100
+        if self._failed >= (1 if has_risen else self.patience):
+            what = "rose" if has_risen else "did not fall"
+            evidence = f"it {what} in {len(self._losses)} saved steps: {start:.4g} at first, mean of the last {now:.4g}"
+            yield Alarm(loss_name(self.trial), evidence)
+
+
+@dataclass
+class Overfit:
+    """The loss of evaluations stays above that of the training, and falls no more."""
+
+    trial: Trial
+    patience: int = 1
+    ratio_threshold: float = 0.1
+    floor: float = 0.05  # of the first training loss: a smaller distance is none
+    _first: float | None = None
+    _best: float = math.inf
+    _failed: int = 0
+
+    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+        train, validation = both_losses(self.trial, evaluation)
+        if train is None or validation is None:
+            return
+        if self._first is None:
+            self._first = loss(self.trial, evaluation.train_steps[:1])
+        distance = validation - train
+        is_apart = distance > self.ratio_threshold * abs(train) and distance > self.floor * abs(self._first or train)
+        is_worse = validation > self._best * (1 - 0.01)
+        self._best = min(self._best, validation)
+        self._failed = self._failed + 1 if is_apart else 0
+        if self._failed > self.patience and is_worse:
+            evidence = f"the loss of the evaluation is {validation:.4g}, that of the training before it {train:.4g}"
+            yield Alarm(loss_name(self.trial), f"{evidence}, and it falls no more")
+
+
+@dataclass
+class Overtraining:
+    """Neither loss has become better for some evaluations."""
+
+    trial: Trial
+    patience_train: int = 5
+    patience_validation: int = 10
+    delta: float = 0.01
+    _best: list[float] = field(default_factory=lambda: [math.inf, math.inf])
+    _failed: list[int] = field(default_factory=lambda: [0, 0])
+
+    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+        for side, found in enumerate(both_losses(self.trial, evaluation)):
+            if found is None:
+                return
+            self._failed[side] = 0 if found < self._best[side] - self.delta else self._failed[side] + 1
+            self._best[side] = min(self._best[side], found)
+        if self._failed[0] >= self.patience_train and self._failed[1] >= self.patience_validation:
+            evidence = f"no better by {self.delta:g} for {self._failed[0]} and {self._failed[1]} evaluations"
+            yield Alarm(loss_name(self.trial), f"losses of training and evaluation are {evidence}")
+
+
+@dataclass
+class Underfitting:
+    """Both losses stay flat, no lower than that of somebody who guesses by the frequencies of the classes."""
+
+    trial: Trial
+    flat: float = 0.01
+    margin: float = 0.02
+    _counts: Counter[int] = field(default_factory=Counter)
+    _before: tuple[float, float] | None = None
+
+    def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        for name, labels, _ in labelled(self.trial, step):
+            if "BCE" in name or "CrossEntropy" in name or "NLL" in name:
+                self._counts.update(labels.tolist())
+        return iter(())
+
+    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+        now, before = both_losses(self.trial, evaluation), self._before
+        if now[0] is None or now[1] is None or len(self._counts) < 2:
+            return
+        self._before = now[0], now[1]
+        total = self._counts.total()
+        guessed = -sum(count / total * math.log(count / total) for count in self._counts.values())
+        pairs = zip(self._before, before or (math.inf, math.inf), strict=True)
+        is_flat = all(abs(new - old) < self.flat * abs(old) for new, old in pairs if math.isfinite(old)) and before
+        if is_flat and min(self._before) > guessed * (1 - self.margin):
+            losses = f"{self._before[0]:.4g} and {self._before[1]:.4g}"
+            evidence = f"losses of training and evaluation stay at {losses}; guessing by frequency has {guessed:.4g}"
+            yield Alarm(loss_name(self.trial), evidence)
+
+
+@dataclass
+class StalledTraining:
+    """No step has come for a long time. Only a run that is followed can show it."""
+
+    trial: Trial
+    threshold: float = 1800.0  # seconds
+
+    def invoke_when_idle(self, seconds: float) -> Iterator[Alarm]:
+        if seconds > self.threshold:
+            yield Alarm("", f"no step has been saved for {seconds:.0f} seconds")
+
+
+def both_losses(trial: Trial, evaluation: Evaluation) -> tuple[float | None, float | None]:
+    """Return the mean losses of the training before an evaluation, and of the evaluation."""
+    return loss(trial, evaluation.train_steps), loss(trial, evaluation.eval_steps, EVAL)

@@ -1,0 +1,137 @@
+"""What rules see of a step, and what they answer. What was not saved is left out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reprokit.errors import TensorUnavailable
+from reprokit.saved_tensors import shards
+from reprokit.saved_tensors.trial import TRAIN, SavedTensor, Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+CLASSIFYING = re.compile("CrossEntropy|NLL|BCE", re.IGNORECASE)  # losses whose labels are classes
+FEWEST = 8  # samples of a batch of which anything is said
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What a rule says of a tensor, with its evidence; the loss stands for the training as a whole."""
+
+    tensor: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Steps of an evaluation, with the training steps before it."""
+
+    step: int  # the last training step before it
+    train_steps: tuple[int, ...]
+    eval_steps: tuple[int, ...]
+
+
+def tensors(trial: Trial, step: int, collection: str, mode: str = TRAIN) -> Iterator[SavedTensor]:
+    """Yield the tensors of a collection that were saved at a step."""
+    for name in trial.tensor_names(step=step, mode=mode, collection=collection):
+        yield trial.tensor(name)
+
+
+def values(trial: Trial, step: int, collection: str, mode: str = TRAIN) -> Iterator[tuple[SavedTensor, Array]]:
+    """Yield these tensors with their values of all calls, those whose values were saved."""
+    for tensor in tensors(trial, step, collection, mode):
+        for call in range(tensor.calls(step, mode)):
+            try:
+                yield tensor, tensor.value(step, mode, call=call)
+            except TensorUnavailable:
+                break
+
+
+def number(tensor: SavedTensor, step: int, *names: str, mode: str = TRAIN) -> float | None:
+    """Return the first of these reductions that was saved or can be computed; abs_ in front is of absolute values."""
+    for name in names:
+        try:
+            return tensor.reduction_value(step, name.removeprefix("abs_"), mode, abs=name.startswith("abs_"))
+        except TensorUnavailable:
+            continue
+    return None
+
+
+def is_matrix(tensor: SavedTensor, step: int) -> bool:
+    """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient."""
+    return len(tensor.shape(step, TRAIN)) > 1 and tensor.layer != "Embedding"
+
+
+def loss(trial: Trial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
+    """Return the mean of the losses of some steps; None where none was saved."""
+    numpy = shards.numpy()
+    found = []
+    for step in steps:
+        for tensor in tensors(trial, step, "losses", mode):
+            for call in range(tensor.calls(step, mode)):
+                try:
+                    found.append(tensor.reduction_value(step, "mean", mode, call=call))
+                except TensorUnavailable:
+                    continue
+    return float(numpy.mean(found)) if found else None
+
+
+def loss_name(trial: Trial) -> str:
+    """Return the name of the loss."""
+    return next(iter(trial.collection("losses").tensor_names), "the loss")
+
+
+def labelled(trial: Trial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
+    """Yield the labels of a step that are classes, with their name and the predictions beside them."""
+    for name in trial.given_to_loss("labels", 1, step, mode):
+        tensor = trial.tensor(name)
+        beside = trial.given_to_loss("predictions", 0, step, mode)
+        if name.endswith("_input_1"):
+            beside = [one for one in beside if one == f"{name[:-1]}0"]
+            if not CLASSIFYING.search(name) and not CLASSIFYING.search(tensor.layer):
+                continue
+        for call in range(tensor.calls(step, mode)):
+            try:
+                labels = tensor.value(step, mode, call=call)
+                scores = trial.tensor(beside[0]).value(step, mode, call=call) if beside else None
+            except TensorUnavailable:
+                continue
+            classes = _classes(labels)
+            if classes is not None and not _is_of_language(trial, step, scores):
+                yield name, classes, scores
+
+
+def _classes(labels: Array) -> Array | None:
+    """Return labels as whole numbers; None where they are no classes of samples."""
+    numpy = shards.numpy()
+    labels = labels.reshape(len(labels)) if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if labels.ndim != 1 or labels.dtype.kind not in "biuf":
+        return None
+    whole: Array = labels.astype("int64")
+    are_whole = labels.dtype.kind != "f" or numpy.isin(labels, (0.0, 1.0)).all()
+    return whole if are_whole and (whole >= 0).all() else None
+
+
+def _is_of_language(trial: Trial, step: int, scores: Array | None) -> bool:
+    """Return whether the classes are words, of which some are rare in every language."""
+    embeddings = (trial.tensor(name) for name in trial.tensor_names(step=step, mode=TRAIN, collection="weights"))
+    sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if tensor.layer == "Embedding"}
+    return scores is not None and scores.ndim == 2 and scores.shape[1] in sizes
+
+
+def predicted(scores: Array) -> Array:
+    """Return the class that each row of scores is for."""
+    if scores.ndim == 2 and scores.shape[1] > 1:
+        best: Array = scores.argmax(axis=1)
+        return best
+    numpy = shards.numpy()
+    flat = scores.reshape(-1)
+    is_probability = flat.size and float(numpy.min(flat)) >= 0 and float(numpy.max(flat)) <= 1
+    above: Array = (flat > (0.5 if is_probability else 0)).astype("int64")
+    return above
