@@ -53,7 +53,7 @@ class IndexLine(msgspec.Struct, frozen=True):
     shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     reductions: Annotated[dict[Text, Number], msgspec.Meta(max_length=64)] = {}
     passed: Count | None = None
-    dropped: Count | None = None
+    dropped: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)] | None = None  # -1: all that comes behind
     why: Text = ""
     end: bool = False
 

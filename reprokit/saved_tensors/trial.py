@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from reprokit import run_home
+from reprokit import run_home, rundir
 from reprokit.errors import NothingSaved, RunDamaged, TensorUnavailable
 from reprokit.model.run import RUNNING
 from reprokit.rundir import RunDirectory
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-DIRECTORY: Final = "tensors"
+DIRECTORY: Final = rundir.TENSORS
 TRAIN, EVAL, PREDICT, GLOBAL = "train", "eval", "predict", "global"
 MODES: Final = (TRAIN, EVAL, PREDICT, GLOBAL)  # in the order in which a step without a mode is looked for
 POLL = 0.2  # seconds between looks at a run that is being written

@@ -1,0 +1,55 @@
+"""Rules find what is wrong with trainings that are known to be sick, and nothing in healthy ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import Reprokit
+
+TRAININGS = Path(__file__).parent.parent / "trainings"
+SICK = {  # and the rules of which one at least must say so
+    "class_imbalance": {"ClassImbalance"},
+    "dying_relu": {"DyingReLU"},
+    "exploding_gradient": {"ExplodingTensor"},
+    "frozen_layers": {"UnchangedTensor"},
+    "overfitting": {"Overfit"},
+    "padding": {"NLPSequenceRatio"},
+    "rate_too_large": {"LossNotDecreasing", "ExplodingTensor"},
+    "rate_too_small": {"LossNotDecreasing", "WeightUpdateRatio", "UnchangedTensor"},
+    "saturated_tanh": {"SaturatedActivation"},
+    "unnormalized_images": {"CheckInputImages"},
+    "unshuffled": {"ClassImbalance"},
+    "vanishing_gradient": {"VanishingGradient"},
+}
+
+
+def raised(reprokit: Reprokit, script: Path) -> dict[str, str]:
+    """The alarms of all rules that hold for every training, by rule."""
+    recorded = reprokit.run(
+        *("record", "-q", "-o", "run", "--tensors", "all mode=train,eval", "--", sys.executable, str(script))
+    )
+    assert recorded.returncode == 0, recorded.stderr
+    judged = reprokit.run("rules", "--json", "run")
+    found = json.loads(judged.stdout)
+    assert judged.returncode == bool(found["findings"])
+    assert not [note for note in found["notes"] if "failed" in note]
+    return {one["rule"]: f"{one['step']} {one['subject']}: {one['why']}" for one in found["findings"]}
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("name", SICK)
+def test_a_sick_training_is_found(reprokit: Reprokit, name: str) -> None:
+    found = raised(reprokit, TRAININGS / "sick" / f"{name}.py")
+    assert SICK[name] & found.keys(), found
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("script", sorted((TRAININGS / "healthy").glob("*.py")), ids=lambda path: path.stem)
+def test_a_healthy_training_raises_no_alarm(reprokit: Reprokit, script: Path) -> None:
+    assert raised(reprokit, script) == {}
