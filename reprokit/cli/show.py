@@ -16,11 +16,14 @@ from reprokit.errors import NotProfiled, UsageError
 @click.argument("run", type=options.RUN)
 @flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
 @flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
+@flag("--tensors", "Show the tensors that were saved instead.", "tensors")
 @flag("--stdout", "Print what the run's processes printed instead.", "stdout")
 @flag("--stderr", "Likewise, what they printed to stderr.", "stderr")
 @options.json_option("Print everything as one JSON document.")
 @options.REVEAL
-def command(run: Path, who_asked: bool, what_varies: bool, stdout: bool, stderr: bool, as_json: bool) -> None:
+def command(
+    run: Path, who_asked: bool, what_varies: bool, tensors: bool, stdout: bool, stderr: bool, as_json: bool
+) -> None:
     """Show what RUN is and what is in it.
 
     RUN is a path or a name, such as 'last'. The first line says how the run ended, or that it is in progress
@@ -32,17 +35,24 @@ def command(run: Path, who_asked: bool, what_varies: bool, stdout: bool, stderr:
 
     With --findings: what in a run of 'reprokit profile' keeps runs from being the same.
 
+    With --tensors: each saved tensor, its steps and shape, and its mean over the steps.
+
     With --stdout or --stderr: what the processes printed there, each by itself; what a terminal would act upon is
     spelled out.
     """
-    if who_asked + what_varies + stdout + stderr > 1:
-        raise UsageError("--entropy, --findings, --stdout and --stderr show different things: choose one")
+    if who_asked + what_varies + tensors + stdout + stderr > 1:
+        raise UsageError("--entropy, --findings, --tensors, --stdout and --stderr show different things: choose one")
     if stdout or stderr:
         from reprokit.verify.show import printed
 
         present(
             printed.printed_text(run, int(stderr)), as_json=as_json, document=printed.document, text=printed.print_text
         )
+    elif tensors:
+        from reprokit.saved_tensors import summary as saved
+        from reprokit.saved_tensors.trial import Trial
+
+        present(Trial(run), as_json=as_json, document=saved.document, text=saved.print_tensors)
     elif what_varies:
         _show_findings(run, as_json)
     elif who_asked:

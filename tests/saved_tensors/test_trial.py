@@ -16,7 +16,7 @@ import numpy
 import psutil
 import pytest
 
-import reprokit
+import reprokit as product
 from reprokit.errors import NothingSaved, ReprokitError, TensorUnavailable
 from reprokit.model.run import FINISHED, RUNNING
 from reprokit.saved_tensors.step_states import (
@@ -28,6 +28,7 @@ from reprokit.saved_tensors.step_states import (
     TensorUnavailableForStep,
 )
 from tests.saved_tensors.writer import KEY, TensorWriter, run_directory
+from tests.support import Reprokit
 
 WEIGHT = numpy.arange(8, dtype="float32").reshape(2, 4)
 
@@ -50,7 +51,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_names_are_found_by_collection_expression_step_and_mode(run: Path) -> None:
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert trial.tensor_names() == ["Loss_output_0", "fc.weight", "gradient/fc.weight"]
     assert trial.tensor_names(collection="weights") == ["fc.weight"]
     assert trial.tensor_names(regex="^gradient") == ["gradient/fc.weight"]
@@ -64,7 +65,7 @@ def test_names_are_found_by_collection_expression_step_and_mode(run: Path) -> No
 
 
 def test_values_are_those_that_were_saved(run: Path) -> None:
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     weight = trial.tensor("tied.weight")
     assert weight.name == "fc.weight"
     assert weight.steps() == trial.steps(mode="train") == [0, 2, 4]
@@ -78,7 +79,7 @@ def test_values_are_those_that_were_saved(run: Path) -> None:
 
 
 def test_reductions_are_the_saved_ones_or_computed(run: Path) -> None:
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     gradient, weight = trial.tensor("gradient/fc.weight"), trial.tensor("fc.weight")
     assert gradient.reduction_value(4, "l2") == 2
     assert gradient.reduction_value(4, "mean", abs=True) == 0.25
@@ -112,12 +113,12 @@ def test_what_is_not_there_is_an_error_of_its_own(
     run: Path, ask: Callable[..., object], error: type[ReprokitError], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        ask(reprokit.trial(run))
+        ask(product.trial(run))
 
 
 def test_a_value_that_was_dropped_says_why(run: Path) -> None:
     TensorWriter(run, "0" * 16 + "-2").line(dropped=2, mode="train", why="disk-full", name="big")
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     trial._named("big")
     with pytest.raises(TensorUnavailableForStep, match="as the disk was full"):
         trial.tensor("big").value(2)
@@ -125,13 +126,13 @@ def test_a_value_that_was_dropped_says_why(run: Path) -> None:
 
 def test_a_run_without_tensors_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(NothingSaved, match="reprokit ask"):
-        reprokit.trial(run_directory(tmp_path / "empty"))
+        product.trial(run_directory(tmp_path / "empty"))
 
 
 def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:
     launcher = {"launcher_pid": os.getpid(), "launcher_started": psutil.Process().create_time()}
     run = run_directory(tmp_path / "live", status=RUNNING, host=platform.node(), **launcher)
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert trial.tensor_names() == []
     writer = TensorWriter(run)
     writer.save(0, {"w": WEIGHT})
@@ -168,7 +169,7 @@ def test_a_step_is_complete_once_all_ranks_have_passed_it(tmp_path: Path) -> Non
     for number, writer in enumerate((first, second)):
         writer.save(0, {"w": WEIGHT + number})
     first.pass_step(0)
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert trial.steps() == []
     second.pass_step(0)
     assert trial.steps() == [0]
@@ -182,7 +183,7 @@ def test_workers_are_named_by_rank(tmp_path: Path) -> None:
         index.write_text(json.dumps({"format": 1, "process": f"rank{number}", "rank": str(number)}) + "\n")
         value = {"step": 0, "mode": "train", "name": "w", "reductions": {"l2": number}}
         index.write_text(index.read_text() + json.dumps(value) + "\n")
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert trial.workers() == ["rank0", "rank1"]
     assert trial.tensor("w").workers(0) == ["rank0", "rank1"]
     assert trial.tensor("w").reduction_value(0, "l2", worker="rank1") == 1
@@ -195,7 +196,7 @@ def test_types_that_numpy_lacks_become_wider_ones_without_loss(tmp_path: Path) -
     writer.line(step=0, mode="train", name="f", shard=1, key="0", dtype="float8_e4m3fn", shape=[2])
     writer.save(1, {"bytes": numpy.array([0x38, 0xFE], "uint8")})
     writer.save(2, {"empty": numpy.zeros((0, 3), "float32"), "scalar": numpy.float64(2.5)})
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert trial.tensor("b").value(0).tolist() == [1.0, -2.0, float("inf")]
     assert trial.tensor("f").value(0).tolist() == [1.0, -448.0]
     assert trial.tensor("empty").value(2).shape == (0, 3)
@@ -208,7 +209,7 @@ def test_what_the_model_was_given_and_gave(tmp_path: Path) -> None:
     writer = TensorWriter(run)
     writer.name("fc_input_0", "inputs")
     writer.save(0, {"fc_input_0": WEIGHT, "CrossEntropyLoss_input_0": WEIGHT, "CrossEntropyLoss_input_1": [1, 2]})
-    trial = reprokit.trial(run)
+    trial = product.trial(run)
     assert list(trial.inputs(0)) == ["fc_input_0"]
     assert trial.labels(0)["CrossEntropyLoss_input_1"].tolist() == [1, 2]
     assert list(trial.predictions(0)) == ["CrossEntropyLoss_input_0"]
@@ -264,7 +265,7 @@ def test_hostile_tensors_are_refused_in_one_line(tmp_path: Path, name: str) -> N
     writer.save(0, {"w": WEIGHT})
     HOSTILE[name](run / "tensors")
     with pytest.raises(ReprokitError) as refused:
-        reprokit.trial(run).tensor("w").value(0)
+        product.trial(run).tensor("w").value(0)
     assert "\n" not in str(refused.value)
     assert refused.value.slug in ("run-damaged", "run-too-new", "tensor-unavailable")
 
@@ -279,7 +280,7 @@ def test_two_hundred_steps_of_800_kb_are_read_in_a_fifth_of_a_second(tmp_path: P
     taken = []
     for _ in range(5):  # the machine may be busy: the best counts
         began = time.perf_counter()
-        values = reprokit.trial(run).tensor("w").values()
+        values = product.trial(run).tensor("w").values()
         taken.append(time.perf_counter() - began)
         assert len(values) == 200
     assert numpy.array_equal(values[199], value)
@@ -295,3 +296,12 @@ print(*sorted({{"torch", "tensorflow", "pickle5"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["60.0"]
+
+
+def test_show_draws_tensors_over_the_steps(reprokit: Reprokit, run: Path) -> None:
+    shown = reprokit.run("show", "--tensors", "run").stdout
+    assert "fc.weight" in shown
+    assert "▁▅█" in shown
+    document = json.loads(reprokit.run("show", "--tensors", "--json", "run").stdout)
+    assert document["complete"]
+    assert document["tensors"][1]["means"] == [3.5, 5.5, 7.5]

@@ -1,0 +1,69 @@
+"""Shows the saved tensors of a run: a row each, with a line of how it went over the steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from reprokit.errors import TensorUnavailable
+from reprokit.saved_tensors.trial import SavedTensor, Trial
+from reprokit.screen import Cells, print_rows
+
+WIDTH = 24  # characters of a line
+BARS = "▁▂▃▄▅▆▇█"
+NOT_FINITE = "×"
+
+
+def document(trial: Trial) -> dict[str, Any]:
+    """Return what was saved as a JSON document."""
+    rows = [_facts(trial.tensor(name)) for name in trial.tensor_names()]
+    return {"path": str(trial.path), "complete": trial.loaded_all_steps, "workers": trial.workers(), "tensors": rows}
+
+
+def print_tensors(trial: Trial) -> None:
+    """Print a row for each tensor: its steps, its shape, and its mean over the steps, or its mean size."""
+    facts = document(trial)["tensors"]
+    cells = [
+        Cells(
+            (one["name"], f"{one['steps']} steps", "x".join(map(str, one["shape"])) or "0-d", sparkline(one["means"]))
+        )
+        for one in facts
+    ]
+    print_rows(f"{trial.path}: {len(facts)} tensors", cells)
+
+
+def sparkline(numbers: Sequence[float | str | None]) -> str:
+    """Return numbers as bars between the least and the largest; a cross stands for one that is not finite."""
+    finite = [number for number in numbers if isinstance(number, float)]
+    low, span = min(finite, default=0.0), max(finite, default=0.0) - min(finite, default=0.0)
+
+    def bar(number: float | str | None) -> str:
+        if not isinstance(number, float):
+            return " " if number is None else NOT_FINITE
+        return BARS[round((number - low) / span * (len(BARS) - 1)) if span else 0]
+
+    return "".join(map(bar, numbers))
+
+
+def _facts(tensor: SavedTensor) -> dict[str, Any]:
+    steps = tensor.steps()
+    means = [_mean(tensor, step) for step in steps[:: max(1, -(-len(steps) // WIDTH))]]
+    return {
+        "name": tensor.name,
+        "collections": list(tensor.collections),
+        "steps": len(steps),
+        "first": steps[0] if steps else None,
+        "last": steps[-1] if steps else None,
+        "shape": list(tensor.shape(steps[0])) if steps else [],
+        "means": [number if number is None or math.isfinite(number) else repr(number) for number in means],
+    }
+
+
+def _mean(tensor: SavedTensor, step: int) -> float | None:
+    for name, is_absolute in (("mean", False), ("mean", True), ("l2", False)):
+        try:
+            return tensor.reduction_value(step, name, abs=is_absolute)
+        except TensorUnavailable:
+            continue
+    return None

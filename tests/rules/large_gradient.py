@@ -1,0 +1,27 @@
+"""Rules of a user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LargeGradient:
+    """As the rules of SageMaker Debugger are written."""
+
+    def __init__(self, base_trial: Any, threshold: float = 10.0) -> None:
+        self.base_trial, self.threshold = base_trial, threshold
+
+    def invoke_at_step(self, step: int) -> bool:
+        names = self.base_trial.tensor_names(step=step, collection="gradients")
+        sizes = [self.base_trial.tensor(name).reduction_value(step, "max", abs=True) for name in names]
+        return any(size > self.threshold for size in sizes)
+
+
+class Broken:
+    """A rule with a mistake."""
+
+    def __init__(self, base_trial: Any) -> None:
+        self.base_trial = base_trial
+
+    def invoke_at_step(self, step: int) -> bool:
+        raise KeyError(step)

@@ -1,0 +1,90 @@
+"""What `reprokit rules` says of runs whose tensors are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+
+from tests.rules import large_gradient
+from tests.saved_tensors.writer import TensorWriter, run_directory
+from tests.support import Reprokit
+
+OWN = large_gradient.__file__
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A gradient of which only reductions were saved, that grows until it is infinite."""
+    run = run_directory(tmp_path / "run")
+    writer = TensorWriter(run)
+    writer.name("gradient/fc.weight", "gradients", module="fc", place=["train.py", 7])
+    for step, size in enumerate((1.0, 20.0, "inf")):
+        writer.reduce(step, "gradient/fc.weight", l2=size, abs_max=size)  # type: ignore[arg-type]
+        writer.pass_step(step)
+    writer.end()
+    return run
+
+
+def test_an_alarm_says_what_where_and_why_and_is_kept(reprokit: Reprokit, run: Path) -> None:
+    done = reprokit.run("rules", "run", "--rule", "exploding-tensor")
+    assert done.returncode == 1, done.stderr
+    assert "ExplodingTensor at step 2: gradient/fc.weight (train.py:7): it holds infinity" in done.stdout
+    kept = json.loads((run / "findings.json").read_text())["findings"]
+    assert [(one["kind"], one["verdict"], one["rule"], one["step"]) for one in kept] == [
+        ("rule", "alarm", "ExplodingTensor", 2)
+    ]
+
+
+def test_a_rule_of_ones_own_takes_parameters(reprokit: Reprokit, run: Path) -> None:
+    done = reprokit.run("rules", "run", "--json", "--rule", f"{OWN}:LargeGradient=threshold=5")
+    [finding] = json.loads(done.stdout)["findings"]
+    assert (finding["rule"], finding["step"], finding["calls"]) == ("LargeGradient", 1, 2)
+    assert reprokit.run("rules", "run", "--rule", f"{OWN}:LargeGradient=threshold=1e400").returncode == 0
+
+
+def test_a_rule_that_fails_is_reported_and_the_others_go_on(reprokit: Reprokit, run: Path) -> None:
+    done = reprokit.run("rules", "run", "--rule", f"{OWN}:Broken", "--rule", "ExplodingTensor", "--rule", "Overfit")
+    assert done.returncode == 1
+    assert "note: Broken failed after step 0 and was not asked again: KeyError" in done.stdout
+    assert "not judged, as nothing that they look at was saved: Overfit" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("VanishingGradients", "near ones: VanishingGradient"),
+        ("DyingReLU=depth=3", "has no parameter 'depth'"),
+        ("DyingReLU=patience", "is not PARAM=VALUE"),
+        ("DyingReLU=patience=often", "is not of the kind of 5"),
+        ("nowhere.py:Rule", "cannot be imported"),
+        (f"{OWN}:Nothing", "has no class Nothing"),
+    ],
+)
+def test_what_is_no_rule_is_one_clear_line(reprokit: Reprokit, run: Path, spec: str, text: str) -> None:
+    done = reprokit.run("rules", str(run), "--rule", spec)
+    assert done.returncode == 2
+    assert "reprokit: bad-rule: " in done.stderr
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_in_a_run_directory_is_executed(reprokit: Reprokit, run: Path) -> None:
+    (run / "rule.py").write_text("open('executed', 'w')\nclass Rule:\n    def invoke_at_step(self, step): ...\n")
+    done = reprokit.run("rules", "run", "--rule", "run/rule.py:Rule")
+    assert done.returncode == 2
+    assert "lies in the run directory" in done.stderr
+    assert not (reprokit.directory / "executed").exists()
+
+
+def test_labels_in_the_order_of_their_classes_are_found(reprokit: Reprokit, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "sorted")
+    writer = TensorWriter(run)
+    writer.name("CrossEntropyLoss_input_1", "inputs", layer="CrossEntropyLoss")
+    for step in range(20):
+        writer.save(step, {"CrossEntropyLoss_input_1": numpy.full(30, step // 10)})
+        writer.pass_step(step)
+    done = reprokit.run("rules", "sorted", "--rule", "ClassImbalance")
+    assert "batches hold one class only: the data seem not to be shuffled" in done.stdout
