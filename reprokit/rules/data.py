@@ -107,7 +107,7 @@ class CheckInputImages:
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for tensor, value in values(self.trial, step, "inputs"):
-            if tensor.name.endswith("_input_0") and value.size and value.dtype.kind in "uif":
+            if tensor.name.endswith("_input_0") and value.size and (value.dtype.kind == "f" or value.dtype == "uint8"):
                 images = channels_last(value)
                 if images is not None:
                     yield from self._judge(tensor.name, images, len(value))

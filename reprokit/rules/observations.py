@@ -65,7 +65,15 @@ def number(tensor: SavedTensor, step: int, *names: str, mode: str = TRAIN) -> fl
 
 def is_matrix(tensor: SavedTensor, step: int) -> bool:
     """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient."""
-    return len(tensor.shape(step, TRAIN)) > 1 and tensor.layer != "Embedding"
+    return len(tensor.shape(step, TRAIN)) > 1 and layer_of(tensor) != "Embedding"
+
+
+def layer_of(tensor: SavedTensor) -> str:
+    """Return the class of a tensor's module; of a parameter as the module's inputs and outputs say it."""
+    module = tensor.name.rpartition("/")[2].rpartition(".")[0]
+    beside = (f"{module}_{kind}_0" for kind in ("input", "output"))
+    known = (tensor.trial.tensor(name).layer for name in beside if tensor.trial.has_tensor(name))
+    return tensor.layer or next(known, "")
 
 
 def loss(trial: Trial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
@@ -121,7 +129,7 @@ def _classes(labels: Array) -> Array | None:
 def _is_of_language(trial: Trial, step: int, scores: Array | None) -> bool:
     """Return whether the classes are words, of which some are rare in every language."""
     embeddings = (trial.tensor(name) for name in trial.tensor_names(step=step, mode=TRAIN, collection="weights"))
-    sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if tensor.layer == "Embedding"}
+    sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if layer_of(tensor) == "Embedding"}
     return scores is not None and scores.ndim == 2 and scores.shape[1] in sizes
 
 
