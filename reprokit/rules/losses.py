@@ -38,10 +38,11 @@ class LossNotDecreasing:
             return  # which is for ExplodingTensor to say
         has_fallen = now < self._best - abs(self._best) * self.diff_percent / 100
         # A loss that came down and stays there is no failure; noise between batches is no fall.
-        has_learned = now < start - max(abs(start) * self.increase_threshold_percent / 100, 2 * pstdev(recent))
+        noise = max(abs(start) * self.increase_threshold_percent / 100, 2 * pstdev(recent))
+        has_learned = now < start - noise
         self._failed = self._failed + 1 if not has_fallen and not has_learned and math.isfinite(self._best) else 0
         self._best = min(self._best, now)
-        has_risen = now > start + abs(start) * self.increase_threshold_percent / 100
+        has_risen = now > start + noise
         if self._failed >= (1 if has_risen else self.patience):
             what = "rose" if has_risen else "did not fall"
             evidence = f"it {what} in {len(self._losses)} saved steps: {start:.4g} at first, mean of the last {now:.4g}"
