@@ -38,7 +38,8 @@ class LossNotDecreasing:
             return  # which is for ExplodingTensor to say
         has_fallen = now < self._best - abs(self._best) * self.diff_percent / 100
         # A loss that came down and stays there is no failure; noise between batches is no fall.
-        noise = max(abs(start) * self.increase_threshold_percent / 100, 2 * pstdev(recent))
+        noise = min(2 * pstdev(recent), abs(start) / 4)  # a loss that jumps further has no batches to blame
+        noise = max(abs(start) * self.increase_threshold_percent / 100, noise)
         has_learned = now < start - noise
         self._failed = self._failed + 1 if not has_fallen and not has_learned and math.isfinite(self._best) else 0
         self._best = min(self._best, now)

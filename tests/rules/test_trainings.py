@@ -18,7 +18,7 @@ SICK = {  # and the rules of which one at least must say so
     "frozen_layers": {"UnchangedTensor"},
     "overfitting": {"Overfit"},
     "padding": {"NLPSequenceRatio"},
-    "rate_too_large": {"LossNotDecreasing", "ExplodingTensor"},
+    "rate_too_large": {"LossNotDecreasing", "ExplodingTensor", "WeightUpdateRatio"},
     "rate_too_small": {"LossNotDecreasing", "WeightUpdateRatio", "UnchangedTensor"},
     "saturated_tanh": {"SaturatedActivation"},
     "unnormalized_images": {"CheckInputImages"},
