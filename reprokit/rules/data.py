@@ -130,7 +130,7 @@ def channels_last(value: Any) -> Any:
     numpy = shards.numpy()
     if value.ndim == 4 and value.shape[1] in (1, 3, 4):
         return numpy.moveaxis(value, 1, -1)
-    if value.ndim == 4 and value.shape[-1] in (1, 3, 4):
+    if value.ndim == 4 and value.shape[-1] in (1, 3, 4) and value.shape[1] == value.shape[2]:
         return value
     # Rows of whole numbers up to 255 are the bytes of images.
     if value.ndim != 2 or value.shape[1] < 16 or value.min() < 0 or not 16 <= value.max() <= 255:

@@ -84,21 +84,20 @@ class AllZero:
 
 @dataclass
 class UnchangedTensor:
-    """A parameter keeps its value though the training goes on."""
+    """A weight keeps its value though the training goes on; a bias before a normalization may."""
 
     trial: Trial
     num_steps: int = 3
     _since: dict[str, tuple[object, int]] = field(default_factory=dict)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        for collection in ("weights", "biases"):
-            for tensor in tensors(self.trial, step, collection):
-                now = tensor.fingerprint(step, TRAIN)
-                before, count = self._since.get(tensor.name, (None, 0))
-                count = count + 1 if now == before else 0
-                self._since[tensor.name] = now, count
-                if count >= self.num_steps:
-                    yield Alarm(tensor.name, f"it is the same at {count + 1} saved steps in a row")
+        for tensor in tensors(self.trial, step, "weights"):
+            now = tensor.fingerprint(step, TRAIN)
+            before, count = self._since.get(tensor.name, (None, 0))
+            count = count + 1 if now == before else 0
+            self._since[tensor.name] = now, count
+            if count >= self.num_steps:
+                yield Alarm(tensor.name, f"it is the same at {count + 1} saved steps in a row")
 
 
 @dataclass
