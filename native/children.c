@@ -154,22 +154,21 @@ static void *map_large(size_t size) {
 /* ---- exec -------------------------------------------------------------------------------------------------- */
 
 /* The name of the program that this process becomes. A vfork child, which shares its parent's memory,
- * takes the next number of the parent's thread, once: Python and execvp try every directory of PATH. */
-static void exec_identity(char *text) {
+ * is named by the parent's thread, once: Python and execvp try every directory of PATH. */
+static void exec_identity(char *text, const char *file, char *const arguments[]) {
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
     if (!rk_is_another_process()) {
-        size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
-        rk_append(text, RK_IDENTITY, length, "+");
+        rk_name_executed(text, file, arguments);
         return;
     }
     int pid = rk_getpid();
     rk_pids_child();
     if (thread->vfork_pid != pid) {
         thread->vfork_pid = pid;
-        thread->vfork_number = ++thread->children;
+        thread->vfork_birth = (struct rk_birth){0};
     }
-    rk_child_identity(text, thread, thread->vfork_number);
+    rk_name_started(text, thread, &thread->vfork_birth, file, arguments);
 }
 
 /* A signal may interrupt an exec that waits for the supervisor. The kernel's own is never interrupted. */
@@ -182,7 +181,7 @@ static void exec_identity(char *text) {
 RK_EXPORT int execve(const char *path, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(execve)(path, arguments, environment);
     char identity[RK_IDENTITY];
-    exec_identity(identity);
+    exec_identity(identity, path, arguments);
     CHILD_ENVIRONMENT(own, environment, identity)
     rk_look_for_shim(path, false, identity);
     EXECUTE(RK_REAL(execve)(path, arguments, own));
@@ -191,7 +190,7 @@ RK_EXPORT int execve(const char *path, char *const arguments[], char *const envi
 RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(execvpe)(file, arguments, environment);
     char identity[RK_IDENTITY];
-    exec_identity(identity);
+    exec_identity(identity, file, arguments);
     CHILD_ENVIRONMENT(own, environment, identity)
     rk_look_for_shim(file, true, identity);
     EXECUTE(RK_REAL(execvpe)(file, arguments, own));
@@ -200,7 +199,7 @@ RK_EXPORT int execvpe(const char *file, char *const arguments[], char *const env
 RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]) {
     if (!rk_active()) return RK_REAL(fexecve)(fd, arguments, environment);
     char identity[RK_IDENTITY];
-    exec_identity(identity);
+    exec_identity(identity, NULL, arguments);
     CHILD_ENVIRONMENT(own, environment, identity)
     rk_look_for_shim(NULL, false, identity);
     EXECUTE(RK_REAL(fexecve)(fd, arguments, own));
@@ -209,7 +208,7 @@ RK_EXPORT int fexecve(int fd, char *const arguments[], char *const environment[]
 RK_EXPORT int execveat(int directory, const char *path, char *const arguments[], char *const environment[], int flags) {
     if (!rk_active()) return RK_REAL(execveat)(directory, path, arguments, environment, flags);
     char identity[RK_IDENTITY];
-    exec_identity(identity);
+    exec_identity(identity, NULL, arguments);
     CHILD_ENVIRONMENT(own, environment, identity)
     rk_look_for_shim(NULL, false, identity);
     EXECUTE(RK_REAL(execveat)(directory, path, arguments, own, flags));
@@ -254,11 +253,11 @@ RK_EXPORT int execle(const char *path, const char *first, ...) {
 
 /* ---- posix_spawn, system, popen ------------------------------------------------------------------------------ */
 
-static void next_child(char *identity) {
+static void next_child(char *identity, const char *file, char *const arguments[]) {
+    struct rk_birth birth = {0};
     rk_process_check();
     rk_pids_child();
-    struct rk_thread *thread = rk_thread_check();
-    rk_child_identity(identity, thread, ++thread->children);
+    rk_name_started(identity, rk_thread_check(), &birth, file, arguments);
 }
 
 #define SPAWN(name, in_path)                                                                                      \
@@ -266,7 +265,7 @@ static void next_child(char *identity) {
                        const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) { \
         if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);           \
         char identity[RK_IDENTITY];                                                                               \
-        next_child(identity);                                                                                     \
+        next_child(identity, path, arguments);                                                                    \
         CHILD_ENVIRONMENT(child, environment, identity)                                                           \
         rk_look_for_shim(path, in_path, identity);                                                                \
         int error = RK_REAL(name)(pid, path, actions, attributes, arguments, child);                              \
@@ -482,7 +481,7 @@ static void before_fork(void) {
     rk_program_before_fork();
     struct rk_thread *thread = rk_thread_check();
     if (RK_UNLIKELY(thread->depth > 0)) rk_share_request(thread);
-    thread->children++;
+    rk_number_fork(thread);
 }
 
 /* Emulators and sandboxes take MADV_WIPEONFORK without doing it: then it is done here. */

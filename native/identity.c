@@ -176,6 +176,7 @@ bool rk_identity_start(const char *identity) {
 void rk_process_check(void) {
     if (RK_LIKELY(__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE))) return;
     char name[RK_IDENTITY];
+    rk_forked(&rk_thread);
     rk_child_identity(name, &rk_thread, rk_thread.children);
     memcpy(rk_identity, name, sizeof(name));
     rk_is_forked = true;

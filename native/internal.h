@@ -163,6 +163,13 @@ struct rk_key {
     uint64_t position;
 };
 
+/* What a child is named by that is started as a program. */
+struct rk_birth {
+    uint32_t number;              /* 0: nothing yet */
+    const struct rk_child *known; /* replay: the recorded one that it stands for */
+    bool is_stranger;             /* replay: there is none */
+};
+
 /* Every thread has one: as dlopen finds room for no more than about 1600 bytes, it must stay small. */
 struct rk_thread {
     uint32_t generation;            /* of the process this state belongs to */
@@ -171,8 +178,9 @@ struct rk_thread {
     uint32_t detached;              /* forked by a signal handler inside a request: see identity.c */
     uint32_t threads;               /* created by this one */
     uint32_t children;              /* likewise */
-    int vfork_pid;                  /* the vfork child last numbered, and its number */
-    uint32_t vfork_number;
+    uint32_t strangers;             /* replay: likewise, that the recording does not know */
+    int vfork_pid;                  /* the vfork child last named, and what it is named by */
+    struct rk_birth vfork_birth;
     char identity[RK_IDENTITY];
     int64_t clock_last;  /* replay: the time it was given last */
     int64_t clock_ahead; /* and how far that was ahead of the monotonic clock */
@@ -249,6 +257,15 @@ struct rk_thread *rk_thread_check(void);
 void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number);
 void rk_thread_name(char *text, const char *creator, uint32_t number);
 bool rk_is_another_process(void);
+
+/* ---- child_keys.c ----------------------------------------------------------------------------- */
+
+/* file: NULL where the program is known by a descriptor. */
+void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birth, const char *file,
+                     char *const arguments[]);
+void rk_name_executed(char *text, const char *file, char *const arguments[]); /* in place of this process */
+void rk_number_fork(struct rk_thread *thread);
+void rk_forked(const struct rk_thread *thread); /* in the child, which has its parent's identity still */
 
 /* ---- site.c ----------------------------------------------------------------------------------- */
 

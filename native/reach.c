@@ -31,6 +31,7 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "entropy/%-#.entropy", O_RDWR},
     {RK_IN_RUN, "entropy/%-#-rest.entropy", O_RDWR | O_CREAT},
     {RK_IN_RUN, "entropy/%-@-#-#.lost", O_WRONLY | O_CREAT},
+    {RK_IN_RUN, "entropy/children.entropy", APPEND},
     {RK_IN_RUN, "entropy/process-ids", O_RDONLY},
     {RK_IN_RUN, "entropy/process-ids", APPEND},
     {RK_IN_RUN, "trail/%.@.new", O_RDWR | O_CREAT | O_TRUNC},
@@ -40,6 +41,7 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_RUN, "console/%-#.console", O_RDWR},
     {RK_IN_RUN, "evaluation/%-#.npy", O_WRONLY | CREATE},
     {RK_IN_RUN, "evaluation/%-#.npy", O_WRONLY},
+    {RK_IN_PROFILE, "children.entropy", O_RDONLY},
     {RK_IN_PROFILE, "%-#.entropy", O_RDONLY},
     {RK_IN_PROC, "/proc/self/mem", O_WRONLY},
 };

@@ -16,7 +16,7 @@
 /* reprokit: begin of what cffi reads */
 
 /* Raised whenever a struct, a tag or an exported call below changes its meaning. */
-#define RK_ABI 4
+#define RK_ABI 5
 /* Version of the entropy file format: the readers refuse a newer one. */
 #define RK_FORMAT 3
 
@@ -125,7 +125,8 @@ struct rk_plan {
     uint32_t launcher;      /* the process that has them too */
     uint32_t has_pipe;      /* 1: the launcher's standard input is a pipe */
     uint64_t pipe[2];       /* device and inode of it */
-    uint8_t reserved[40];
+    uint32_t children;      /* replay: 1 where the recording wrote down what it started, even if that is nothing */
+    uint8_t reserved[36];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
@@ -183,6 +184,20 @@ struct rk_claim {
 struct rk_level {
     uint64_t taken;    /* slots handed out; more than there are where some were asked for in vain */
     uint64_t reserved; /* slots that have blocks on the disk */
+};
+
+/* REPROKIT_RUN/entropy/children.entropy: one of these for each child that became a program, in no certain order.
+ * Numbers are of children of one thread, from 1. */
+#define RK_CHILD_KEYS 3
+enum rk_child_kind { RK_CHILD_STARTED = 1, RK_CHILD_FORKED = 2 /* it had its name and executed the program then */ };
+struct rk_child {
+    uint64_t parent;  /* reprokit_check of the parent's identity, seeded with its incarnation */
+    uint64_t thread;  /* of the thread that made it, likewise */
+    uint64_t keys[3]; /* of program and arguments: as they were, without numbers and made-up names, without values */
+    uint32_t number;
+    uint32_t kind;  /* enum rk_child_kind */
+    char name[72];  /* what stands behind the parent's identity and "/", NUL-padded */
+    uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
 /* A chunk: RK_CHUNK bytes of head, then records up to its size. Each chunk belongs to one stream,

@@ -30,7 +30,7 @@ _K1, _K2, _K3 = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 MODES = {"record": 1, "replay": 2}
 POLICIES = {"strict": 1, "derive": 2, "live": 3}
-_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2Q40s")
+_PLAN = struct.Struct("<8sIIII32s512s512s512s256sIIIIqI64sI4QII2QI36s")
 _RANKS = (  # as in native/identity.c
     "RANK",
     "JAX_PROCESS_ID",
@@ -250,6 +250,7 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         *_printed(plan),
         os.getpid(),
         *_piped(),
+        plan.knows_children,
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

@@ -113,6 +113,7 @@ DIRECTORIES = frozenset(
 )
 
 STATES = 7  # the format from which on run.json holds states and no words for them
+CHILDREN = 8  # the format from which on a recording wrote down which programs it started
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl
 MAX_LINE = 16 << 20  # bytes of one of its lines

@@ -86,7 +86,8 @@ static int open_there(char path[PATH], int flags) {
     return rk_open(path, flags | O_NOFOLLOW, 0600);
 }
 
-static bool is_entropy(const char *form) { return strstr(form, ".entropy"); }
+/* Of one process: no list of all. */
+static bool is_entropy(const char *form) { return strstr(form, "#.entropy") || strstr(form, RK_REST); }
 
 /* Of one process; a console file is, once it is there. */
 static bool is_private(const struct rk_shared_file *file) {
@@ -112,10 +113,18 @@ static bool is_own(const char *form, const struct rk_names *names, const struct 
     return n == sizeof(head) && head.pid == asker->pid;
 }
 
+/* The recording knows no process of this name. */
+static bool is_absent(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
+    char path[PATH];
+    if (file->place != RK_IN_PROFILE) return false;
+    make_path(path, rk_plan.profile, file->form, names, asker);
+    return rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == -ENOENT;
+}
+
 static int open_file(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
     char path[PATH], memory[64];
     if (names->file == RK_SHIM_PLAN) return open_plan(asker);
-    if (is_private(file) && !is_own(file->form, names, asker)) return -EACCES;
+    if (is_private(file) && !is_own(file->form, names, asker)) return is_absent(file, names, asker) ? -ENOENT : -EACCES;
     if (file->place == RK_IN_PROC) /* its own memory, in which the shim replaces the vDSO */
         return rk_open(rk_proc_path(memory, asker->thread, "mem"), file->flags, 0);
     make_path(path, file->place == RK_IN_RUN ? rk_run : rk_plan.profile, file->form, names, asker);

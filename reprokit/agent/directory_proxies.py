@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from . import import_listing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
@@ -64,8 +66,10 @@ class _StandIn:
 
 class _Listdir(_StandIn):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        names = self._original(*arguments, **keywords)
         path = arguments[0] if arguments else keywords.get("path")
+        if type(path) is str and sys._getframe(1).f_globals.get("__name__") in import_listing.FINDERS:
+            return import_listing.package_names(path)
+        names = self._original(*arguments, **keywords)
         self._notes.attempt(self._note, path, sys._getframe(1), names)
         return names
 

@@ -1,7 +1,8 @@
-"""Lets imports look for a file by its name where they would list the directory.
+"""Lets imports, and searches for packages, take no memory for the names of other files in a directory.
 
-A script's directory is listed at its first import, and the names take memory: with a file more, as the recording left
-it there, all objects that are made later have other addresses, and sets of them another order.
+A script's directory is listed at its first import, and by importlib.metadata, which PyTorch asks. The names take memory:
+with a file more, as the recording left it there, all objects that are made later have other addresses, and sets of them
+another order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 _INSTALLED = ("/site-packages", "/dist-packages")
 _LIBRARY = os.path.dirname(os.__file__)
+_PACKAGES = (".dist-info", ".egg-info", ".egg", ".egg-link")
+_scandir = os.scandir  # which directory_proxies replaces
+FINDERS = ("importlib.metadata", "importlib_metadata", "pkg_resources")  # look at no other names
 
 
 class DirectoryNames:
@@ -27,6 +31,12 @@ class DirectoryNames:
             return os.access(f"{self._directory}/{name}", os.F_OK)
         except ValueError:  # no name of a file
             return False
+
+
+def package_names(directory: Any) -> list[str]:
+    """Return what os.listdir gives, without what is no package's metadata, and with one name at a time in memory."""
+    with _scandir(directory) as entries:
+        return [entry.name for entry in entries if entry.name.lower().endswith(_PACKAGES)]
 
 
 def watch(finder: Any) -> None:

@@ -12,6 +12,7 @@ from reprokit.entropy.files import FORMAT, Data, EntropyFile, InMemory, damaged,
 from reprokit.errors import RunDamaged, RunTooNew
 
 NAME = "pool.entropy"
+CHILDREN = "children.entropy"  # what each child was started with, which only the shim reads
 REST = "-rest.entropy"
 SLOT = 4096
 LEVELS, FIRST = 4, 128  # RK_POOL_LEVELS and RK_POOL_SLOTS of native/urandom_hook.h
@@ -87,7 +88,7 @@ def processes(directory: Path) -> Iterator[EntropyFile]:
     paths = entropy_files(directory)
     rests = {path.name for path in paths if path.name.endswith(REST)}
     for path in paths:
-        if path.name != NAME and path.name not in rests:
+        if path.name not in rests | {NAME, CHILDREN}:
             with closing(EntropyFile(path)) as file:
                 yield file
     for path in paths:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,8 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
         gathered, orders = SeedsByProcess(), OrdersByProcess()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
     _write(directory / rundir.SEEDS, gathered.lines())
-    _write(directory / rundir.ORDERS, orders.lines(gathered.twice))
+    if len(tracks := list(orders.lines(gathered.twice))) > 1:  # agents only look whether the file is there
+        _write(directory / rundir.ORDERS, tracks)
     if orders.left_out:
         problem = f"{orders.left_out} lines of recorded orders are too many to be given again"
     if gathered.left_out:
@@ -131,7 +132,7 @@ def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
     return problem
 
 
-def _write(path: Path, lines: Iterator[bytes]) -> None:
+def _write(path: Path, lines: Iterable[bytes]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.writelines(lines)

@@ -8,7 +8,7 @@ import msgspec
 
 from reprokit.model.states import ON, Loading, Switch, Uncovered
 
-FORMAT = 7
+FORMAT = 8
 RUNNING: Final = "running"
 FINISHED: Final = "finished"
 FAILED: Final = "failed-to-start"

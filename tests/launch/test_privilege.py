@@ -48,7 +48,7 @@ call = ctypes.CDLL(None, use_errno=True).syscall
 number = {{"x86_64": 257, "aarch64": 56}}[os.uname().machine]
 run = os.environ["REPROKIT_RUN"]
 os.urandom(4)
-own = [name for name in os.listdir(run + "/entropy") if name.endswith(".entropy")]
+own = [name for name in os.listdir(run + "/entropy") if name.endswith(".entropy") and name != "children.entropy"]
 hashes = [int(name.partition("-")[0], 16) for name in own]
 plan = open(run + "/shim.plan", "rb").read()
 os.setgid({NOBODY})
@@ -64,7 +64,7 @@ for name in hashes:
         if fd < 0:
             continue
         place = os.readlink(f"/proc/self/fd/{{fd}}").replace(os.path.normpath(run), "RUN")
-        if place.endswith(".entropy"):
+        if place.endswith(".entropy") and not place.endswith("/children.entropy"):
             assert int.from_bytes(os.pread(fd, 28, 0)[24:], "little") == os.getpid(), place
             place = "OWN"
         elif place.startswith("/memfd"):
@@ -80,6 +80,7 @@ assert len(os.listdir("/proc/self/fd")) < 8
 """
 HANDED_OUT = {
     *("PLAN", "OWN", "RUN/plan.json", "RUN/metrics.jsonl", "RUN/modules.paths", "RUN/written.paths", "RUN/read.paths"),
+    "RUN/entropy/children.entropy",  # to append to
     *("RUN/stopped", "RUN/entropy/HASH-PID.new", "RUN/entropy/HASH-PID-0-0.lost", "RUN/entropy/process-ids"),
     *(
         "RUN/trail/HASH.PID.new",

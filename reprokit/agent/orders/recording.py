@@ -58,10 +58,7 @@ class RecordedTracks:
     @property
     def are_there(self) -> bool:
         """Whether the recording holds any, be they of other processes."""
-        try:
-            return os.stat(self._path).st_size > 1
-        except OSError:
-            return False
+        return os.access(self._path, os.F_OK)
 
     def take(self, identity: str, track: str) -> list[str] | None:
         """Return who had the turns of a track, in their order; once."""

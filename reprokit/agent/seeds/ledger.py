@@ -141,7 +141,10 @@ class Ledger:
     def _given(self, place: Place, where: str, number: int, asked: Any, value: Any) -> Any:
         site = f"{to_json(place[0])},{to_json(where)},"
         start = f"[{to_json(self._journal.identity)},{to_json(place[1])},{number},{site}"
-        recorded, wanted = self._recorded.value(start), to_json(value)
+        wanted = to_json(value)
+        if self._recorded.agrees(start + wanted):
+            return asked
+        recorded = self._recorded.value(start)
         if recorded is None or recorded == wanted.encode():
             return asked
         is_elsewhere = self._recorded.holds(f",{site}{wanted}") and not _is_process_id(asked)

@@ -1,7 +1,8 @@
 """Looks up the seeds of the recording that is being replayed.
 
 seeds.jsonl is read anew for each look-up and nothing of it is kept, neither in memory nor as a descriptor:
-the process of a replay is to have its objects where the recorded one had them.
+the process of a replay is to have its objects where the recorded one had them. So a recording reads a file too, of a
+path of the same length, into memory that both have.
 """
 
 from __future__ import annotations
@@ -22,9 +23,25 @@ class RecordedSeeds:
     """seeds.jsonl of this run, which only a replay has."""
 
     def __init__(self, run: str) -> None:
-        self._path = run + "/seeds.jsonl"
+        self._absent = not os.access(run + "/seeds.jsonl", os.F_OK)
+        self._path = run + ("/./plan.json" if self._absent else "/seeds.jsonl")
         self._block = 0  # where the last line was found: the next one is near
-        self._absent = False
+        self._buffer: bytearray | None = None
+
+    def agrees(self, line: str) -> bool:
+        """Return whether the recording holds this line, up to its closing bracket, or no line at all."""
+        needle = b"\n" + line.encode() + b"]\n"
+        if self._buffer is None:
+            self._buffer = bytearray(BLOCK + MAX_LINE)
+        try:
+            descriptor = os.open(self._path, _FLAGS)
+        except OSError:
+            return self._absent
+        try:
+            size = os.preadv(descriptor, [self._buffer], self._block * BLOCK)
+            return self._absent or self._buffer.find(needle, 0, size) >= 0
+        finally:
+            os.close(descriptor)
 
     def value(self, start: str) -> bytes | None:
         """Return what stands behind this beginning of a line, up to its closing bracket."""

@@ -1,0 +1,65 @@
+"""Children are known by what they were started with: a helper more or less renames none of the others."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprokit import entropy, rundir
+from reprokit.rundir import RunDirectory
+from tests.interpreters import interpreter
+from tests.support import Reprokit
+
+TRAINING = str(Path(__file__).parent.parent / "trainings" / "started_helpers.py")
+WAYS = ["empty start", "filled start", "empty fork", "filled fork", "reordered start"]
+
+
+def drawn(output: str) -> dict[str, str]:
+    """What each child printed, by its name, of which process ids are no part."""
+    return dict(re.sub(r"tmp\d+", "tmp", line).split() for line in output.splitlines())
+
+
+def compare(reprokit: Reprokit, command: list[str], way: str) -> None:
+    """Record with an empty cache, replay twice with a full one."""
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command, TRAINING, *way.split(), "cache")
+    assert recorded.returncode == 0, recorded.stderr
+    for number in range(2):
+        replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
+        assert drawn(replayed.stdout) == drawn(recorded.stdout), replayed.stderr
+        fidelity = reprokit.facts(f"replayed{number}")["fidelity"]
+        helper_asked = 2 if way.startswith("filled") else 0  # its hash seed and 8 bytes
+        assert (fidelity["moved"], fidelity["derived"]) == (0, helper_asked)
+        assert fidelity["unused"] == (2 if way.startswith("empty") else 0)
+    again = reprokit.run("record", "-o", "again", "--", *command, TRAINING, *way.split(), "cache")
+    assert not set(drawn(again.stdout).values()) & set(drawn(recorded.stdout).values())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_helpers(reprokit: Reprokit, way: str) -> None:
+    compare(reprokit, [sys.executable], way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
+@pytest.mark.parametrize("way", WAYS)
+def test_helpers_of_other_pythons(reprokit: Reprokit, version: str, way: str) -> None:
+    path = interpreter(version)
+    if path is None:
+        pytest.skip(f"no CPython {version} here")
+    compare(reprokit, [path], way)
+
+
+def test_recordings_of_before_know_children_by_their_numbers(reprokit: Reprokit) -> None:
+    command = [sys.executable, TRAINING, "reordered", "start", "cache"]
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    run = reprokit.directory / "recorded"
+    (run / "entropy" / "children.entropy").unlink()
+    facts = RunDirectory(run).run
+    facts.format, facts.profile = 7, entropy.summarise(run / "entropy")
+    rundir.write_json(run / rundir.RUN, facts)
+    (reprokit.directory / "cache").unlink()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert drawn(replayed.stdout) == drawn(recorded.stdout), replayed.stderr
