@@ -1,8 +1,8 @@
 """Lets imports, and searches for packages, take no memory for the names of other files in a directory.
 
-A script's directory is listed at its first import, and by importlib.metadata, which PyTorch asks. The names take memory:
-with a file more, as the recording left it there, all objects that are made later have other addresses, and sets of them
-another order.
+A script's directory is listed at its first import, and by importlib.metadata, which PyTorch asks. The names take
+memory: with a file more, as the recording left it there, all objects that are made later have other addresses, and sets
+of them another order.
 """
 
 from __future__ import annotations

@@ -220,6 +220,21 @@ def test_show_a_replay(pair: Pair) -> None:
     assert "changed      torch is 2.12.0, was 2.13.0" in text
 
 
+@pytest.mark.parametrize(
+    ("counts", "meaning"),
+    [
+        ({"moved": 10}, "all that was recorded was given again, some of it to other threads (as of a pool)"),
+        ({"moved": 10, "unused": 1}, "asked for entropy in another way"),
+        ({"moved": 10, "derived": 1}, "asked for entropy in another way"),
+        ({"moved": 10, "live": 1}, "was given live bytes"),
+    ],
+)
+def test_what_moved_requests_mean(pair: Pair, counts: dict[str, int], meaning: str) -> None:
+    pair[1].run.fidelity = Fidelity(exact=15, **counts)
+    text = reprokit("verify", pair[0].write(), pair[1].write()).stdout
+    assert meaning in next(line for line in text.splitlines() if "replay fidelity" in line)
+
+
 def test_show_a_run_in_progress(tmp_path: Path) -> None:
     building = training(tmp_path / "run")
     run = building.run
