@@ -23,8 +23,8 @@ class RecordedSeeds:
     """seeds.jsonl of this run, which only a replay has."""
 
     def __init__(self, run: str) -> None:
-        self._absent = not os.access(run + "/seeds.jsonl", os.F_OK)
-        self._path = run + ("/./plan.json" if self._absent else "/seeds.jsonl")
+        self._absent = False
+        self._path = run + "/seeds.jsonl"
         self._block = 0  # where the last line was found: the next one is near
         self._buffer: bytearray | None = None
 
@@ -33,6 +33,8 @@ class RecordedSeeds:
         needle = b"\n" + line.encode() + b"]\n"
         if self._buffer is None:
             self._buffer = bytearray(BLOCK + MAX_LINE)
+            self._absent = not os.access(self._path, os.F_OK)
+            self._path = self._path[:-12] + ("/./plan.json" if self._absent else "/seeds.jsonl")
         try:
             descriptor = os.open(self._path, _FLAGS)
         except OSError:
