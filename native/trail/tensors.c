@@ -15,10 +15,10 @@
 
 #include "trail.h"
 
-#define SOON        (4u << 20)             /* bytes that are handed over at the end of a step, */
-#define LATE        UINT64_C(1000000000)   /* or what there is after so many nanoseconds */
-#define SHARDS      1000000 /* that a name has digits for */
-#define BLOCK       4096u
+#define SOON   (4u << 20)           /* bytes that are handed over at the end of a step, */
+#define LATE   UINT64_C(1000000000) /* or what there is after so many nanoseconds */
+#define SHARDS 1000000              /* that a name has digits for */
+#define BLOCK  4096u
 
 enum rkt_put { RKT_COPIED, RKT_HAND_OVER, RKT_TOO_LARGE, RKT_ENDED };
 
@@ -30,10 +30,10 @@ struct rkt_value {
 /* A shard to be written, in a mapping of its own with the tables and texts behind it. */
 struct rkt_shard {
     struct rkt_saver *saver;
-    uint64_t mapped;  /* bytes of this mapping */
+    uint64_t mapped; /* bytes of this mapping */
     const uint8_t *data;
-    uint64_t size;    /* of the data */
-    uint64_t end;     /* where the ring is free up to once it is written */
+    uint64_t size; /* of the data */
+    uint64_t end;  /* where the ring is free up to once it is written */
     uint64_t count, text;
     uint8_t *head; /* the file's, and its size: whole blocks */
     uint64_t head_size;
@@ -46,7 +46,7 @@ struct rkt_saver {
     uint8_t *ring;
     uint64_t size;
     uint64_t begin, at, tail; /* of the shard being filled, and behind what is free; they only grow */
-    uint64_t shards, handed; /* and when the last one was handed over */
+    uint64_t shards, handed;  /* and when the last one was handed over */
     uint32_t lock, error;
 };
 
@@ -224,8 +224,12 @@ static struct rkt_shard *new_shard(struct rkt_saver *saver, const struct rkt_val
     uint64_t size = front + blocks(8 + head_size);
     struct rkt_shard *shard = rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!shard) return NULL;
-    *shard = (struct rkt_shard){.saver = saver, .mapped = size, .count = count, .text = text_size,
-                                .head = (uint8_t *)shard + front, .head_size = size - front};
+    *shard = (struct rkt_shard){.saver = saver,
+                                .mapped = size,
+                                .count = count,
+                                .text = text_size,
+                                .head = (uint8_t *)shard + front,
+                                .head_size = size - front};
     memcpy(shard->values, values, table);
     memcpy(text_of(shard), text, text_size);
     write_head(shard, head, head_size);
