@@ -12,13 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .saved_tensors.trial import Trial
+    from .saved_tensors.trial import TensorTrial
 
 __all__ = ["__version__", "log", "log_predictions", "trial"]
 
 
-def trial(run: str | Path = "last") -> Trial:
+def trial(run: str | Path = "last") -> TensorTrial:
     """Return the saved tensors of a run, by its path or name, with the methods of SageMaker Debugger's trials."""
-    from .saved_tensors.trial import Trial
+    from .saved_tensors.trial import TensorTrial
 
-    return Trial(run)
+    return TensorTrial(run)

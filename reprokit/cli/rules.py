@@ -37,9 +37,9 @@ def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: b
     """
     from reprokit.launch.messages import warn
     from reprokit.rules import catalogue, evaluation, report
-    from reprokit.saved_tensors.trial import Trial
+    from reprokit.saved_tensors.trial import TensorTrial
 
-    trial = Trial(run)
+    trial = TensorTrial(run)
     session = evaluation.RuleSession(trial, catalogue.chosen(specs, trial))
     for finding in session.judge(follow=follow):
         if not as_json:

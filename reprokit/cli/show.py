@@ -50,9 +50,9 @@ def command(
         )
     elif tensors:
         from reprokit.saved_tensors import summary as saved
-        from reprokit.saved_tensors.trial import Trial
+        from reprokit.saved_tensors.trial import TensorTrial
 
-        present(Trial(run), as_json=as_json, document=saved.document, text=saved.print_tensors)
+        present(TensorTrial(run), as_json=as_json, document=saved.document, text=saved.print_tensors)
     elif what_varies:
         _show_findings(run, as_json)
     elif who_asked:

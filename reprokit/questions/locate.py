@@ -132,12 +132,12 @@ def locate(
     left: RunDirectory, right: RunDirectory | None, wishes: LocateWishes, interruption: Interruption, say: Say
 ) -> LocatedDivergence:
     """Replay both runs in pairs, or a recording twice each time, and return where they part first."""
-    search = _Search(left, right, wishes, interruption, say)
+    search = _LocateSearch(left, right, wishes, interruption, say)
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
         return search.run(Path(place))
 
 
-class _Search:
+class _LocateSearch:
     def __init__(
         self,
         left: RunDirectory,

@@ -76,7 +76,7 @@ class ResumedRun:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ResumeOutcome:
     """How a resumed run differs from the whole one."""
 
     whole: WholeRun
@@ -141,12 +141,12 @@ class Outcome:
         ]
 
 
-def judged(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> Outcome:
+def judged(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> ResumeOutcome:
     """Compare a resumed run with the whole one; `is_whole` where it went on to its end."""
     resumed = ResumedRun(run)
     partings, steps = resumed.partings(whole.sides, whole.offset, is_whole=is_whole)
     parts = state_answers.differences(whole.states, resumed.states, whole.offset)
-    return Outcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)])
+    return ResumeOutcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)])
 
 
 def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprokit.rules.observations import Alarm, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import Trial
+from reprokit.saved_tensors.trial import TensorTrial
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,7 +47,7 @@ def by_unit(value: Array) -> Array:
 class DyingReLU:
     """Most neurons of a ReLU layer are never active."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold_inactivity: float = 1.0  # percent of values
     threshold_layer: float = 50.0  # percent of neurons
     patience: int = 5
@@ -76,7 +76,7 @@ class DyingReLU:
 class SaturatedActivation:
     """Most neurons of a tanh or sigmoid layer are at the ends of their range, where they have no gradient."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold_tanh_min: float = -9.4999
     threshold_tanh_max: float = 9.4999
     threshold_sigmoid_min: float = -23.0

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from reprokit.rules.observations import Alarm, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import Trial
+from reprokit.saved_tensors.trial import TensorTrial
 
 
 @dataclass
 class TreeDepth:
     """A tree is deeper than wanted."""
 
-    trial: Trial
+    trial: TensorTrial
     depth: int = 4
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
@@ -29,7 +29,7 @@ class TreeDepth:
 class FeatureImportanceOverweight:
     """A few features have most of the importance."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold: float = 0.8
     nb_features: int = 3
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from reprokit.errors import BadRule, reason
 from reprokit.rules import activations, boosting, data, losses, weights
-from reprokit.saved_tensors.trial import Trial
+from reprokit.saved_tensors.trial import TensorTrial
 
 AUTOMATIC = (  # which hold for every training; the others are matters of opinion
     weights.ExplodingTensor,
@@ -44,7 +44,7 @@ HOOKS = ("invoke_at_step", "invoke_at_evaluation", "invoke_when_idle")
 OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
 
 
-def chosen(specs: Sequence[str], trial: Trial) -> dict[str, Any]:
+def chosen(specs: Sequence[str], trial: TensorTrial) -> dict[str, Any]:
     """Return the rules that are asked for, by name; without any, those that hold for every training."""
     return dict(_made(spec, trial) for spec in specs or [rule.__name__ for rule in AUTOMATIC])
 
@@ -55,7 +55,7 @@ def known(name: str) -> str | None:
     return spelled.get(re.sub("[-_]", "", name).lower())
 
 
-def _made(spec: str, trial: Trial) -> tuple[str, Any]:
+def _made(spec: str, trial: TensorTrial) -> tuple[str, Any]:
     head, _, rest = spec.partition("=")
     parameters = dict(_parameter(spec, text) for text in rest.split(",") if rest)
     own = OWN.fullmatch(head)

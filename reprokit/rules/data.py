@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit.rules.observations import FEWEST, Alarm, Evaluation, labelled, predicted, values
+from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labelled, predicted, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import EVAL, Trial
+from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
 
 @dataclass
 class ClassImbalance:
     """Some classes are rare among the labels, or batches hold one class each."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold_imbalance: float = 10.0
     threshold_misprediction: float = 0.7
     samples: int = 500
@@ -62,11 +62,11 @@ class ClassImbalance:
 class Confusion:
     """In an evaluation, a class is often predicted as another; rows are normalized by the size of their class."""
 
-    trial: Trial
+    trial: TensorTrial
     min_diag: float = 0.9
     max_off_diag: float = 0.1
 
-    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+    def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
         pairs: Counter[tuple[int, int]] = Counter()
         names = {}
         for step in evaluation.eval_steps:
@@ -99,7 +99,7 @@ class ImageSums:
 class CheckInputImages:
     """Images that a model is given are not normalized to a mean of zero."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold_mean: float = 0.2
     threshold_samples: int = 500
     accept_unit_range: bool = True  # images between 0 and 1 are scaled, though their mean is not zero
@@ -142,7 +142,7 @@ def channels_last(value: Any) -> Any:
 class NLPSequenceRatio:
     """Most of the tokens that a model is given are padding, or another token that is named."""
 
-    trial: Trial
+    trial: TensorTrial
     token_values: str = "0"  # separated by spaces
     token_thresholds_percent: str = "50"
     tokens: int = 500

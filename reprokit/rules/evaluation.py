@@ -11,8 +11,8 @@ from reprokit import findings
 from reprokit.errors import ReprokitError, RunDamaged, reason
 from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.model.run import RUNNING
-from reprokit.rules.observations import Alarm, Evaluation
-from reprokit.saved_tensors.trial import EVAL, POLL, TRAIN, Trial
+from reprokit.rules.observations import Alarm, EvaluationStep
+from reprokit.saved_tensors.trial import EVAL, POLL, TRAIN, TensorTrial
 
 MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
 
@@ -20,7 +20,7 @@ MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
 class RuleSession:
     """The rules that judge one run, and what they have raised so far."""
 
-    def __init__(self, trial: Trial, rules: dict[str, Any]) -> None:
+    def __init__(self, trial: TensorTrial, rules: dict[str, Any]) -> None:
         self.trial = trial
         self.findings: dict[tuple[str, str], Finding] = {}
         self.problems: list[str] = []
@@ -74,7 +74,7 @@ class RuleSession:
 
     def _close_evaluation(self) -> Iterator[Finding]:
         if self._eval:
-            evaluation = Evaluation(self._last, tuple(self._train), tuple(self._eval))
+            evaluation = EvaluationStep(self._last, tuple(self._train), tuple(self._eval))
             self._train, self._eval = [], []
             yield from self._ask("invoke_at_evaluation", evaluation)
 
@@ -134,7 +134,7 @@ def _alarms(rule: str, answer: Any) -> Iterator[Alarm]:
             yield alarm if isinstance(alarm, Alarm) else Alarm("", str(alarm)[:1000])
 
 
-def keep(trial: Trial, session: RuleSession) -> FindingsFile:
+def keep(trial: TensorTrial, session: RuleSession) -> FindingsFile:
     """Return findings.json with these findings in place of those of earlier rules, and write it into an ended run."""
     before = findings.read(trial.run)
     others = [one for one in before.findings if one.kind != RULE] if before is not None else []

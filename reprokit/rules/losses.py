@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
-from reprokit.rules.observations import Alarm, Evaluation, labelled, loss, loss_name
-from reprokit.saved_tensors.trial import EVAL, Trial
+from reprokit.rules.observations import Alarm, EvaluationStep, labelled, loss, loss_name
+from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
 
 @dataclass
 class LossNotDecreasing:
     """The loss is where it began, or higher, and does not fall from one stretch of steps to the next."""
 
-    trial: Trial
+    trial: TensorTrial
     num_steps: int = 10
     diff_percent: float = 0.1
     increase_threshold_percent: float = 5.0
@@ -54,7 +54,7 @@ class LossNotDecreasing:
 class Overfit:
     """The loss of evaluations stays above that of the training, and falls no more."""
 
-    trial: Trial
+    trial: TensorTrial
     patience: int = 1
     ratio_threshold: float = 0.1
     floor: float = 0.05  # of the first training loss: a smaller distance is none
@@ -62,7 +62,7 @@ class Overfit:
     _best: float = math.inf
     _failed: int = 0
 
-    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+    def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
         train, validation = both_losses(self.trial, evaluation)
         if train is None or validation is None:
             return
@@ -82,14 +82,14 @@ class Overfit:
 class Overtraining:
     """Neither loss has become better for some evaluations."""
 
-    trial: Trial
+    trial: TensorTrial
     patience_train: int = 5
     patience_validation: int = 10
     delta: float = 0.01
     _best: list[float] = field(default_factory=lambda: [math.inf, math.inf])
     _failed: list[int] = field(default_factory=lambda: [0, 0])
 
-    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+    def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
         for side, found in enumerate(both_losses(self.trial, evaluation)):
             if found is None:
                 return
@@ -104,7 +104,7 @@ class Overtraining:
 class Underfitting:
     """Both losses stay flat, no lower than that of somebody who guesses by the frequencies of the classes."""
 
-    trial: Trial
+    trial: TensorTrial
     flat: float = 0.01
     margin: float = 0.02
     _counts: Counter[int] = field(default_factory=Counter)
@@ -116,7 +116,7 @@ class Underfitting:
                 self._counts.update(labels.tolist())
         return iter(())
 
-    def invoke_at_evaluation(self, evaluation: Evaluation) -> Iterator[Alarm]:
+    def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
         now, before = both_losses(self.trial, evaluation), self._before
         if now[0] is None or now[1] is None or len(self._counts) < 2:
             return
@@ -135,7 +135,7 @@ class Underfitting:
 class StalledTraining:
     """No step has come for a long time. Only a run that is followed can show it."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold: float = 1800.0  # seconds
 
     def invoke_when_idle(self, seconds: float) -> Iterator[Alarm]:
@@ -143,6 +143,6 @@ class StalledTraining:
             yield Alarm("", f"no step has been saved for {seconds:.0f} seconds")
 
 
-def both_losses(trial: Trial, evaluation: Evaluation) -> tuple[float | None, float | None]:
+def both_losses(trial: TensorTrial, evaluation: EvaluationStep) -> tuple[float | None, float | None]:
     """Return the mean losses of the training before an evaluation, and of the evaluation."""
     return loss(trial, evaluation.train_steps), loss(trial, evaluation.eval_steps, EVAL)

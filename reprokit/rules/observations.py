@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprokit.errors import TensorUnavailable
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TRAIN, SavedTensor, Trial
+from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationStep:
     """Steps of an evaluation, with the training steps before it."""
 
     step: int  # the last training step before it
@@ -37,13 +37,13 @@ class Evaluation:
     eval_steps: tuple[int, ...]
 
 
-def tensors(trial: Trial, step: int, collection: str, mode: str = TRAIN) -> Iterator[SavedTensor]:
+def tensors(trial: TensorTrial, step: int, collection: str, mode: str = TRAIN) -> Iterator[TrialTensor]:
     """Yield the tensors of a collection that were saved at a step."""
     for name in trial.tensor_names(step=step, mode=mode, collection=collection):
         yield trial.tensor(name)
 
 
-def values(trial: Trial, step: int, collection: str, mode: str = TRAIN) -> Iterator[tuple[SavedTensor, Array]]:
+def values(trial: TensorTrial, step: int, collection: str, mode: str = TRAIN) -> Iterator[tuple[TrialTensor, Array]]:
     """Yield these tensors with their values of all calls, those whose values were saved."""
     for tensor in tensors(trial, step, collection, mode):
         for call in range(tensor.calls(step, mode)):
@@ -53,7 +53,7 @@ def values(trial: Trial, step: int, collection: str, mode: str = TRAIN) -> Itera
                 break
 
 
-def number(tensor: SavedTensor, step: int, *names: str, mode: str = TRAIN) -> float | None:
+def number(tensor: TrialTensor, step: int, *names: str, mode: str = TRAIN) -> float | None:
     """Return the first of these reductions that was saved or can be computed; abs_ in front is of absolute values."""
     for name in names:
         try:
@@ -63,12 +63,12 @@ def number(tensor: SavedTensor, step: int, *names: str, mode: str = TRAIN) -> fl
     return None
 
 
-def is_matrix(tensor: SavedTensor, step: int) -> bool:
+def is_matrix(tensor: TrialTensor, step: int) -> bool:
     """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient."""
     return len(tensor.shape(step, TRAIN)) > 1 and layer_of(tensor) != "Embedding"
 
 
-def layer_of(tensor: SavedTensor) -> str:
+def layer_of(tensor: TrialTensor) -> str:
     """Return the class of a tensor's module; of a parameter as the module's inputs and outputs say it."""
     module = tensor.name.rpartition("/")[2].rpartition(".")[0]
     beside = (f"{module}_{kind}_0" for kind in ("input", "output"))
@@ -76,7 +76,7 @@ def layer_of(tensor: SavedTensor) -> str:
     return tensor.layer or next(known, "")
 
 
-def loss(trial: Trial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
+def loss(trial: TensorTrial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
     """Return the mean of the losses of some steps; None where none was saved."""
     numpy = shards.numpy()
     found = []
@@ -90,12 +90,12 @@ def loss(trial: Trial, steps: tuple[int, ...], mode: str = TRAIN) -> float | Non
     return float(numpy.mean(found)) if found else None
 
 
-def loss_name(trial: Trial) -> str:
+def loss_name(trial: TensorTrial) -> str:
     """Return the name of the loss."""
     return next(iter(trial.collection("losses").tensor_names), "the loss")
 
 
-def labelled(trial: Trial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
+def labelled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
     """Yield the labels of a step that are classes, with their name and the predictions beside them."""
     for name in trial.given_to_loss("labels", 1, step, mode):
         tensor = trial.tensor(name)
@@ -126,7 +126,7 @@ def _classes(labels: Array) -> Array | None:
     return whole if are_whole and (whole >= 0).all() else None
 
 
-def _is_of_language(trial: Trial, step: int, scores: Array | None) -> bool:
+def _is_of_language(trial: TensorTrial, step: int, scores: Array | None) -> bool:
     """Return whether the classes are words, of which some are rare in every language."""
     embeddings = (trial.tensor(name) for name in trial.tensor_names(step=step, mode=TRAIN, collection="weights"))
     sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if layer_of(tensor) == "Embedding"}

@@ -10,14 +10,14 @@ from typing import Any
 
 from reprokit.rules.observations import Alarm, is_matrix, loss, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TRAIN, Trial
+from reprokit.saved_tensors.trial import TRAIN, TensorTrial
 
 
 @dataclass
 class ExplodingTensor:
     """A tensor holds NaN or infinity."""
 
-    trial: Trial
+    trial: TensorTrial
     only_nan: bool = False
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
@@ -37,7 +37,7 @@ class ExplodingTensor:
 class VanishingGradient:
     """The mean absolute gradient of a layer is near zero while that of another layer is not."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold: float = 1e-7
     patience: int = 3
     _low: Counter[str] = field(default_factory=Counter)
@@ -59,7 +59,7 @@ class VanishingGradient:
 class AllZero:
     """A gradient, or what a module returns, is zero throughout."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold: float = 100.0  # percent
     patience: int = 3
     _zero: Counter[str] = field(default_factory=Counter)
@@ -86,7 +86,7 @@ class AllZero:
 class UnchangedTensor:
     """A weight keeps its value though the training goes on; a bias before a normalization may."""
 
-    trial: Trial
+    trial: TensorTrial
     num_steps: int = 3
     _since: dict[str, tuple[object, int]] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class UnchangedTensor:
 class TensorVariance:
     """The variance of a weight is very large or small."""
 
-    trial: Trial
+    trial: TensorTrial
     max_threshold: float = 10.0
     min_threshold: float = 1e-5
 
@@ -122,7 +122,7 @@ class TensorVariance:
 class WeightUpdateRatio:
     """An update is very large or small beside the weight."""
 
-    trial: Trial
+    trial: TensorTrial
     large_threshold: float = 10.0
     small_threshold: float = 1e-8
     epsilon: float = 1e-9
@@ -146,7 +146,7 @@ class WeightUpdateRatio:
 class PoorWeightInitialization:
     """In the first steps the loss does not fall, and variances of layers or the spread of gradients say why."""
 
-    trial: Trial
+    trial: TensorTrial
     threshold: float = 10.0
     distribution_range: float = 0.001
     patience: int = 5

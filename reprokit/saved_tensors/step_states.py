@@ -7,7 +7,7 @@ import enum
 from reprokit.errors import TensorUnavailable
 
 
-class StepState(enum.Enum):
+class StepAvailability(enum.Enum):
     """Whether the values of a step are there, may still come, or will not come."""
 
     UNAVAILABLE = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reprokit.errors import TensorUnavailable
-from reprokit.saved_tensors.trial import SavedTensor, Trial
+from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
 from reprokit.screen import Cells, print_rows
 
 WIDTH = 24  # characters of a line
@@ -15,13 +15,13 @@ BARS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "×"
 
 
-def document(trial: Trial) -> dict[str, Any]:
+def document(trial: TensorTrial) -> dict[str, Any]:
     """Return what was saved as a JSON document."""
     rows = [_facts(trial.tensor(name)) for name in trial.tensor_names()]
     return {"path": str(trial.path), "complete": trial.loaded_all_steps, "workers": trial.workers(), "tensors": rows}
 
 
-def print_tensors(trial: Trial) -> None:
+def print_tensors(trial: TensorTrial) -> None:
     """Print a row for each tensor: its steps, its shape, and its mean over the steps, or its mean size."""
     facts = document(trial)["tensors"]
     cells = [
@@ -46,7 +46,7 @@ def sparkline(numbers: Sequence[float | str | None]) -> str:
     return "".join(map(bar, numbers))
 
 
-def _facts(tensor: SavedTensor) -> dict[str, Any]:
+def _facts(tensor: TrialTensor) -> dict[str, Any]:
     steps = tensor.steps()
     means = [_mean(tensor, step) for step in steps[:: max(1, -(-len(steps) // WIDTH))]]
     return {
@@ -60,7 +60,7 @@ def _facts(tensor: SavedTensor) -> dict[str, Any]:
     }
 
 
-def _mean(tensor: SavedTensor, step: int) -> float | None:
+def _mean(tensor: TrialTensor, step: int) -> float | None:
     for name, is_absolute in (("mean", False), ("mean", True), ("l2", False)):
         try:
             return tensor.reduction_value(step, name, abs=is_absolute)

@@ -25,8 +25,8 @@ from reprokit.saved_tensors.reductions import reduced
 from reprokit.saved_tensors.step_states import (
     InvalidWorker,
     NoMoreData,
+    StepAvailability,
     StepNotYetAvailable,
-    StepState,
     StepUnavailable,
     TensorUnavailableForStep,
 )
@@ -55,7 +55,7 @@ class TensorCollection:
     tensor_names: tuple[str, ...]
 
 
-class Trial:
+class TensorTrial:
     """The saved tensors of one run. It follows a run that is being written; several can be open at once."""
 
     def __init__(self, run: str | Path) -> None:
@@ -66,7 +66,7 @@ class Trial:
         self.follows = True  # whether each question looks for new steps first
         self.reads = 0  # values and reductions that were given
         self._indexes: dict[str, WorkerIndex] = {}
-        self._tensors: dict[str, SavedTensor] = {}
+        self._tensors: dict[str, TrialTensor] = {}
         self._dropped: dict[tuple[str, int], str] = {}
         self._count = 0
         self._renewed = time.monotonic()
@@ -77,7 +77,7 @@ class Trial:
             )
 
     def __repr__(self) -> str:
-        return f"<Trial of {self.path}: {len(self._tensors)} tensors>"
+        return f"<TensorTrial of {self.path}: {len(self._tensors)} tensors>"
 
     def refresh(self) -> None:
         """Read what was written since the last look."""
@@ -109,9 +109,9 @@ class Trial:
         if self._count > MAX_VALUES or len(self._tensors) > MAX_NAMES:
             raise RunDamaged(f"{self.path} has more than {MAX_VALUES} values or {MAX_NAMES} names; use fewer steps")
 
-    def _named(self, name: str) -> SavedTensor:
+    def _named(self, name: str) -> TrialTensor:
         if name not in self._tensors:
-            self._tensors[name] = SavedTensor(self, name)
+            self._tensors[name] = TrialTensor(self, name)
         return self._tensors[name]
 
     def look(self) -> None:
@@ -136,7 +136,7 @@ class Trial:
     ) -> list[str]:
         """Return the names of tensors that were saved: at a step, in a mode, by regular expression or collection."""
         self.look()
-        tensors: Iterable[SavedTensor] = self._tensors.values()
+        tensors: Iterable[TrialTensor] = self._tensors.values()
         if step is not None or mode_name(mode) is not None:
             tensors = [tensor for tensor in tensors if tensor.was_saved(step, mode)]
         else:
@@ -156,7 +156,7 @@ class Trial:
         self.look()
         return self._by_name(name) is not None
 
-    def tensor(self, name: str) -> SavedTensor:
+    def tensor(self, name: str) -> TrialTensor:
         """Return a tensor by its name or by an alias, as tied weights have them."""
         self.look()
         found = self._by_name(name)
@@ -167,7 +167,7 @@ class Trial:
             raise TensorUnavailable(f"{self.path} holds no tensor {name!r}{yet}{advice}")
         return found
 
-    def _by_name(self, name: str) -> SavedTensor | None:
+    def _by_name(self, name: str) -> TrialTensor | None:
         found = self._tensors.get(name)
         return found or next((tensor for tensor in self._tensors.values() if name in tensor.aliases), None)
 
@@ -216,27 +216,27 @@ class Trial:
         first = min(self._indexes.values(), key=lambda index: index.name)
         return [entry for entry in first.order if self._is_complete(entry[1], entry[0])]
 
-    def has_passed_step(self, step: int, mode: object = None) -> StepState:
+    def has_passed_step(self, step: int, mode: object = None) -> StepAvailability:
         """Return whether the values of a step are there, may still come, or will not come."""
         self.look()
         if self._is_complete(step, mode):
             is_there = any(tensor.was_saved(step, mode) for tensor in self._tensors.values())
-            return StepState.AVAILABLE if is_there else StepState.UNAVAILABLE
-        return StepState.NOT_YET_AVAILABLE
+            return StepAvailability.AVAILABLE if is_there else StepAvailability.UNAVAILABLE
+        return StepAvailability.NOT_YET_AVAILABLE
 
     def wait_for_steps(self, required_steps: Iterable[int], mode: object = None) -> None:
         """Wait until these steps have been saved; raises StepUnavailable or NoMoreData where one never will be."""
         for step in required_steps:
-            while (state := self.has_passed_step(step, mode)) is StepState.NOT_YET_AVAILABLE:
+            while (state := self.has_passed_step(step, mode)) is StepAvailability.NOT_YET_AVAILABLE:
                 time.sleep(POLL)
                 self.refresh()
-            if state is StepState.UNAVAILABLE:
+            if state is StepAvailability.UNAVAILABLE:
                 self.raise_unavailable(step, mode)
 
     def raise_unavailable(self, step: int, mode: object) -> None:
         """Raise what says why nothing of this step is there."""
         shown = f"step {step}" + (f" of mode {mode_name(mode)}" if mode_name(mode) else "")
-        if self.has_passed_step(step, mode) is StepState.NOT_YET_AVAILABLE:
+        if self.has_passed_step(step, mode) is StepAvailability.NOT_YET_AVAILABLE:
             raise StepNotYetAvailable(f"{self.path} has not come to {shown} yet; wait_for_steps waits for it")
         steps = self.steps(mode)
         if not steps or step > steps[-1]:
@@ -265,15 +265,15 @@ class Trial:
         return names or self.tensor_names(step=step, mode=mode, regex=losses)
 
     def _of_step(self, names: list[str], step: int, mode: object, worker: str | None) -> dict[str, Array]:
-        if not names and self.has_passed_step(step, mode) is not StepState.AVAILABLE:
+        if not names and self.has_passed_step(step, mode) is not StepAvailability.AVAILABLE:
             self.raise_unavailable(step, mode)
         return {name: self.tensor(name).value(step, mode, worker) for name in names}
 
 
-class SavedTensor:
+class TrialTensor:
     """One tensor through the steps of a run."""
 
-    def __init__(self, trial: Trial, name: str) -> None:
+    def __init__(self, trial: TensorTrial, name: str) -> None:
         self.trial, self.name = trial, name
         self.collections: tuple[str, ...] = ()
         self.aliases: tuple[str, ...] = ()
@@ -282,7 +282,7 @@ class SavedTensor:
         self.steps_of_modes: dict[str, dict[int, dict[str, list[tuple[str, IndexLine]]]]] = {}
 
     def __repr__(self) -> str:
-        return f"<SavedTensor {self.name!r}: {len(self.all_steps(None))} steps>"
+        return f"<TrialTensor {self.name!r}: {len(self.all_steps(None))} steps>"
 
     def describe(self, line: IndexLine) -> None:
         """Take over what the index says of the tensor."""
@@ -395,7 +395,7 @@ class SavedTensor:
             found = self.steps_of_modes.get(one, {}).get(step)
             if found is not None:
                 return found
-        if self.trial.has_passed_step(step, mode) is not StepState.AVAILABLE:
+        if self.trial.has_passed_step(step, mode) is not StepAvailability.AVAILABLE:
             self.trial.raise_unavailable(step, mode)
         why = self.trial.why_dropped(self.name, step)
         raise TensorUnavailableForStep(

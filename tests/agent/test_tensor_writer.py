@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.questions.tensor_rules import Choice, TensorRule
+from reprokit.agent.questions.tensor_rules import Choice, TensorMatcher
 from reprokit.agent.questions.tensor_writer import NumbersOf, TensorLibrary, TensorWriter
 from reprokit.native import trail_path
 from tests.questions.test_tensors import Saved
 
 ROOM = 1 << 20
-FULL = Choice([TensorRule({"collections": [], "patterns": [], "modes": [], "reductions": [], "steps": []})])
+FULL = Choice([TensorMatcher({"collections": [], "patterns": [], "modes": [], "reductions": [], "steps": []})])
 
 
 def writer_in(run: Path) -> Any:

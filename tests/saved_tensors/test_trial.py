@@ -22,8 +22,8 @@ from reprokit.model.run import FINISHED, RUNNING
 from reprokit.saved_tensors.step_states import (
     InvalidWorker,
     NoMoreData,
+    StepAvailability,
     StepNotYetAvailable,
-    StepState,
     StepUnavailable,
     TensorUnavailableForStep,
 )
@@ -138,9 +138,9 @@ def test_a_run_is_followed_while_it_is_written(tmp_path: Path) -> None:
     writer.save(0, {"w": WEIGHT})
     assert trial.steps() == []
     assert trial.steps(show_incomplete_steps=True) == [0]
-    assert trial.has_passed_step(0) is StepState.NOT_YET_AVAILABLE
+    assert trial.has_passed_step(0) is StepAvailability.NOT_YET_AVAILABLE
     writer.pass_step(0)
-    assert trial.has_passed_step(0) is StepState.AVAILABLE
+    assert trial.has_passed_step(0) is StepAvailability.AVAILABLE
     with pytest.raises(StepNotYetAvailable):
         trial.tensor("w").value(1)
 

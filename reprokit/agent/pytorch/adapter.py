@@ -11,7 +11,8 @@ from ..metrics import Metrics
 from ..sample_ledger import SampleLedger
 from . import private_api, tensors
 from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
-from .events import EventHooks, watch_generator, watch_seeding
+from .events import EventHooks
+from .generators import watch_generator, watch_seeding
 from .samplers import loader_facts
 from .state import Records
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Protocol
 
-    class Watcher(Protocol):
+    class ModeWatcher(Protocol):
         """Who is told of calls."""
 
         watching: bool
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class DispatchModes:
     """The modes of this process's threads."""
 
-    def __init__(self, torch: Any, watcher: Watcher) -> None:
+    def __init__(self, torch: Any, watcher: ModeWatcher) -> None:
         self._torch, self._watcher = torch, watcher
         self._class = _make_class(watcher, torch)
         self._thread = _local()  # .mode: the one of this thread
@@ -77,7 +77,7 @@ class DispatchModes:
         return _bootstrap_inner
 
 
-def _make_class(watcher: Watcher, torch: Any) -> Any:
+def _make_class(watcher: ModeWatcher, torch: Any) -> Any:
     base: Any = private_api.mode_class(torch)
     own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
 

@@ -11,7 +11,7 @@ import sys
 import weakref
 from _thread import _local
 
-from ..core.patching import replace, replace_in_static_type
+from ..core.patching import replace
 from ..events import (
     BackwardBegan,
     BackwardEnded,
@@ -33,7 +33,6 @@ from ..events import (
     UpdateDue,
     tell,
 )
-from ..seeds.ledger import seeding, seeding_method
 from . import private_api
 from .state import Modules, has_parameters
 from .tensors import is_plain
@@ -58,20 +57,6 @@ LATER = (
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
-
-
-def watch_seeding(agent: Agent, name: str, module: Any) -> None:
-    """Note the seeds that are set by torch.random or torch.cuda.random; a replay gives recorded ones."""
-    package = "torch.cuda" if name == "torch.cuda.random" else "torch"
-    for function in ("manual_seed", "manual_seed_all"):
-        call = f"{package}.{function}"
-        replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
-
-
-def watch_generator(agent: Agent, torch: Any) -> None:
-    """The same for generators of the script's own."""
-    ledger, call = agent.seeds, "torch.Generator.manual_seed"
-    replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
 
 class EventThread(_local):

@@ -1,17 +1,35 @@
-"""The states of PyTorch's random generators, as the trail asks for them at each step."""
+"""PyTorch's random generators: who seeds them, and their states, as the trail asks for them at each step."""
 
 from __future__ import annotations
 
 import struct
 
 from .. import trail_library as library
+from ..core.patching import replace, replace_in_static_type
+from ..seeds.ledger import seeding, seeding_method
 from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..agent import Agent
+
 _WORD = (1 << 64) - 1
+
+
+def watch_seeding(agent: Agent, name: str, module: Any) -> None:
+    """Note the seeds that are set by torch.random or torch.cuda.random; a replay gives recorded ones."""
+    package = "torch.cuda" if name == "torch.cuda.random" else "torch"
+    for function in ("manual_seed", "manual_seed_all"):
+        call = f"{package}.{function}"
+        replace(module, function, lambda original, call=call: seeding(agent.seeds, call, original))  # type: ignore[misc]
+
+
+def watch_generator(agent: Agent, torch: Any) -> None:
+    """The same for generators of the script's own."""
+    ledger, call = agent.seeds, "torch.Generator.manual_seed"
+    replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
 
 class DefaultGenerator:

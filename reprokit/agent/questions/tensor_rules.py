@@ -17,12 +17,12 @@ MAX_NEAR = 3
 class Choice:
     """What is saved of a tensor: all of it, or what its numbers come to."""
 
-    def __init__(self, rules: Sequence[TensorRule]) -> None:
+    def __init__(self, rules: Sequence[TensorMatcher]) -> None:
         self.is_full = any(not rule.reductions for rule in rules)
         self.reductions = tuple(dict.fromkeys(name for rule in rules for name in rule.reductions))
 
 
-class TensorRule:
+class TensorMatcher:
     """One rule: a tensor is chosen if one of its collections is named, or a pattern is found in its name."""
 
     def __init__(self, rule: Mapping[str, Any]) -> None:
@@ -54,9 +54,9 @@ class TensorRules:
     """All rules, and those of the present step."""
 
     def __init__(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        self._rules = [TensorRule(rule) for rule in rules]
+        self._rules = [TensorMatcher(rule) for rule in rules]
         self._known: dict[Any, Choice | None] = {}
-        self._due: tuple[TensorRule, ...] = ()
+        self._due: tuple[TensorMatcher, ...] = ()
         self._names: set[str] = set()
         self.begin(0)
 

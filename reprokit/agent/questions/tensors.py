@@ -92,9 +92,9 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
     """Return what saves tensors of this framework."""
     steps = SavedSteps(agent, question, framework, events)
     if framework == "torch":
-        from .torch_tensors import TorchTensors
+        from .torch_tensors import PytorchTensors
 
-        return TorchTensors(agent, steps)
+        return PytorchTensors(agent, steps)
     from .tensorflow_tensors import TensorflowTensors
 
     return TensorflowTensors(agent, steps)

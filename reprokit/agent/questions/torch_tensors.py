@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 8  # of what modules are given and return
 
 
-class ModuleNames:
+class ModulePaths:
     """What modules and parameters are called in the outermost module that holds them.
 
     Names of further outermost modules begin with their number: model#1.
@@ -89,7 +89,7 @@ class ModuleNames:
         return known[1]
 
 
-class TorchTensors:
+class PytorchTensors:
     """Saves the tensors of this process."""
 
     def __init__(self, agent: Agent, steps: SavedSteps) -> None:
@@ -102,7 +102,7 @@ class TorchTensors:
 
     def forget(self) -> None:
         """At the beginning, and in a forked child."""
-        self._names = ModuleNames()
+        self._names = ModulePaths()
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._seen = 0
         self._mode = TRAIN

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.model.run import RunFile
 from reprokit.model.states import Loading, Switch
-from reprokit.verify.compare import script_variables
+from reprokit.verify.compare import data_reads, script_variables
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told_side
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
@@ -477,7 +477,7 @@ def _data(left: dict[str, Facts], right: dict[str, Facts]) -> Iterator[Differenc
 
 def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | None:
     """One file; None where its digests are the same."""
-    texts = _described(left), _described(right)
+    texts = data_reads.described(left), data_reads.described(right)
     if left is None or right is None:
         return _told(name, *texts, f"only the {'right' if left is None else 'left'} run read it")
     digests = str(left.get("digest", "")), str(right.get("digest", ""))
@@ -486,29 +486,10 @@ def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | N
     if all(digest.startswith("etag:") for digest in digests):
         return _told(name, *texts, "the object was overwritten: its ETag is another one")
     if all(digest.startswith("pipe-") for digest in digests):
-        return _told(name, *texts, _pipe_words(left, right))
+        return _told(name, *texts, data_reads.pipe_words(left, right))
     if left.get("size") != right.get("size"):
         return _told(name, *texts, "the data has another size")
     if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
         return _told(name, *texts, "the data has other bytes")
     meaning = "of the same size; its bytes were not compared, as they were not read whole or in the same way both times"
     return Difference(name, Verdict.NOT_RECORDED, *texts, meaning)
-
-
-def _pipe_words(left: Facts, right: Facts) -> str:
-    """Return from where on a pipe gave other bytes; the last pieces may be unlike because one run read less."""
-    pieces = [entry["pieces"] if isinstance(entry.get("pieces"), list) else [] for entry in (left, right)]
-    pairs = list(zip(*pieces, strict=False))
-    first = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
-    if left.get("size") != right.get("size") and first >= len(pairs) - 1:
-        return f"the pipe gave other bytes, or one run read less of it, from MiB {first} on"
-    return f"the pipe gave other bytes from MiB {first} on"
-
-
-def _described(entry: Facts | None) -> str:
-    if entry is None:
-        return ""
-    digest = str(entry.get("digest") or entry.get("note") or "not read")
-    many = f"{entry['files']} files, " if entry.get("files") else ""
-    version = f", version {entry['version']}" if entry.get("version") else ""
-    return f"{many}{entry.get('size')} bytes {digest}{version}"
