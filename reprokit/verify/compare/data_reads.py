@@ -1,0 +1,27 @@
+"""Words for what a run read: files, objects of stores, pipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Facts = dict[str, Any]
+
+
+def pipe_words(left: Facts, right: Facts) -> str:
+    """Return from where on a pipe gave other bytes; the last pieces may be unlike because one run read less."""
+    pieces = [entry["pieces"] if isinstance(entry.get("pieces"), list) else [] for entry in (left, right)]
+    pairs = list(zip(*pieces, strict=False))
+    first = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    if left.get("size") != right.get("size") and first >= len(pairs) - 1:
+        return f"the pipe gave other bytes, or one run read less of it, from MiB {first} on"
+    return f"the pipe gave other bytes from MiB {first} on"
+
+
+def described(entry: Facts | None) -> str:
+    """Return what is known of the bytes that were read."""
+    if entry is None:
+        return ""
+    digest = str(entry.get("digest") or entry.get("note") or "not read")
+    many = f"{entry['files']} files, " if entry.get("files") else ""
+    version = f", version {entry['version']}" if entry.get("version") else ""
+    return f"{many}{entry.get('size')} bytes {digest}{version}"
