@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from reprokit.errors import ExtraMissing, ReprokitError, StoreUnreachable, reason
@@ -12,6 +14,7 @@ from reprokit.errors import ExtraMissing, ReprokitError, StoreUnreachable, reaso
 REMOTE = re.compile("(s3|gs|az|abfss?|https?)://.")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 LONGEST = 300  # characters of a store's answer
+MOST_AT_ONCE = 64 << 20  # bytes that are held in memory to be written by one request
 
 
 def is_remote(text: str) -> bool:
@@ -63,3 +66,59 @@ def failed(url: str, error: BaseException) -> ReprokitError:
     """Return what is said where the store refuses: the first line of its answer."""
     text = (str(error).splitlines() or [""])[0] or reason(error)
     return StoreUnreachable(f"{url}: {text[:LONGEST]}; name a place that the store has, and keys that may use it")
+
+
+def listed(store: Any, url: str) -> list[Any]:
+    """Return what the store says of each object below its root: path, size, e_tag."""
+    try:
+        return [meta for batch in library().list(store) for meta in batch]
+    except Exception as error:  # a provider of credentials has errors of its own
+        raise failed(url, error) from None
+
+
+def found(store: Any, url: str, name: str) -> Any:
+    """Return what the store says of one object; None if there is none."""
+    try:
+        return library().head(store, name)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise failed(f"{url}/{name}", error) from None
+
+
+def content(store: Any, url: str, name: str) -> Iterator[bytes]:
+    """Yield the bytes of an object."""
+    try:
+        yield from map(bytes, library().get(store, name).stream(min_chunk_size=1 << 20))
+    except Exception as error:
+        raise failed(f"{url}/{name}", error) from None
+
+
+def create(store: Any, url: str, name: str, data: Path | bytes) -> None:
+    """Write an object that must not be there yet; the store itself refuses that of all but the largest."""
+    size = len(data) if isinstance(data, bytes) else data.stat().st_size
+    mode = "create" if size <= MOST_AT_ONCE else "overwrite"  # only that goes in parts
+    try:
+        library().put(store, name, data, mode=mode)
+    except Exception as error:
+        raise failed(f"{url}/{name}", error) from None
+
+
+class StoredObject:
+    """An object as a source of bytes, as long as nobody overwrites it."""
+
+    def __init__(self, store: Any, url: str, meta: Any):
+        """Name it by what the store says of it."""
+        self.size: int = meta["size"]
+        self._store, self._url, self._meta = store, url, meta
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return so many bytes from a place; fewer at the end."""
+        end = min(self.size, offset + length)
+        if offset >= end:
+            return b""
+        options = {"range": (offset, end), "if_match": self._meta["e_tag"]}
+        try:
+            return bytes(library().get(self._store, self._meta["path"], options=options).bytes())
+        except Exception as error:
+            raise failed(f"{self._url}/{self._meta['path']}", error) from None

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* reprokit: begin of what cffi reads */
-#define RKA_ABI     2
+#define RKA_ABI     3
 #define RKA_BUCKETS 64
 
 enum rka_kind { RKA_RAW, RKA_UNSIGNED, RKA_SIGNED, RKA_FLOAT };
@@ -66,6 +66,7 @@ uint64_t rka_first_other(const void *left, const void *right, uint64_t size);
 uint64_t rka_count_other(const void *left, const void *right, uint64_t size);
 uint32_t rka_crc32c(uint32_t crc, const void *data, uint64_t size);
 uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t size);
+uint64_t rka_tfrecords(const void *data, uint64_t size, uint64_t *count);
 /* reprokit: end of what cffi reads */
 
 #endif

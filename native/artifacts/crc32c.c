@@ -61,3 +61,21 @@ EXPORT uint32_t rka_crc32c(uint32_t crc, const void *data, uint64_t size) {
 EXPORT uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t size) {
     return ~by_tables(~crc, data, size);
 }
+
+/* Whether four bytes hold the sum of the data, masked as TensorFlow stores it. */
+static int says(const unsigned char *stored, const void *data, uint64_t size) {
+    uint32_t crc = rka_crc32c(0, data, size), sum;
+    memcpy(&sum, stored, sizeof(sum));
+    return sum == (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* How many bytes the whole and good TFRecords at the beginning take; count gets their number. */
+EXPORT uint64_t rka_tfrecords(const void *data, uint64_t size, uint64_t *count) {
+    const unsigned char *at = data;
+    uint64_t left = size, length;
+    for (*count = 0; left >= 16; ++*count, at += length + 16, left -= length + 16) {
+        memcpy(&length, at, sizeof(length));
+        if (length > left - 16 || !says(at + 8, at, 8) || !says(at + 12 + length, at + 12, length)) break;
+    }
+    return size - left;
+}

@@ -52,6 +52,7 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "rm": "Remove runs.",
         "gc": "Remove old runs.",
         "check": "Check every file of a run.",
+        "data": "Check every record of a data set.",
         "doctor": "Say what works on this machine.",
     },
 }

@@ -16,6 +16,7 @@ QUICK = [
     "show",
     "ls",
     "check",
+    "data",
     "diff",
     "knowledge",
     "report",

@@ -43,7 +43,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield each member, then what the container says of them."""
     digests = dict.fromkeys(_NOISE, 0)
     order = hashlib.sha256()
-    for member in _members(source):
+    for member, _ in members(source):
         yield _part(member, source)
         order.update(member.name.encode("utf-8", "surrogateescape") + b"\0")
         for name, fact in _NOISE.items():  # a sum, so that the order does not matter
@@ -53,12 +53,13 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     yield Noise("order of members", order.hexdigest())
 
 
-def _members(source: Source) -> Iterator[tarfile.TarInfo]:
+def members(source: Source) -> Iterator[tuple[tarfile.TarInfo, int]]:
+    """Yield each member, and where the next one begins; the end is checked behind the last."""
     stream = _Bounded(source, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             while (member := archive.next()) is not None:
-                yield member
+                yield member, archive.offset
                 archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
             end = archive.offset
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
