@@ -57,7 +57,7 @@ def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> B
     try:
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=output.parent) as scratch:
             staging = Path(scratch)
-            listed = _stage(run, staging, wanted)
+            listed = stage(run, staging, wanted)
             partial = staging / "partial"
             _archive(staging, listed, partial)
             os.replace(partial, output)
@@ -76,7 +76,7 @@ def _normaliser(run: RunDirectory, wanted: BundleRequest) -> Secrets:
     return Normaliser(run.run.working_directory, run.run.host, texts)
 
 
-def _stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleContents:
+def stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleContents:
     """Write what goes into the bundle, file by file, and list it."""
     normaliser = _normaliser(run, wanted)
     directory = staging / "run"
@@ -273,11 +273,16 @@ def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
         compressor.stream_writer(file, closefd=False) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        head = json.dumps(msgspec.to_builtins(listed), indent=1).encode() + b"\n"
+        head = encoded(listed)
         _add(archive, manifest.LIST, len(head), io.BytesIO(head))
         for name in sorted(listed.files):
             with open(staging / "run" / name, "rb") as content:
                 _add(archive, manifest.HOME + name, listed.files[name].size, content)
+
+
+def encoded(listed: BundleContents) -> bytes:
+    """Return bundle.json."""
+    return json.dumps(msgspec.to_builtins(listed), indent=1).encode() + b"\n"
 
 
 def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> None:

@@ -7,14 +7,15 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
 from reprokit import untrusted_json
 from reprokit.bundle import manifest
-from reprokit.bundle.manifest import BundleContents
+from reprokit.bundle.manifest import BundleContents, Packed
 from reprokit.bundle.pack import zstandard_library
 from reprokit.errors import BadBundle, CannotWriteReport, reason
 from reprokit.rundir import RUN, RunDirectory
@@ -111,18 +112,24 @@ def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleConte
     for member in archive:
         if listed is None:
             listed = _list(path, archive, member)
-            _require_room(path, listed, scratch)
+            require_room(str(path), listed.files.values(), scratch)
             continue
         name = member.name.removeprefix(manifest.HOME)
         if member.name == name or not member.isreg() or name in seen or not manifest.is_allowed(name):
             raise BadBundle(f"{path} holds {member.name[:200]!r}, which no run directory has")
         if name not in listed.files or listed.files[name].size != member.size:
             raise BadBundle(f"{path}: {name} differs from the bundle's list of contents")
-        _write(path, archive.extractfile(member), scratch / name, listed.files[name].digest)
+        write_listed(str(path), _content(archive, member), scratch / name, listed.files[name])
         seen.add(name)
     if listed is None or seen != set(listed.files):
         raise BadBundle(f"{path} is cut short: files of its list are missing")
     return listed
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    source = archive.extractfile(member)
+    assert source is not None
+    yield from iter(lambda: source.read(1 << 20), b"")
 
 
 def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
@@ -130,41 +137,47 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Bund
     if member.name != manifest.LIST or not member.isreg() or member.size > manifest.MAX_LIST:
         raise BadBundle(f"{path} is not a bundle: it does not begin with {manifest.LIST}")
     file = archive.extractfile(member)
-    data = file.read() if file is not None else b""
+    return decoded(str(path), file.read() if file is not None else b"")
+
+
+def decoded(place: str, data: bytes) -> BundleContents:
+    """Return bundle.json, within its bounds."""
     try:
         listed = msgspec.convert(untrusted_json.loads(data), BundleContents)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadBundle(f"{path}: {manifest.LIST}: {_line(error)}") from None
+        raise BadBundle(f"{place}: {manifest.LIST}: {_line(error)}") from None
     if listed.format > manifest.FORMAT:
-        raise BadBundle(f"{path} has format {listed.format}, this reprokit reads {manifest.FORMAT}; upgrade reprokit")
+        raise BadBundle(f"{place} has format {listed.format}, this reprokit reads {manifest.FORMAT}; upgrade reprokit")
     size = sum(one.size for one in listed.files.values())
     if len(listed.files) > manifest.MAX_FILES or size > manifest.MAX_SIZE:
-        raise BadBundle(f"{path} holds {len(listed.files)} files of {size} bytes, more than a run directory has")
+        raise BadBundle(f"{place} holds {len(listed.files)} files of {size} bytes, more than a run directory has")
     return listed
 
 
-def _require_room(path: Path, listed: BundleContents, scratch: Path) -> None:
+def require_room(place: str, files: Iterable[Packed], scratch: Path) -> None:
     """Refuse what would fill the disk: a small bundle can unpack into very much."""
     disk = shutil.disk_usage(scratch)
-    size = sum(one.size + BLOCK for one in listed.files.values())
+    size = sum(one.size + BLOCK for one in files)
     free = max(0, disk.free - min(RESERVE, disk.total // 4))
     if size > free:
         raise CannotWriteReport(
-            f"{path} unpacks into {size} bytes, and {free} are free beside a reserve; choose another place with -o"
+            f"{place} unpacks into {size} bytes, and {free} are free beside a reserve; choose another place with -o"
         )
 
 
-def _write(path: Path, source: IO[bytes] | None, target: Path, digest: str) -> None:
+def write_listed(place: str, blocks: Iterable[bytes], target: Path, listed: Packed) -> None:
     """One file, of which no more is written than was listed."""
-    assert source is not None
     _make_parents(target.parent)
-    running = hashlib.sha256()
+    running, left = hashlib.sha256(), listed.size
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-        for block in iter(lambda: source.read(1 << 20), b""):
+        for block in blocks:
+            left -= len(block)
+            if left < 0:
+                break
             running.update(block)
             file.write(block)
-    if "sha256:" + running.hexdigest() != digest:
-        raise BadBundle(f"{path}: {target.name} differs from the bundle's list of contents")
+    if left or "sha256:" + running.hexdigest() != listed.digest:
+        raise BadBundle(f"{place}: {target.name} differs from the bundle's list of contents")
 
 
 def _make_parents(directory: Path) -> None:

@@ -46,6 +46,8 @@ GROUPS = {  # the commands, each a module of its name, with what `reprokit` alon
         "keygen": "Make a pair of keys to sign with.",
         "bundle": "Pack a run into one file.",
         "unpack": "Make a run of such a file.",
+        "push": "Write a run to an object store.",
+        "pull": "Make a run of what is there.",
     },
     "Maintain": {
         "ls": "List runs.",

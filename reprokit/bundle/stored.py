@@ -1,0 +1,114 @@
+"""A run in an object store: what its bundle would hold, as single objects, and the list of contents last."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from reprokit import object_stores, rundir
+from reprokit.bundle import manifest
+from reprokit.bundle.manifest import BundleContents
+from reprokit.bundle.pack import BundleRequest, encoded, stage
+from reprokit.bundle.unpack import decoded, require_room, write_listed
+from reprokit.errors import BadBundle, CannotWriteReport
+from reprokit.rundir import RunDirectory
+
+
+def push(path: Path, url: str, wanted: BundleRequest) -> tuple[BundleContents, int]:
+    """Write a finished run below a URL; returns its list, and how many files were there from an earlier try."""
+    run = RunDirectory(path)
+    run.require_finished()
+    url = url.rstrip("/")
+    store = object_stores.open_store(url)
+    there = {meta["path"] for meta in object_stores.listed(store, url)}
+    with tempfile.TemporaryDirectory(prefix="reprokit-push-") as scratch:
+        listed = stage(run, Path(scratch), wanted)
+        digests = {manifest.HOME + name: one.digest for name, one in listed.files.items()}
+        digests[manifest.LIST] = _digest([encoded(listed)])
+        for name in sorted(there & digests.keys()):  # all of them, before anything is written
+            if _digest(object_stores.content(store, url, name)) != digests[name]:
+                raise CannotWriteReport(f"{url}/{name} is of something else than this run; choose another prefix")
+        for name in sorted(digests.keys() - there - {manifest.LIST}):
+            object_stores.create(store, url, name, Path(scratch, name))
+        if manifest.LIST not in there:
+            object_stores.create(store, url, manifest.LIST, encoded(listed))
+    return listed, len(there & digests.keys() - {manifest.LIST})
+
+
+def pull(url: str, output: Path) -> tuple[BundleContents, int]:
+    """Make a run directory of what was pushed; returns its list, and how many files an earlier try had left."""
+    if os.path.lexists(output):
+        raise CannotWriteReport(f"{output} exists already; choose another directory")
+    url = url.rstrip("/")
+    store = object_stores.open_store(url)
+    meta = object_stores.found(store, url, manifest.LIST)
+    if meta is None or meta["size"] > manifest.MAX_LIST:
+        raise BadBundle(f"{url} has no {manifest.LIST}, which a push writes last; push the run again")
+    listed = decoded(url, b"".join(object_stores.content(store, url, manifest.LIST)))
+    for name in listed.files:
+        if not manifest.is_allowed(name):
+            raise BadBundle(f"{url} holds {name[:200]!r}, which no run directory has")
+    try:
+        return listed, _place(store, url, listed, output)
+    except OSError as error:
+        raise CannotWriteReport(f"{output}: {error.strerror}; choose another place") from None
+
+
+def _place(store: object, url: str, listed: BundleContents, output: Path) -> int:
+    """Fetch what is missing into a directory beside the run's, which gets its name at last."""
+    scratch = output.parent / f".pull-{output.name}"
+    scratch.mkdir(mode=0o700, exist_ok=True)
+    directory = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        _lock(directory, scratch)
+        there = _kept(scratch, listed)
+        missing = sorted(listed.files.keys() - there)
+        require_room(url, (listed.files[name] for name in missing), scratch)
+        for name in missing:
+            blocks = object_stores.content(store, url, manifest.HOME + name)
+            write_listed(url, blocks, scratch / name, listed.files[name])
+        if RunDirectory(scratch).run.run_id != listed.run_id:
+            shutil.rmtree(scratch)
+            raise BadBundle(f"{url}: its list names another run than {rundir.RUN}")
+        os.rename(scratch, output)
+    finally:
+        os.close(directory)
+    return len(there)
+
+
+def _lock(directory: int, scratch: Path) -> None:
+    """Refuse a directory of somebody else's, or one that another pull is filling."""
+    if os.fstat(directory).st_uid != os.geteuid():
+        raise CannotWriteReport(f"{scratch} belongs to another user; choose another place")
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CannotWriteReport(f"{scratch} is being filled by another pull; wait for it") from None
+
+
+def _kept(scratch: Path, listed: BundleContents) -> set[str]:
+    """Return what an earlier try fetched whole; everything else of it is removed."""
+    there = set()
+    for path in list(scratch.rglob("*")):
+        mode, name = path.lstat().st_mode, path.relative_to(scratch).as_posix()
+        if stat.S_ISDIR(mode):
+            continue
+        sealed = rundir.seal_file(path) if stat.S_ISREG(mode) and name in listed.files else None
+        if sealed is not None and sealed.digest == listed.files[name].digest:
+            there.add(name)
+        else:
+            path.unlink()
+    return there
+
+
+def _digest(blocks: Iterable[bytes]) -> str:
+    running = hashlib.sha256()
+    for block in blocks:
+        running.update(block)
+    return "sha256:" + running.hexdigest()
