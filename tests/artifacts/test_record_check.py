@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from reprokit import object_stores
 from reprokit.artifacts import record_check
 from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.record_check import BadRecord, check
-from reprokit.errors import ArtifactNotReadable
+from reprokit.errors import ArtifactNotReadable, StoreUnreachable
 from tests.object_store import ObjectStore
 from tests.support import Reprokit
 
@@ -139,3 +140,20 @@ def test_objects_are_checked_in_the_store(
         check(f"s3://{bucket}/other")
     done = reprokit.run("data", "check", f"s3://{bucket}/{place}", environment=object_store.environment)
     assert done.returncode == 1, done.stderr
+
+
+def test_an_object_that_is_overwritten_meanwhile_is_trouble(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"data-{uuid.uuid4().hex}"
+    object_store.bucket(bucket)
+    object_store.put(bucket, "a.tfrecord", records())
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    url = f"s3://{bucket}"
+    store = object_stores.open_store(url)
+    stored = object_stores.StoredObject(store, url, object_stores.found(store, url, "a.tfrecord"))
+    assert stored.read(0, 12) == records()[:12]
+    object_store.put(bucket, "a.tfrecord", changed(records(), 5000))
+    with pytest.raises(StoreUnreachable):
+        stored.read(0, 12)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import object_stores
+from reprokit.errors import StoreUnreachable
 from tests.object_store import SECRET, ObjectStore
 from tests.support import Reprokit, training_text, wait_until
 
@@ -122,3 +124,22 @@ def test_a_place_that_is_none_is_refused(recorded: Reprokit, object_store: Objec
     for url in ("s3://no-such-bucket/run", "nowhere"):
         done = recorded.run("push", "run", url, environment=object_store.environment)
         assert (done.returncode, "store-unreachable" in done.stderr) == (2, True)
+
+
+def test_large_objects_go_in_parts_and_small_ones_overwrite_nothing(
+    object_store: ObjectStore, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(object_stores, "MOST_AT_ONCE", 1 << 20)
+    store = object_stores.open_store(url)
+    large = tmp_path / "large"
+    large.write_bytes(bytes(range(256)) * (44 << 10))  # 11 MiB, three parts
+    object_stores.create(store, url, "large", large)
+    assert b"".join(object_stores.content(store, url, "large")) == large.read_bytes()
+    bucket, _, prefix = url.removeprefix("s3://").partition("/")
+    assert object_store.client.head_object(Bucket=bucket, Key=f"{prefix}/large")["ETag"].endswith('-3"')
+    object_stores.create(store, url, "small", b"first")
+    with pytest.raises(StoreUnreachable):
+        object_stores.create(store, url, "small", b"second")
+    assert b"".join(object_stores.content(store, url, "small")) == b"first"
