@@ -87,6 +87,20 @@ def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: R
     assert "threads or processes came in another order than in the recording" in verified
 
 
+@pytest.mark.parametrize(("what", "total"), [("more", 20700), pytest.param("absent", 600, marks=pytest.mark.slow)])
+def test_the_sum_of_waits_is_bounded(reprokit: Reprokit, what: str, total: int) -> None:
+    """In each of 200 queues a turn does not come, or is waited for by a thread that had no further turn itself."""
+    script = str(reprokit.script("train.py", training_text("ordered_many_lost.py")))
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
+    assert recorded.stdout == "20500\n"
+    reprokit.script(what, "")
+    began = time.monotonic()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout == f"{total}\n"
+    assert time.monotonic() - began < 40
+    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
+
+
 def test_altered_orders_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_queues.py")))
     for name in "recorded", "other":

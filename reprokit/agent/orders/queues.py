@@ -82,6 +82,7 @@ class ReplayedQueue:
         self._orders = orders
         self._since = time.monotonic()
         self._lock = queue.mutex
+        self._is_bounded = queue.maxsize > 0
         condition = sys.modules["threading"].Condition(queue.mutex)
         puts, gets, looks = [[actor for actor in given if actor[-1:] == action] for action in ACTIONS]
         is_merged = bool(looks) or not is_fifo
@@ -92,8 +93,9 @@ class ReplayedQueue:
     def call(self, turns: Turns, code: int, refused: type[Exception], call: Method, asked: Asked) -> Any:
         """Have a thread put or get at its turn."""
         polls = not asked[0] or asked[1] is not None
-        look = self._orders.actors.mine.look if polls else -1
-        turn = turns.enter(code, look)
+        mine = self._orders.actors.mine
+        look = mine.look if polls else -1
+        turn = turns.enter(code, look, may_wait=not polls and (code == mine.get or self._is_bounded))
         try:
             if polls and turn == look:
                 with self._lock:
@@ -111,7 +113,7 @@ class ReplayedQueue:
                 return call(True, SLICE)
             except refused:
                 if patience.is_over():
-                    self._orders.has_given_up = True
+                    self._orders.lost += 1
                     raise
 
     def look(self, call: Method) -> Any:

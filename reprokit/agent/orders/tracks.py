@@ -102,7 +102,7 @@ class Orders:
         self._room = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
-        self.has_given_up = False  # in a replay: somebody did not come who came in the recording
+        self.lost = 0  # in a replay: how often somebody did not come who came in the recording
         self._forgetting: list[Callable[[], object]] = []
 
     @property

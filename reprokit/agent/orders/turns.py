@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from _thread import RLock
 from collections import Counter
@@ -17,6 +18,7 @@ PAUSE = 0.5  # seconds between two looks at whether those who wait may wait on
 GRACE = 2.0  # seconds for which a thread is waited for that has ended
 PATIENCE = 10.0  # seconds, or as long as it took until then, for which a process at rest waits for a turn
 LONGEST = 600.0  # seconds for which it is waited for at most
+MAX_LOST = 4  # times somebody did not come; then nobody waits any more
 AT_REST = 0.02  # of one processor
 
 
@@ -39,25 +41,29 @@ class Turns:
         """How many recorded turns nobody has had."""
         return len(self._given) - self._at
 
-    def enter(self, actor: int, other: int = -1) -> int:
+    def enter(self, actor: int, other: int = -1, *, may_wait: bool = False) -> int:
         """Wait for the turn of an actor that this thread is, or of its other one; the lock is not held.
 
+        Whoever may wait, without end, for an item or for room, and had no further turn in the recording, waited there.
         Returns whose turn it is, -1 where there are no further turns.
         """
         at, given = self._at, self._given
         if at < len(given) and given[at] != actor and given[at] != other:
             with self._condition:
-                self._wait(actor, other)
+                self._wait(actor, other, may_wait)
         self._is_held = True
         at, given = self._at, self._given
         return given[at] if at < len(given) else -1
 
-    def _wait(self, actor: int, other: int) -> None:
+    def _wait(self, actor: int, other: int, may_wait: bool) -> None:
         actors, patience = self._orders.actors, Patience(self._orders, self._since)
         self._waiting += 1
         try:
             while self._at < len(self._given) and self._given[self._at] not in (actor, other):
                 at = self._at
+                if self._orders.lost >= MAX_LOST:
+                    self.give_up()
+                    break
                 self._condition.wait(PAUSE)
                 if at != self._at or at >= len(self._given):
                     patience = Patience(self._orders, self._since)
@@ -65,14 +71,14 @@ class Turns:
                 has_ended = actors.has_ended(self._given[at])
                 if self._is_held and not has_ended:  # what it waits for is no turn: it waited in the recording too
                     patience = Patience(self._orders, self._since)
-                elif patience.is_over(has_ended, has_turns=self._left[actor] + self._left[other] > 0):
+                elif patience.is_over(has_ended, has_turns=not may_wait or self._left[actor] > 0):
                     self.give_up()
         finally:
             self._waiting -= 1
 
     def give_up(self) -> None:
         """Give no further turns: whoever's it is does not come."""
-        self._orders.has_given_up = True
+        self._orders.lost += 1
         self.moved += self.unused
         self._given = self._given[: self._at]
         self._condition.notify_all()
@@ -104,8 +110,10 @@ class Patience:
         self._used = time.process_time()
         self._limit = LONGEST
         self._patience = min(max(PATIENCE, self._began - since), LONGEST)
-        if orders.has_given_up:  # this is another run
+        if orders.lost:  # this is another run
             self._limit = self._patience = GRACE
+        elif _drives_loop():  # what is waited for may itself come through the loop
+            self._limit, self._patience = PATIENCE, GRACE
 
     def is_over(self, has_ended: bool = False, *, has_turns: bool = True) -> bool:
         """Return whether the wait is: for a thread that has ended, in a process at rest, or after very long.
@@ -117,6 +125,12 @@ class Patience:
             self._moved, self._used = now, used
         waited = now - self._began
         return waited > (GRACE if has_ended else self._limit) or (has_turns and now - self._moved > self._patience)
+
+
+def _drives_loop() -> bool:
+    """Return whether this thread is in a callback of asyncio."""
+    events: Any = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None
 
 
 class PolledAnswers:
@@ -160,12 +174,14 @@ class Choices:
             self._orders.attempt(self._track.begin)
 
     def next(self) -> str | None:
-        """Return what was chosen; None where it is not known."""
+        """Return what was chosen; None where it is not known, or nobody waits any more."""
+        if self._orders.lost >= MAX_LOST:
+            self._given.give_up()
         return self._given.next()
 
     def give_up(self) -> None:
         """Choose freely from now on: what was chosen does not come."""
-        self._orders.has_given_up = True
+        self._orders.lost += 1
         self._given.give_up()
 
 
