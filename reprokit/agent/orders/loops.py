@@ -42,6 +42,7 @@ class WakeUps:
         self._early: dict[str, deque[Call]] = {}
         self._wanted: str | None = None
         self._since = time.monotonic()
+        self._patience: Patience | None = None
         self._is_watched = False
         self.owner = get_ident()
 
@@ -58,7 +59,7 @@ class WakeUps:
             self._give()
             if self._early and not self._is_watched:
                 self._is_watched = True
-                original(loop, self._watch, loop, Patience(self._orders, self._since))
+                original(loop, self._watch, loop)
             return handle
 
     def _noted(self, source: Source) -> str:
@@ -88,7 +89,7 @@ class WakeUps:
                 _wake(*calls.popleft())
                 if not calls:
                     del self._early[self._wanted]
-                self._wanted = None
+                self._wanted = self._patience = None
             else:
                 break
 
@@ -97,18 +98,25 @@ class WakeUps:
             for call in self._early.popitem()[1]:
                 _wake(*call)
 
-    def _watch(self, loop: Any, patience: Patience) -> None:
+    def _watch(self, loop: Any) -> None:
         """In the loop, from time to time: give up where something is held back for too long."""
         with self._lock:
+            self._patience = self._patience or Patience(self._orders, self._since, blocks=False)
             if not self._early:
                 self._is_watched = False
-            elif patience.is_over():
+            elif self._patience.is_over(self._is_unasked()):
                 self._choices.give_up()
-                self._wanted = None
+                self._wanted = self._patience = None
                 self._give_all()
                 self._is_watched = False
             else:
-                loop.call_later(PAUSE, self._watch, loop, patience)
+                loop.call_later(PAUSE, self._watch, loop)
+
+    def _is_unasked(self) -> bool:
+        """Return, in the loop, whether a result is waited for that the loop itself has not asked for yet."""
+        asked_by, _, number = (self._wanted or "").partition(" ")
+        mine = self._orders.actors.mine
+        return asked_by == mine.name and number.isdecimal() and int(number) > mine.futures
 
 
 def _wake(original: Function, loop: Any, handle: Any) -> None:

@@ -17,6 +17,7 @@ SEEN = {
     "concurrent.futures.process.ProcessPoolExecutor": "3.7 to 3.13; _idle_worker_semaphore from 3.9 on",
     "asyncio.base_events.BaseEventLoop": "3.8 to 3.13",
     "asyncio.events.Handle._run": "3.8 to 3.13",
+    "asyncio.events._get_running_loop": "3.7 to 3.13",
     "joblib._parallel_backends.AutoBatchingMixin.compute_batch_size": "1.6",
     "joblib.pool.CustomizablePicklingQueue._make_methods": "1.6",
     "joblib.parallel.Parallel._register_new_job": "1.6",

@@ -19,7 +19,7 @@ GRACE = 2.0  # seconds for which a thread is waited for that has ended
 PATIENCE = 10.0  # seconds, or as long as it took until then, for which a process at rest waits for a turn
 LONGEST = 600.0  # seconds for which it is waited for at most
 MAX_LOST = 4  # times somebody did not come; then nobody waits any more
-AT_REST = 0.02  # of one processor
+AT_REST = 0.1  # of one processor: what loops do that only poll
 
 
 class Turns:
@@ -103,20 +103,20 @@ class Turns:
 
 
 class Patience:
-    """How long somebody waits who may wait for nothing."""
+    """How long somebody waits who may wait for nothing; blocks tells whether its thread can do nothing meanwhile."""
 
-    def __init__(self, orders: Orders, since: float) -> None:
+    def __init__(self, orders: Orders, since: float, *, blocks: bool = True) -> None:
         self._began = self._moved = time.monotonic()
         self._used = time.process_time()
         self._limit = LONGEST
         self._patience = min(max(PATIENCE, self._began - since), LONGEST)
         if orders.lost:  # this is another run
             self._limit = self._patience = GRACE
-        elif _drives_loop():  # what is waited for may itself come through the loop
+        elif blocks and _drives_loop():  # what is waited for may itself come through the loop
             self._limit, self._patience = PATIENCE, GRACE
 
     def is_over(self, has_ended: bool = False, *, has_turns: bool = True) -> bool:
-        """Return whether the wait is: for a thread that has ended, in a process at rest, or after very long.
+        """Return whether the wait is: for what has ended or has not begun, in a process at rest, or after very long.
 
         A thread that had no further turn in the recording waited there too.
         """
