@@ -80,7 +80,7 @@ assert len(os.listdir("/proc/self/fd")) < 8
 """
 HANDED_OUT = {
     *("PLAN", "OWN", "RUN/plan.json", "RUN/metrics.jsonl", "RUN/modules.paths", "RUN/written.paths", "RUN/read.paths"),
-    "RUN/entropy/children.entropy",  # to append to
+    *("RUN/entropy/children.entropy", "RUN/pipes.list", "RUN/objects.jsonl"),  # to append to
     *("RUN/stopped", "RUN/entropy/HASH-PID.new", "RUN/entropy/HASH-PID-0-0.lost", "RUN/entropy/process-ids"),
     *(
         "RUN/trail/HASH.PID.new",
