@@ -46,12 +46,18 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
         assert first.endswith("all 15 steps from there on are identical")
 
 
+# The others take as long again: make test-extended.
+IN_TEST_ALL = {(part,): pytest.mark.slow for part in ("schedule", "numpy", "position")}
+
+
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
         pytest.param(("optimizer",), ["optimizer", "settings"], id="optimizer"),
         *[
-            pytest.param(left_out, missing, id="+".join(left_out), marks=pytest.mark.slow)
+            pytest.param(
+                left_out, missing, id="+".join(left_out), marks=IN_TEST_ALL.get(left_out, pytest.mark.extended)
+            )
             for left_out, missing in (
                 (("schedule",), ["schedule"]),
                 (("scaler",), ["scaler"]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,15 @@ SICK = {  # and the rules of which one at least must say so
 }
 
 
+IN_TEST_ALL = {"class_imbalance", "dying_relu", "rate_too_large", "regression"}  # the others: make test-extended
+
+
+def some(names: Iterable[str]) -> list[Any]:
+    """The trainings that make test-all tries, and those that only make test-extended does."""
+    marks = {True: pytest.mark.slow, False: pytest.mark.extended}
+    return [pytest.param(name, marks=marks[name in IN_TEST_ALL]) for name in names]
+
+
 def raised(reprokit: Reprokit, script: Path) -> dict[str, str]:
     """The alarms of all rules that hold for every training, by rule."""
     recorded = reprokit.run(
@@ -40,16 +51,14 @@ def raised(reprokit: Reprokit, script: Path) -> dict[str, str]:
     return {one["rule"]: f"{one['step']} {one['subject']}: {one['why']}" for one in found["findings"]}
 
 
-@pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("name", SICK)
+@pytest.mark.parametrize("name", some(SICK))
 def test_a_sick_training_is_found(reprokit: Reprokit, name: str) -> None:
     found = raised(reprokit, TRAININGS / "sick" / f"{name}.py")
     assert SICK[name] & found.keys(), found
 
 
-@pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("script", sorted((TRAININGS / "healthy").glob("*.py")), ids=lambda path: path.stem)
-def test_a_healthy_training_raises_no_alarm(reprokit: Reprokit, script: Path) -> None:
-    assert raised(reprokit, script) == {}
+@pytest.mark.parametrize("name", some(sorted(path.stem for path in (TRAININGS / "healthy").glob("*.py"))))
+def test_a_healthy_training_raises_no_alarm(reprokit: Reprokit, name: str) -> None:
+    assert raised(reprokit, TRAININGS / "healthy" / f"{name}.py") == {}

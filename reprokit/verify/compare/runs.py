@@ -49,7 +49,7 @@ _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", 
 _WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 # Of categories, those that are counted from the start: by calls, steps or epochs.
-_FROM_START = frozenset(["seeds", "process metrics", "weights"])
+_FROM_START = frozenset(["seeds", "samples", "process metrics", "weights"])
 
 
 @dataclass(frozen=True)
