@@ -178,8 +178,13 @@ class _LocateSearch:
             ask(recording, question, place / side, self._interruption, hushed=True)
             for side, recording in zip(("left", "right"), self._recordings, strict=True)
         )
-        for replay in replays:
+        for replay, recording in zip(replays, self._recordings, strict=True):
             self._look_at(replay)
+            if not replay.proof.steps:
+                raise NotTheRun(
+                    f"a replay of {recording.path} took none of its steps, so it is not that run; code or data changed,"
+                    " or it read a file that an earlier run left, as a checkpoint: remove that, or record again"
+                )
         pair = ReplayPair((replays[0], replays[1]), (_logs(replays[0]), _logs(replays[1])), steps)
         if not any(pair.logs):
             raise NotReplayable(_no_log(replays[0]))
@@ -203,10 +208,10 @@ class _LocateSearch:
         """Refuse to say that nothing parts of replays that are not their recordings."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
             if not replay.proof.holds:
-                where = [f"from step {one.step} on ({one.quantity})" for one in replay.proof.parted[:1]]
-                what = where[0] if where else "as far as their trails tell, which have no step in common"
+                parted = replay.proof.parted[0]
+                where = f"from step {parted.step} on ({parted.quantity})"
                 advice = "code, data or libraries may have changed: record it again"
-                raise NotTheRun(f"replays of {recording.path} are equal, and are not that run {what}; {advice}")
+                raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
 
     def _kept(self, found: ThreadDivergence, place: Path) -> OutputsDiffer | None:
         """Replay until the guilty operator parts again, with its calls kept, and compare the outputs."""
