@@ -82,6 +82,12 @@ def test_the_parts_that_a_checkpoint_lacks_are_named_and_proved(
 
 
 @pytest.mark.slow
+def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_epochs.py", options=("--at", "20")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, GENERATORS[:1], True)
+
+
+@pytest.mark.slow
 def test_it_is_interrupted_by_a_kill_once_a_file_is_there(tmp_path: Path) -> None:
     options = ("--after-file", "*.pt", "--signal", "KILL")
     finding = found(resume(tmp_path, "pytorch_resumed.py", options=options), 0)

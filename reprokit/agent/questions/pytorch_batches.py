@@ -70,8 +70,10 @@ class BatchStream:
         """From now on all are kept, and those that were fetched for the step under way."""
         self._is_kept = True
         for place, batch in self._recent:
-            self._lead[place] = self._lead.get(place, 0) + (batch is not None)
-            self._put_down(place, batch)
+            lead = self._lead.get(place, 0) + (batch is not None)
+            if lead:  # else it is the end of the epoch before
+                self._lead[place] = lead
+                self._put_down(place, batch)
         self._recent = []
 
     def _put_down(self, place: str, batch: Any) -> None:

@@ -1,0 +1,25 @@
+"""A training that saves model and optimizer at the end of each epoch, and goes on from there."""
+
+import os
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(256, 10)
+y = (x.sum(1) > 0).long()
+model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 2))
+optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+first = 0
+if os.path.exists("checkpoint.pt"):
+    saved = torch.load("checkpoint.pt")
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    first = saved["epoch"]
+for epoch in range(first, 6):
+    for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(a), b)
+        loss.backward()
+        optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, "checkpoint.pt")
