@@ -60,11 +60,11 @@ test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run 
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all old-environment .venv-mpi/.installed .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
+test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment .venv-trackers/.installed ## Run the long variations that neither of them runs
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed ## Run the long variations that neither of them runs
 	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu

@@ -10,10 +10,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import REPROKIT, in_turn, scratch, show
+from reprokit import trial
 
 ROOT = Path(__file__).parents[1]
 STEPS = {"mlp": 2000, "cnn": 400}
@@ -55,6 +57,38 @@ def training(kind: str, runs: int) -> None:
         show({side: [pair[part] for pair in pairs] for side, pairs in results.items()}, "us", "recorded")
 
 
+def reading(runs: int) -> None:
+    """Read 200 steps of 800 KB, as a training saved them."""
+    print("reading 200 steps of 800 KB; target 0.2 s")
+    program = "import torch; m = torch.nn.Linear(2000, 100, bias=False); o = torch.optim.SGD(m.parameters(), 0.1)\n"
+    program += "for _ in range(200): m(torch.ones(2000)).sum().backward(); o.step(); o.zero_grad()"
+    with scratch() as name:
+        run = Path(name, "run")
+        command = [
+            REPROKIT,
+            "record",
+            "-q",
+            "-o",
+            str(run),
+            "--tensors",
+            "weights",
+            "--",
+            sys.executable,
+            "-c",
+            program,
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+
+        def read() -> float:
+            began = time.perf_counter()
+            values = trial(run).tensor("weight").values()
+            assert len(values) == 200
+            return 1e3 * (time.perf_counter() - began)
+
+        show(in_turn({"trial": read}, max(5, runs)), "ms", "trial")
+
+
 def main(runs: int) -> None:
     for kind in STEPS:
         training(kind, runs)
+    reading(runs)

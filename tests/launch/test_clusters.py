@@ -24,7 +24,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STEPS = str(TRAININGS / "mpi_steps.py")
 
 pytestmark = pytest.mark.slow
-with_mpi = pytest.mark.skipif(not MPI.exists(), reason="make test-all installs Open MPI, mpi4py, Dask and accelerate")
+with_mpi = pytest.mark.extended  # make test-extended installs Open MPI, mpi4py, Dask and accelerate
 
 
 @pytest.fixture(autouse=True)

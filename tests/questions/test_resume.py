@@ -31,6 +31,7 @@ def found(done: Done, status: int) -> dict[str, Any]:
     return finding
 
 
+@pytest.mark.slow
 def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_path: Path) -> None:
     """The checkpoint is of step 9, in the middle of an epoch: the position is found, and batches that are skipped."""
     finding = found(resume(tmp_path, "pytorch_resumed.py"), 0)
@@ -47,7 +48,7 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
 
 
 # The others take as long again: make test-extended.
-IN_TEST_ALL = {(part,): pytest.mark.slow for part in ("schedule", "numpy", "position")}
+IN_TEST_ALL: dict[tuple[str, ...], Any] = {(part,): pytest.mark.slow for part in ("schedule", "position")}
 
 
 @pytest.mark.parametrize(

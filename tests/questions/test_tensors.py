@@ -14,7 +14,7 @@ import pytest
 from reprokit.agent.trail_library import Library
 from reprokit.agent.trail_library import salt as salt_of
 from reprokit.native import trail_path
-from tests.support import Reprokit
+from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 KEYED = ("--keyed", "--seed", "tensors")
@@ -111,7 +111,7 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     ]
 
 
-@pytest.mark.parametrize("part", ["fit", "loop"])
+@pytest.mark.parametrize("part", rest_slow(["fit", "loop"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
     assert asked.contents() == saved.contents()
