@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reprokit.launch.interruption import Interruption
-from reprokit.model.question import Question, StepRange
 from reprokit.questions.proof import PartedSeries
-from reprokit.questions.replays import ask
-from reprokit.rundir import RunDirectory
+from tests.questions.asking import asked
 from tests.support import Reprokit
 
 TRAINING = Path(__file__).parents[1] / "trainings/pytorch_other_step.py"
@@ -17,16 +14,14 @@ TRAINING = Path(__file__).parents[1] / "trainings/pytorch_other_step.py"
 
 def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) -> None:
     assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, str(TRAINING)).returncode == 0
-    recording, question = RunDirectory(tmp_path / "run"), Question(steps=StepRange(first=2, last=3))
-    with Interruption() as interruption:
-        same = ask(recording, question, tmp_path / "same", interruption)
-        (tmp_path / "other").touch()
-        other = ask(recording, question, tmp_path / "another", interruption)
-    assert same.proof.holds
-    assert list(same.proof.steps.values()) == [8]
-    assert same.proof.holds_until("0") is None
-    assert not other.proof.holds
-    assert other.proof.holds_until("0") == 5
-    assert [(one.step, one.process) for one in other.proof.parted] == [(5, "0")]
-    assert isinstance(other.proof.parted[0], PartedSeries)
-    assert other.proof.holds_until("7") == 0  # a process of which nothing was compared
+    _, same = asked(tmp_path / "run", tmp_path / "same")
+    (tmp_path / "other").touch()
+    _, other = asked(tmp_path / "run", tmp_path / "another")
+    assert same.holds
+    assert list(same.steps.values()) == [8]
+    assert same.holds_until("0") is None
+    assert not other.holds
+    assert other.holds_until("0") == 5
+    assert [(one.step, one.process) for one in other.parted] == [(5, "0")]
+    assert isinstance(other.parted[0], PartedSeries)
+    assert other.holds_until("7") == 0  # a process of which nothing was compared

@@ -1,0 +1,24 @@
+"""Asks a recording in a process of its own: the shim does not load beside all that a test's process has loaded."""
+
+from __future__ import annotations
+
+from multiprocessing import get_context
+from pathlib import Path
+
+from reprokit.launch.interruption import Interruption
+from reprokit.model.question import Question, StepRange
+from reprokit.questions.proof import ReplayProof
+from reprokit.questions.replays import ask
+from reprokit.rundir import RunDirectory
+
+
+def asked(recording: Path, place: Path) -> tuple[int | None, ReplayProof]:
+    """How a replay ended that was asked for steps 2 and 3, and what it proves."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(_ask, (recording, place))
+
+
+def _ask(recording: Path, place: Path) -> tuple[int | None, ReplayProof]:
+    with Interruption() as interruption:
+        found = ask(RunDirectory(recording), Question(steps=StepRange(first=2, last=3)), place, interruption)
+    return found.executed.ended.exit_code, found.proof
