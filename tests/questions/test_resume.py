@@ -48,7 +48,7 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
 
 
 # The others take as long again: make test-extended.
-IN_TEST_ALL: dict[tuple[str, ...], Any] = {(part,): pytest.mark.slow for part in ("schedule", "position")}
+IN_TEST_ALL: dict[tuple[str, ...], Any] = {(part,): pytest.mark.slow for part in ("position",)}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> No
     assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, GENERATORS[:1], True)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_interrupted_by_a_kill_once_a_file_is_there(tmp_path: Path) -> None:
     options = ("--after-file", "*.pt", "--signal", "KILL")
     finding = found(resume(tmp_path, "pytorch_resumed.py", options=options), 0)
@@ -101,7 +101,7 @@ def test_what_cannot_be_told_is_trouble(tmp_path: Path) -> None:
     assert "has left no file after 12 steps" in none.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_moment_that_never_comes_is_trouble(tmp_path: Path) -> None:
     for options, words in (
         (("--at", "24"), "takes 24 steps, so it cannot be interrupted at step 24"),
@@ -117,7 +117,7 @@ def test_a_moment_that_never_comes_is_trouble(tmp_path: Path) -> None:
     assert "no optimizer took a step" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> None:
     shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
     for left_out, status in (("nothing", 0), ("scaler", 1)):
