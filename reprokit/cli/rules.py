@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @options.REVEAL
 @click.pass_context
 def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: bool, as_json: bool) -> None:
-    """Judge RUN by the tensors that it saved, with the rules of SageMaker Debugger.
+    """Judge RUN by the tensors that it saved, with rules of SageMaker Debugger.
 
     Each finding says what is wrong, in which tensor and module, where that was made, and why. The findings of a
     run that has ended are also kept in RUN/findings.json. Exits with 1 if a rule raised an alarm, 0 if none did.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reprokit.errors import BadRule, reason
-from reprokit.rules import activations, boosting, data, losses, weights
+from reprokit.rules import activations, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
 
 AUTOMATIC = (  # which hold for every training; the others are matters of opinion
@@ -36,8 +36,6 @@ ASKED_FOR = (
     weights.PoorWeightInitialization,
     weights.TensorVariance,
     data.Confusion,
-    boosting.TreeDepth,
-    boosting.FeatureImportanceOverweight,
 )
 RULES: dict[str, type] = {rule.__name__: rule for rule in (*AUTOMATIC, *ASKED_FOR)}
 HOOKS = ("invoke_at_step", "invoke_at_evaluation", "invoke_when_idle")

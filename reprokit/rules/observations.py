@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CLASSIFYING = re.compile("CrossEntropy|NLL|BCE", re.IGNORECASE)  # losses whose labels are classes
 FEWEST = 8  # samples of a batch of which anything is said
+MOST_CLASSES = 1 << 20  # what is larger is no class: a file from elsewhere may hold any number
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _classes(labels: Array) -> Array | None:
         return None
     whole: Array = labels.astype("int64")
     are_whole = labels.dtype.kind != "f" or numpy.isin(labels, (0.0, 1.0)).all()
-    return whole if are_whole and (whole >= 0).all() else None
+    return whole if are_whole and ((whole >= 0) & (whole < MOST_CLASSES)).all() else None
 
 
 def _is_of_language(trial: TensorTrial, step: int, scores: Array | None) -> bool:

@@ -88,3 +88,14 @@ def test_labels_in_the_order_of_their_classes_are_found(reprokit: Reprokit, tmp_
         writer.pass_step(step)
     done = reprokit.run("rules", "sorted", "--rule", "ClassImbalance")
     assert "batches hold one class only: the data seem not to be shuffled" in done.stdout
+
+
+def test_labels_that_are_no_classes_take_no_memory(reprokit: Reprokit) -> None:
+    run = run_directory(reprokit.directory / "hostile")
+    writer = TensorWriter(run)
+    writer.name("CrossEntropyLoss_input_1", "inputs", layer="CrossEntropyLoss")
+    for step in range(20):
+        writer.save(step, {"CrossEntropyLoss_input_1": numpy.array([0, 1] * 20 + [1 << 60])})
+        writer.pass_step(step)
+    done = reprokit.run("rules", "hostile", "--rule", "ClassImbalance")
+    assert (done.returncode, "no alarms" in done.stdout) == (0, True), done.stderr
