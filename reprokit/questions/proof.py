@@ -34,7 +34,10 @@ class ReplayProof:
         return bool(self.steps) and not self.parted
 
     def holds_until(self, process: str) -> int | None:
-        """Return the first step of a process of which nothing is proved; None where all of its steps are equal."""
+        """Return the first step of a process that is another one; None where all that were compared are equal.
+
+        Of steps beyond the compared ones nothing is proved either.
+        """
         if not any(key[0] == process for key in self.steps):
             return 0
         return min((one.step for one in self.parted if one.process == process), default=None)
