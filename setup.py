@@ -87,8 +87,12 @@ class BuildShim(Command):
         return ROOT / "reprokit" if self.editable_mode else Path(str(self.build_lib)) / "reprokit"
 
     def run(self) -> None:
+        target = self.package / "_shim"
+        target.mkdir(parents=True, exist_ok=True)
         if is_built():
-            self.build_shim(self.package / "_shim")
+            self.build_shim(target)
+        copy_sources([ROOT / "native" / name for name in (HEADER, ARTIFACTS_HEADER)], target)
+        write_interfaces(target)
         if self.editable_mode:
             link_profiles(self.package / "profiles")
         else:
@@ -104,27 +108,29 @@ class BuildShim(Command):
         options = ["-DCMAKE_BUILD_TYPE=Release", f"-DREPROKIT_PYTHON_INCLUDE={headers}"]
         subprocess.run([cmake, "-S", str(ROOT), "-B", str(work), *options], check=True)
         subprocess.run([cmake, "--build", str(work), "--config", "Release"], check=True)
-        target.mkdir(parents=True, exist_ok=True)
-        # Replaced by renaming: a process that has the old library mapped keeps it whole.
-        sources = [ROOT / "native" / name for name in (HEADER, ARTIFACTS_HEADER, *TRAIL_SOURCES)]
-        for source in (*(work / name for name in libraries()), *sources):
-            partial = target / f"{source.name}.partial"
-            shutil.copyfile(source, partial)
-            partial.replace(target / source.name)
-        write_interfaces(target)
+        sources = [ROOT / "native" / name for name in TRAIL_SOURCES]
+        copy_sources([*(work / name for name in libraries()), *sources], target)
 
     def get_source_files(self) -> list[str]:
         native = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "native").rglob("*.[ch]*"))
         return ["CMakeLists.txt", *native, *(f"profiles/{name}" for name in profile_names())]
 
     def get_outputs(self) -> list[str]:
-        files = (*libraries(), HEADER, "compare.h", "kernel.cu", "digest.h", INTERFACE, ARTIFACTS_INTERFACE)
-        built = [f"_shim/{name}" for name in files]
-        names = (built if is_built() else []) + [f"profiles/{name}" for name in profile_names()]
+        built = (*libraries(), "kernel.cu", "digest.h") if is_built() else ()
+        files = (*built, HEADER, "compare.h", INTERFACE, ARTIFACTS_INTERFACE)
+        names = [f"_shim/{name}" for name in files] + [f"profiles/{name}" for name in profile_names()]
         return [str(self.package / name) for name in names]
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
+
+
+def copy_sources(sources: list[Path], target: Path) -> None:
+    """Copy files by renaming: a process that has the old library mapped keeps it whole."""
+    for source in sources:
+        partial = target / f"{source.name}.partial"
+        shutil.copyfile(source, partial)
+        partial.replace(target / source.name)
 
 
 def write_interfaces(target: Path) -> None:

@@ -102,7 +102,10 @@ def constants() -> Any:
 
 @lru_cache(maxsize=1)
 def artifacts() -> tuple[Any, Any]:
-    """Return the cffi.FFI and the library of native/artifacts, which compares what trainings write."""
+    """Return the cffi.FFI and the library of native/artifacts, which compares what trainings write.
+
+    An installation without compiled parts has the same in Python.
+    """
     path, checkout = _PACKAGE / "libreprokit_artifacts.so", Path(__file__).parent.parent / "native" / "artifacts"
     try:
         ffi = importlib.import_module("reprokit._shim.artifacts_interface").ffi
@@ -110,6 +113,10 @@ def artifacts() -> tuple[Any, Any]:
         installed = _PACKAGE / "compare.h"
         header = installed if installed.exists() else checkout / "compare.h"
         ffi = parsed_header("reprokit_artifacts", header)
+    if not path.exists():
+        from reprokit.artifact_comparison import PythonComparison
+
+        return ffi, PythonComparison(ffi)
     try:
         library = ffi.dlopen(str(path))
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from reprokit import dtypes
+from reprokit import dtypes, native
+from reprokit.artifact_comparison import PythonComparison
 from reprokit.artifacts import tensors
 from reprokit.artifacts.descriptions import element
 from reprokit.artifacts.elements import Limits, TensorPart
@@ -39,6 +41,16 @@ SMALL_FLOATS = [
 FLOATS = ["float64", "float32", "float16", *SMALL_FLOATS]
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 TINY = ["int2", "uint2", "int4", "uint4"]
+
+
+@pytest.fixture(scope="module", params=["native", "python"], autouse=True)
+def library(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything is compared by the native library, and by what takes its place where nothing could be compiled."""
+    with pytest.MonkeyPatch.context() as patched:
+        if request.param == "python":
+            ffi, _ = native.artifacts()
+            patched.setattr(native, "artifacts", lambda: (ffi, PythonComparison(ffi)))
+        yield
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.support import COMMAND
@@ -138,6 +139,13 @@ def test_without_a_compiler_what_reads_runs_can_be_installed(checkout: Path, env
         ("ls",),
     ):
         assert status(*words)[0] == (2 if words == ("ls",) else 0), words
+    numbers = np.ones(4, np.float32)
+    np.save(tmp_path / "one.npy", numbers)
+    np.save(tmp_path / "other.npy", np.nextafter(numbers, 2, where=[False, True, False, False], out=numbers.copy()))
+    code, said = status("diff", "one.npy", "other.npy")
+    assert code == 1
+    assert "1 of 4 elements of float32 [4] differs" in said
+    assert "1 ULP" in said
     code, said = status("record", "--", sys.executable, "-V")
     assert code == 125
     assert "reprokit: shim: " in said
