@@ -34,7 +34,7 @@ TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)
 TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
-MPI := openmpi mpi4py distributed accelerate # with frameworks of $(VENV)
+MPI := openmpi mpi4py distributed accelerate expecttest # with frameworks of $(VENV)
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
@@ -86,7 +86,7 @@ fuzz: $(VENV)/.test ## Fuzz the readers of entropy files and of objects (SECONDS
 	@$(BIN)/python -m tests.fuzz objects --seconds $(SECONDS)
 
 .PHONY: compatibility
-compatibility: $(VENV)/.test ## Run CPython's and NumPy's own tests bare, recorded and replayed (SUITES=...)
+compatibility: $(VENV)/.test .venv-mpi/.installed ## Run tests of CPython, NumPy, mpi4py and gloo bare, recorded, replayed (SUITES=...)
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: versions
@@ -202,6 +202,10 @@ $(OLD_VENV)/.installed: Makefile
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 		> "$$(.venv-mpi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
 	@.venv-mpi/bin/python -m pip install $(PIP_FLAGS) $(MPI)
+	@rm -rf .venv-mpi/mpi4py && mkdir .venv-mpi/mpi4py # mpi4py's own tests are in its sources only
+	@.venv-mpi/bin/python -m pip download $(PIP_FLAGS:--no-warn-script-location=) --no-deps --no-binary mpi4py -d .venv-mpi/mpi4py \
+		"mpi4py==$$(.venv-mpi/bin/python -c 'import mpi4py; print(mpi4py.__version__)')"
+	@tar -xzf .venv-mpi/mpi4py/*.tar.gz -C .venv-mpi/mpi4py --strip-components 1
 	@touch $@
 
 $(DEMO)/.installed: $(BUILD)

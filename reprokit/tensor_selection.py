@@ -23,6 +23,7 @@ else:
 
 COLLECTIONS = (
     "weights", "biases", "gradients", "losses", "metrics", "inputs", "outputs", "optimizer_variables",
+    "predictions", "labels",
 )  # fmt: skip
 ALL = "all"
 MODES = ("train", "eval", "predict", "global")

@@ -1,4 +1,4 @@
-"""CPython's own tests and NumPy's, run bare, recorded and replayed: the same outcomes every time.
+"""The tests of CPython, NumPy, mpi4py and gloo's collectives, run bare, recorded and replayed: the same outcomes.
 
     python -m tests.compatibility [SUITE ...] [--python PYTHON]
 
@@ -25,7 +25,18 @@ CPYTHON = (
     "test_fork1", "test_ssl", "test_multiprocessing_fork", "test_multiprocessing_spawn",
 )  # fmt: skip
 NUMPY = "numpy.random"
-LIMIT = 1800  # seconds; the longest suite takes a few minutes
+MPI4PY = {  # its files by what they test; two ranks of each
+    "mpi4py.collectives": "test_cco_*.py",
+    "mpi4py.messages": "test_p2p_*.py",
+    "mpi4py.objects": "test_[morstu]*.py",
+}
+GLOO = "gloo"  # torch's own tests of collectives, of two processes each
+RANKS = Path(__file__).parent.parent / ".venv-mpi"
+OF_RANKS = {  # plugins of pytest ask the system in an order of their own; Open MPI refuses root by itself
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    **{f"{system}_ALLOW_RUN_AS_ROOT{word}": "1" for system in ("OMPI", "PRTE") for word in ("", "_CONFIRM")},
+}
+LIMIT = 3600  # seconds; the longest suite, gloo's, takes half an hour
 
 # Tests that look at what reprokit has to change: each with the reason why that is right.
 EXPECTED: dict[str, str] = {}
@@ -47,11 +58,12 @@ class Comparison:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare the suites named, or all; print what differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.compatibility", description=__doc__.split("\n")[0])
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join((*CPYTHON, NUMPY))}; all by default")
+    known = (*CPYTHON, NUMPY, *MPI4PY, GLOO)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(known)}; all by default")
     parser.add_argument("--python", default=sys.executable, help="the interpreter whose tests are run")
     options = parser.parse_args(arguments)
     different = False
-    for suite in options.suites or (*CPYTHON, NUMPY):
+    for suite in options.suites or known:
         if not has_suite(options.python, suite):
             print(f"{suite}: not there: this distribution of Python lacks it", flush=True)
             continue
@@ -63,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def has_suite(python: str, suite: str) -> bool:
-    """Whether this interpreter can import the suite: some distributions leave the package out."""
+    """Whether the suite is there: some distributions leave the package out, and make installs what ranks need."""
+    if suite in MPI4PY or suite == GLOO:
+        return (RANKS / ".installed").exists()
     module = suite if suite == NUMPY else f"test.{suite}"
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
@@ -102,19 +116,21 @@ def note_differences(comparison: Comparison, way: str, bare: Outcomes, outcomes:
 def run(python: str, suite: str, directory: Path, prefix: list[str]) -> Outcomes:
     """One run of a suite, under the command that stands before it."""
     result = directory / "result.xml"
-    result.unlink(missing_ok=True)
+    for old in directory.glob("result.xml*"):
+        old.unlink()
     done = subprocess.run(
         [*prefix, *command(python, suite, result)],
         cwd=directory,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(OF_RANKS if suite in MPI4PY or suite == GLOO else {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=LIMIT,
         check=False,
     )
-    if not result.exists():
+    results = sorted(directory.glob("result.xml*"))
+    if not results:
         sys.exit(f"{suite} wrote no results (exit status {done.returncode}): {done.stderr.decode(errors='replace')}")
-    return read_outcomes(result)
+    return read_outcomes(results)
 
 
 def command(python: str, suite: str, result: Path) -> list[str]:
@@ -122,14 +138,30 @@ def command(python: str, suite: str, result: Path) -> list[str]:
     if suite == NUMPY:
         options = ["-q", "-p", "no:cacheprovider", f"--junitxml={result}"]
         return [python, "-m", "pytest", "--pyargs", suite, *options]
+    own = str(RANKS / "bin" / "python")
+    options = ["-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    if suite in MPI4PY:
+        files = sorted(map(str, (RANKS / "mpi4py" / "test").glob(MPI4PY[suite])))
+        rank = 'result=$1; shift; exec "$0" -m pytest --junitxml="$result.$OMPI_COMM_WORLD_RANK" "$@"'
+        ranks = [str(RANKS / "bin" / "mpirun"), "--oversubscribe", "-n", "2"]
+        return [*ranks, "sh", "-c", rank, own, str(result), *options, *files]
+    if suite == GLOO:
+        return [
+            own,
+            "-m",
+            "pytest",
+            f"--junitxml={result}",
+            *options,
+            str(Path(__file__).with_name("gloo_collectives.py")),
+        ]
     return [python, "-m", "test", f"--junit-xml={result}", suite]
 
 
-def read_outcomes(path: Path) -> Outcomes:
-    """The outcome of every test; the worse one where a name occurs twice."""
+def read_outcomes(paths: Sequence[Path]) -> Outcomes:
+    """The outcome of every test; the worse one where a name occurs twice, as of ranks."""
     order = ("skipped", "passed", "failure", "error")
     outcomes: Outcomes = {}
-    for case in ElementTree.parse(path).iter("testcase"):
+    for case in (case for path in paths for case in ElementTree.parse(path).iter("testcase")):
         name = f"{case.get('classname', '')} {case.get('name', '')}".strip()
         tags = {child.tag for child in case} & set(order) or {"passed"}
         outcomes[name] = max(*tags, outcomes.get(name, "skipped"), key=order.index)

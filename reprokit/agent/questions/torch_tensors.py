@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .tensors import SavedSteps
 
 MAX_DEPTH = 8  # of what modules are given and return
+OF_LOSS = ("predictions", "labels")  # what a loss module is given, in this order
 
 
 class ModulePaths:
@@ -118,7 +119,7 @@ class PytorchTensors:
             OutputComputed: self._output_computed,
         }
         armed: dict[type[TrainingEvent], Handler] = {LossComputed: self._loss_computed, UpdateDue: self._update_due}
-        if self._steps.rules.wants("inputs", "outputs", "losses", "metrics", ever=True):
+        if self._steps.rules.wants("inputs", "outputs", "losses", "metrics", *OF_LOSS, ever=True):
             armed.update(outputs)
         return {**always, **armed}
 
@@ -134,8 +135,9 @@ class PytorchTensors:
 
     def _inputs_given(self, event: InputsGiven) -> None:
         self._steps.go_on()
-        if self._steps.rules.wants("inputs"):
-            self._take_parts(event.module, "input", (event.arguments, *event.keywords.values()), ("inputs",))
+        if self._steps.rules.wants("inputs", *OF_LOSS):
+            more = OF_LOSS if private_api.is_loss(event.module) else ()
+            self._take_parts(event.module, "input", (event.arguments, *event.keywords.values()), ("inputs",), more)
 
     def _output_computed(self, event: OutputComputed) -> None:
         module = event.module
@@ -143,12 +145,15 @@ class PytorchTensors:
         more += ["metrics"] if type(module).__module__.startswith("torchmetrics") else []
         self._take_parts(module, "output", event.output, ("outputs", *more))
 
-    def _take_parts(self, module: Any, kind: str, value: Any, collections: Sequence[str]) -> None:
+    def _take_parts(
+        self, module: Any, kind: str, value: Any, collections: Sequence[str], by_position: Sequence[str] = ()
+    ) -> None:
         hooks = self._agent.pytorch
         with self._torch.no_grad(), self._without_overrides():
             name = self._names.of_module(module, hooks)
             for number, tensor in enumerate(_tensors_in(value) if name else ()):
-                self._take(f"{name}_{kind}_{number}", collections, tensor, self._mode, module=module)
+                every = (*collections, *by_position[number : number + 1])
+                self._take(f"{name}_{kind}_{number}", every, tensor, self._mode, module=module)
 
     def _loss_computed(self, event: LossComputed) -> None:
         self._steps.go_on()
