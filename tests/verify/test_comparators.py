@@ -15,7 +15,7 @@ from reprokit.console import PrintedPiece
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, RunDamaged, RunTooNew
 from reprokit.model.outputs import OutputFile, OutputsFile
-from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf
+from reprokit.model.run import RUNNING, Fidelity, ProfileFacts, ReplayOf, SignalSent
 from reprokit.model.states import not_loaded
 from reprokit.verify.compare.runs import Comparison
 
@@ -253,6 +253,23 @@ class TestSeeds:
             for process, seed in (("0", number), ("0/1", 1 + number)):
                 run.add("seed", process, call="random.Random", argument=str(seed), where="train.py:1", value=seed)
         assert not compared(bare).identical
+
+    @pytest.mark.parametrize("count", [0, 1])
+    @pytest.mark.parametrize("stopped", [2, 3])
+    def test_seeds_for_which_a_process_was_stopped_too_early(
+        self, bare: Pair, compared: Compare, count: int, stopped: int
+    ) -> None:
+        for number, run in enumerate(bare):
+            run.start("0/1", pid=2)
+            run.losses(1)
+            run.run.signals = [SignalSent(number=15, target=2 if number else stopped)]
+            for seed in range(2 if number else count):
+                run.add("seed", "0/1", call="random.Random", argument=str(seed), where="train.py:1", value=seed)
+        comparison = compared(bare)
+        assert comparison.identical is (stopped == 2)
+        if stopped == 2:
+            detail = "not compared: process 0/1 of the left run was stopped before it recorded it"
+            assert next(category(comparison, "seeds").leaves()).detail == detail
 
     def test_seeds_of_threads_are_series_of_their_own(self, bare: Pair, first: First) -> None:
         for number, run in enumerate(bare):

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from .tracks import Orders
@@ -61,10 +61,11 @@ class WorkerTurns:
                 os.unlink(path)
         with suppress(OSError):  # other pools have files there
             os.rmdir(self._directory)
-        _strip(self._had[TAKES], self._had[RESULTS])
         if not self._orders.is_replay:
             for track, turns in self._had.items():
                 self._orders.write_turns(f"{self._name} {track}", turns)
+        for of_track in self._had, self._given:
+            _strip(of_track[TAKES], of_track[RESULTS])
 
     @property
     def exact(self) -> int:
@@ -129,24 +130,34 @@ class TurnLock:
             now = time.monotonic()
             if timeout is not None and now - began > timeout:
                 return
+            is_over = self._turns_taken() >= len(self._given)
             if self._lock._semlock._is_zero():
                 began = now if timeout is None else began  # whose turn it is has come, and waits for a task itself
-            elif now - began > PATIENCE + began - self._began:
-                self._give_up()
+            elif now - began > PATIENCE + (0 if is_over else began - self._began):
+                _give_up([self._path] if is_over else [self._pool + track for track in TRACKS])
                 return
 
-    def _is_anothers(self) -> bool:
+    def _turns_taken(self) -> int:
         try:
-            turn = os.stat(self._path).st_size // TURN
+            return os.stat(self._path).st_size // TURN
         except OSError:
-            return False
-        return turn < len(self._given) and self._given[turn] != self._worker
+            return len(self._given)
 
-    def _give_up(self) -> None:
-        """Let all workers come as they like from now on: the turns that are left, of both tracks, go to nobody."""
-        for track in TRACKS:
-            with suppress(OSError), open(self._pool + track, "r+b") as file:
-                os.posix_fallocate(file.fileno(), 0, os.stat(self._pool + track + GIVEN).st_size)
+    def _is_anothers(self) -> bool:
+        """Return whether it is another worker's turn; a worker without one waited in the recording for its end."""
+        turn = self._turns_taken()
+        if turn < len(self._given):
+            return self._given[turn] != self._worker
+        return os.path.exists(self._path + GIVEN)
+
+
+def _give_up(paths: Iterable[str]) -> None:
+    """Let all workers come as they like from now on: the turns of these tracks that are left go to nobody."""
+    for path in paths:
+        with suppress(OSError), open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.stat(path + GIVEN).st_size)
+        with suppress(OSError):
+            os.unlink(path + GIVEN)
 
 
 def take_seat(seat: tuple[str, int], takes_from: Any, gives_to: Any) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from reprokit.difference import Side
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import RunFile
 from reprokit.rundir import RunDirectory
@@ -50,6 +51,15 @@ class SeriesPair:
     def differs(self) -> bool:
         """Whether both runs have it, and not the same."""
         return self.left is not None and self.right is not None and self.position is not None
+
+    @property
+    def shorter(self) -> Side | None:
+        """The side that lacks all, or the last, of the other one's lines, and differs in nothing else."""
+        if self.left is None or self.right is None:
+            return "left" if self.left is None else "right"
+        if (self.left_line is None) == (self.right_line is None):
+            return None
+        return "left" if self.left_line is None else "right"
 
     @property
     def positions(self) -> range:

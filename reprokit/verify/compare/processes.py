@@ -69,14 +69,11 @@ def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProces
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 
 
-def not_told_side(runs: RunPair, pair: SeriesPair) -> str | None:
-    """Return the side that lacks what processes write at their end, where its process was stopped before."""
+def not_told_side(runs: RunPair, pair: SeriesPair) -> Side | None:
+    """Return the side that lacks lines of the other one, as its process was stopped before it could write them."""
     left, right = runs.process(pair.key.process)
-    if pair.right is None and is_cut_short(pair.key.process, right, left):
-        return "right"
-    if pair.left is None and is_cut_short(pair.key.process, left, right):
-        return "left"
-    return None
+    process, other = (left, right) if pair.shorter == "left" else (right, left)
+    return pair.shorter if is_cut_short(pair.key.process, process, other) else None
 
 
 def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
