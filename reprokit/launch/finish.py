@@ -299,4 +299,5 @@ def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:
 def in_words(fidelity: Fidelity) -> str:
     """Replay fidelity in one line."""
     kinds = ("exact", "moved", "derived", "live", "unused")
-    return ", ".join(f"{getattr(fidelity, kind)} {kind}" for kind in kinds)
+    words = ", ".join(f"{getattr(fidelity, kind)} {kind}" for kind in kinds)
+    return f"{words}: {fidelity.rearrangement}" if fidelity.rearrangement else words

@@ -40,6 +40,13 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.exact + self.moved + self.derived + self.live
 
     @property
+    def rearrangement(self) -> str:
+        """What it means that requests were moved, where no recorded byte was left out and no other one given."""
+        if not self.moved or self.derived or self.live or self.unused:
+            return ""
+        return "all that was recorded was given again, some of it to other threads (as of a pool) or in another order"
+
+    @property
     def orders_in_words(self) -> str:
         """How turns were given again, in one line; empty where there were none."""
         moved = f", {self.orders_moved:,} moved" if self.orders_moved else ""

@@ -109,11 +109,7 @@ def _fidelity(fidelity: Fidelity | None, text: str, is_left: bool) -> Difference
         return Difference("replay fidelity", Verdict.NOT_RECORDED, detail="the replay did not come to its end")
     meaning = ""
     if fidelity.moved or fidelity.derived or fidelity.unused:
-        meaning = "the replay asked for entropy in another way than the recording"
-    if fidelity.moved and not (fidelity.derived or fidelity.unused):
-        meaning = (
-            "all that was recorded was given again, some of it to other threads (as of a pool) or in another order"
-        )
+        meaning = fidelity.rearrangement or "the replay asked for entropy in another way than the recording"
     if fidelity.live:
         meaning = "the replay was given live bytes, which no other run will be given"
     if not meaning:
