@@ -75,7 +75,7 @@ _WAITS_FOR = {
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
     "orders": ["queue", "asyncio.base_events", "joblib._parallel_backends", "joblib.parallel"]
     + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]
-    + ["multiprocessing.pool", "multiprocessing.process"],
+    + [f"multiprocessing.{name}" for name in ("connection", "pool", "process", "queues", "synchronize")],
     "objects": [
         "botocore.client",
         "fsspec.spec",

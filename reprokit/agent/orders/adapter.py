@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from .processes import ProcessOrders
     from .workers import WorkerOrders
 
 
 POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process")
 EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
+PROCESSES = ("multiprocessing.connection", "multiprocessing.queues", "multiprocessing.synchronize")
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter waits for it too
 
 
@@ -28,6 +30,7 @@ class OrdersAdapter(Adapter):
             agent.orders.actors.watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
         self._workers: WorkerOrders | None = None
+        self._processes: ProcessOrders | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if not self._agent.records_orders:
@@ -38,7 +41,12 @@ class OrdersAdapter(Adapter):
 
             self._workers = self._workers or WorkerOrders(orders, self._agent.run)
             self._workers.watch(module)
-        if name == "queue":
+        if name in PROCESSES:
+            from .processes import ProcessOrders
+
+            self._processes = self._processes or ProcessOrders(orders, self._agent.run)
+            self._processes.watch(module)
+        elif name == "queue":
             from .queues import QueueOrders
 
             QueueOrders(orders).watch(module)

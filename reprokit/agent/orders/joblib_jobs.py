@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 
 from ..core.patching import replace
+from .tracks import caller_outside
 from .turns import HeldBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from .tracks import Orders
 
 NUMBER = "_reprokit_number"  # attribute of a batch of tasks
-_BETWEEN = ("joblib", __name__.partition(".")[0])
 
 
 class JobsInOrder(deque):  # type: ignore[type-arg]
@@ -68,8 +66,6 @@ class JobOrders:
         return register
 
     def _of_call(self, parallel: Any) -> JobsInOrder | None:
-        caller: FrameType | None = sys._getframe(1)
-        while caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _BETWEEN:
-            caller = caller.f_back
+        caller = caller_outside(("joblib",))
         choices = None if caller is None else self._orders.choices("Parallel", caller, numbered=True)
         return None if choices is None else JobsInOrder(HeldBack(self._orders, choices), parallel)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from ..pytorch import private_api
+from .tracks import caller_outside
 from .turns import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from .tracks import Orders
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 SLICE = 0.5  # seconds for which a batch is waited for at once
 BATCHES = "_reprokit_batches"  # attribute of an iterator
-_BETWEEN = ("torch", __name__.partition(".")[0])
 
 
 class LoaderOrders:
@@ -44,9 +42,7 @@ class LoaderOrders:
         return get() if batches is None else batches.next(first, get, try_get)
 
     def _of_iterator(self) -> BatchesInOrder | None:
-        caller: FrameType | None = sys._getframe(1)
-        while caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] in _BETWEEN:
-            caller = caller.f_back
+        caller = caller_outside(("torch",))
         choices = None if caller is None else self._orders.choices("DataLoader", caller, numbered=True)
         return None if choices is None else BatchesInOrder(self._orders, choices)
 

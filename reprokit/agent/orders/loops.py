@@ -13,12 +13,12 @@ from collections import deque
 
 from ..core.patching import replace
 from .futures import NUMBER
+from .tracks import caller_outside
 from .turns import PAUSE, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any, Optional
 
     from .tracks import Orders
@@ -138,9 +138,7 @@ class LoopOrders:
     def _make_init(self, original: Function) -> Function:
         def initialize(loop: Any, *arguments: Any, **keywords: Any) -> None:
             original(loop, *arguments, **keywords)
-            caller: FrameType | None = sys._getframe(1)
-            while caller is not None and str(caller.f_globals.get("__name__")).partition(".")[0] == "asyncio":
-                caller = caller.f_back
+            caller = caller_outside(("asyncio",))
             choices = None if caller is None else self._orders.choices("loop", caller, numbered=True)
             setattr(loop, ORDER, None if choices is None else WakeUps(self._orders, choices))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 
 from ..core.patching import replace
+from .tracks import caller_outside
 from .turns import HeldBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
     from typing import Any
 
     from .tracks import Orders
@@ -39,9 +38,7 @@ class PoolOrders:
 
     def _make_init(self, original: Function) -> Function:
         def initialize(iterator: Any, *arguments: Any) -> None:
-            caller: FrameType | None = sys._getframe(1)
-            while caller is not None and caller.f_globals.get("__name__") == POOL:
-                caller = caller.f_back
+            caller = caller_outside((POOL,))
             choices = None if caller is None else self._orders.choices("imap_unordered", caller, numbered=True)
             setattr(iterator, RESULTS, None if choices is None else HeldBack(self._orders, choices))
             original(iterator, *arguments)

@@ -13,6 +13,7 @@ SEEN = {
     "multiprocessing.process.BaseProcess.run": "3.7 to 3.13, as are its _target and _args",
     "multiprocessing.pool.ThreadPool._setup_queues": "3.7 to 3.13, as are the _inqueue and _outqueue that it makes",
     "multiprocessing.synchronize.SemLock": "3.7 to 3.13, as are the _semlock in it, and a queue's _rlock and _wlock",
+    "multiprocessing.synchronize.SemLock._make_methods": "3.7 to 3.13",
     "concurrent.futures.thread.ThreadPoolExecutor._adjust_thread_count": "3.7 to 3.13; _idle_semaphore from 3.8 on",
     "concurrent.futures.process.ProcessPoolExecutor": "3.7 to 3.13; _idle_worker_semaphore from 3.9 on",
     "asyncio.base_events.BaseEventLoop": "3.8 to 3.13",

@@ -6,6 +6,7 @@ actor: before that nothing could have been in another order.
 
 from __future__ import annotations
 
+import sys
 from _thread import allocate_lock
 from array import array
 
@@ -15,7 +16,7 @@ from .turns import Choices, PolledAnswers, Turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
     from types import FrameType
     from typing import Any
 
@@ -28,6 +29,7 @@ FIRST_TURNS = 64  # of the first line
 MAX_TRACKS = 10_000  # of a process
 MAX_WRITTEN = 16 << 20  # bytes of a process' lines
 MAX_PLACES = 10_000
+_AGENT = __name__.partition(".")[0]
 COUNTS = ("exact", "moved", "unused")  # turns given again in their order, given otherwise, never asked for
 
 
@@ -184,9 +186,10 @@ class Orders:
 
     def write_turns(self, name: str, turns: array[int]) -> None:
         """Write a whole track of numbers."""
-        names = [str(number) for number in range(max(turns, default=0) + 1)]
+        numbers = sorted(set(turns))
+        codes, names = {number: code for code, number in enumerate(numbers)}, list(map(str, numbers))
         for start in range(0, len(turns), MAX_TURNS):
-            self.write(name, packed(turns[start : start + MAX_TURNS], names))
+            self.write(name, packed(array("H", map(codes.__getitem__, turns[start : start + MAX_TURNS])), names))
 
     def begin(self, track: Track) -> bool:
         """Keep a track that has several actors; False where there are too many."""
@@ -230,6 +233,18 @@ class Orders:
         self._choices.clear()
         self._recorded.forget()
         self._room = MAX_WRITTEN
+
+
+def caller_outside(names: Container[str]) -> FrameType | None:
+    """Return the first caller that is in none of these modules and packages, nor in the agent."""
+    caller: FrameType | None = sys._getframe(1)
+    while caller is not None:
+        name = str(caller.f_globals.get("__name__"))
+        package = name.partition(".")[0]
+        if name not in names and package not in names and package != _AGENT:
+            break
+        caller = caller.f_back
+    return caller
 
 
 def place(caller: FrameType) -> str:

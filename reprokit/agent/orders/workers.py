@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     Method = Callable[..., Any]
 
-MAX_DIGITS = 10
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
 
 
@@ -118,10 +117,10 @@ class WorkerOrders:
         return compute_batch_size
 
     def _batch_size(self, backend: Any, size: int) -> int:
-        sizes = vars(backend).get(BATCHES)
+        sizes: Choices | None = vars(backend).get(BATCHES)
         if sizes is None:
             sizes = backend.__dict__[BATCHES] = Choices(self._orders, self._orders.name("joblib") + " batches")
-        return _as_recorded(sizes, size)
+        return sizes.as_recorded(size)
 
 
 class Gate:
@@ -204,16 +203,7 @@ class IdleWorkers:
 
     def acquire(self, *arguments: Any, **keywords: Any) -> bool:
         """Return whether a worker is idle, or in a replay was."""
-        return bool(_as_recorded(self._found, int(self._semaphore.acquire(*arguments, **keywords))))
-
-
-def _as_recorded(choices: Choices, found: int) -> int:
-    """Return what was found in the recording by the same call, and note it there."""
-    if choices.is_replay:
-        text = choices.next()
-        return int(text) if text is not None and text.isdigit() and len(text) < MAX_DIGITS else found
-    choices.note(str(found))
-    return found
+        return bool(self._found.as_recorded(int(self._semaphore.acquire(*arguments, **keywords))))
 
 
 def _is_task(item: Any) -> bool:

@@ -1,0 +1,148 @@
+"""Orders between processes: who has the next turn under a lock of multiprocessing, and what polls found.
+
+All of multiprocessing's queues, values and events have such locks. Polls are `wait` of multiprocessing.connection, to
+which `poll()`, `empty()` and a `get` with a timeout lead, and attempts to acquire a lock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from zlib import crc32
+
+from ..core.patching import replace
+from .futures import END, SLICE
+from .tracks import caller_outside, place
+from .turns import Patience
+from .worker_turns import TurnLock, WorkerTurns, watch_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import FrameType
+    from typing import Any
+
+    from .tracks import Orders
+    from .turns import Choices
+
+    Method = Callable[..., Any]
+
+MAX_LOCKS = 1000  # of a process
+TRACK = "lock"
+BETWEEN = frozenset(
+    ["multiprocessing." + name for name in ("connection", "context", "queues", "sharedctypes", "synchronize")]
+    + ["torch.multiprocessing", "torch.multiprocessing.queue"]
+)
+# Whose own locks and pipes follow time, or are ordered otherwise.
+OTHERS = frozenset(
+    ("concurrent", "dask", "distributed", "joblib", "loky", "multiprocessing", "ray", "torch", "tqdm", "wandb")
+)
+_NAME = re.compile("/[a-z0-9_-]{1,40}")  # of a semaphore
+
+
+class ProcessOrders:
+    """Records the orders between this process and others, or gives them again."""
+
+    def __init__(self, orders: Orders, run: str) -> None:
+        self._orders = orders
+        self._directory = f"{run}/turns"
+        self._locks = 0
+        self._since = time.monotonic()
+
+    def watch(self, module: Any) -> None:
+        """Watch one of multiprocessing's modules."""
+        if module.__name__ == "multiprocessing.connection":
+            replace(module, "wait", self._make_wait)
+        elif module.__name__ == "multiprocessing.queues":
+            for name in "qsize", "full":
+                replace(module.Queue, name, self._make_look)
+        else:
+            for kind in (module.Lock, module.RLock, module.Semaphore, module.BoundedSemaphore):
+                replace(kind, "__init__", self._make_init)
+            replace(module.SemLock, "__setstate__", self._make_setstate)
+
+    def _make_init(self, original: Method) -> Method:
+        def initialize(lock: Any, *arguments: Any, **keywords: Any) -> None:
+            original(lock, *arguments, **keywords)
+            self._orders.attempt(self._begin, lock)
+
+        return initialize
+
+    def _begin(self, lock: Any) -> None:
+        caller = _caller() if 0 < lock._semlock._get_value() < lock._semlock.SEM_VALUE_MAX else None
+        name = self._orders.name(f"lock {place(caller)}") if caller is not None and self._locks < MAX_LOCKS else ""
+        if name:
+            self._locks += 1
+            file = lock._semlock.name or f"/{crc32(f'{self._orders.identity} {name}'.encode()):08x}"
+            if _NAME.fullmatch(file):
+                WorkerTurns(self._orders, name, self._directory, file[1:], (TRACK,))
+                self._order(lock, file)
+
+    def _make_setstate(self, original: Method) -> Method:
+        def restore(lock: Any, state: Any) -> None:
+            original(lock, state)
+            self._orders.attempt(self._order, lock, str(state[-1]))
+
+        return restore
+
+    def _order(self, lock: Any, file: str) -> None:
+        path = f"{self._directory}{file}-{TRACK}"
+        if _NAME.fullmatch(file) and os.path.exists(path):
+            watch_lock(lock, TurnLock(lock._semlock, path, self._actor, choices=self._choices))
+
+    def _actor(self) -> int:
+        return crc32(f"{self._orders.identity} {self._orders.actors.mine.name}".encode())
+
+    def _choices(self, kind: str) -> Choices | None:
+        caller = _caller()
+        return None if caller is None else self._orders.choices(kind, caller)
+
+    def _make_look(self, original: Method) -> Method:
+        def look(queue: Any) -> Any:
+            choices = self._choices("look")
+            found = original(queue)
+            return found if choices is None else type(found)(choices.as_recorded(int(found)))
+
+        return look
+
+    def _make_wait(self, original: Method) -> Method:
+        def wait(object_list: Iterable[Any], timeout: float | None = None) -> Any:
+            choices = self._choices("ready")
+            if choices is None:
+                return original(object_list, timeout)
+            objects = list(object_list)
+            ready = self._ready_again(original, objects, timeout, choices) if choices.is_replay else None
+            if ready is None:
+                ready = original(objects, timeout)
+                if not choices.is_replay:
+                    for each in ready:
+                        choices.note(str(objects.index(each)))
+                    choices.note(END)
+            return ready
+
+        return wait
+
+    def _ready_again(self, wait: Method, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
+        """Return what was ready in the recording, when it is; None where that is not known."""
+        ready = []
+        for text in iter(choices.next, END):
+            if text is None or not text.isdecimal() or int(text) >= len(objects):
+                return None
+            ready.append(objects[int(text)])
+        began, patience = time.monotonic(), None
+        for each in ready:
+            while not wait([each], SLICE):
+                if timeout is None and not wait(objects, 0):
+                    continue
+                patience = patience or Patience(self._orders, self._since)
+                if patience.is_over() and time.monotonic() - began > (timeout or 0):
+                    choices.give_up()
+                    return None
+        return ready
+
+
+def _caller() -> FrameType | None:
+    caller = caller_outside(BETWEEN)
+    name = "" if caller is None else str(caller.f_globals.get("__name__"))
+    return None if name.partition(".")[0] in OTHERS else caller

@@ -1,0 +1,63 @@
+"""Several producers that are processes: in which order their items come is as recorded, and what polls found."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.interpreters import interpreter
+from tests.launch.test_orders import bare_runs_differ, recorded_and_replayed
+from tests.support import Reprokit
+
+TRAINING = str(Path(__file__).parent.parent / "trainings" / "producer_processes.py")
+SLOW = ["polled spawn", "ringed fork", "waited spawn"]
+EXTENDED = ["queued spawn", "simple fork", "piped fork", "waited forkserver", "shared fork"]
+KINDS = [
+    "queued fork",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW),
+    *(pytest.param(kind, marks=pytest.mark.extended) for kind in EXTENDED),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.chdir(reprokit.directory)
+    command = [sys.executable, TRAINING, *kind.split()]
+    assert bare_runs_differ(command)
+    recorded_and_replayed(reprokit, *command)
+    assert reprokit.run("verify", "recorded", "replayed1").returncode == 0
+    assert not list(reprokit.directory.glob("re*/turns"))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
+@pytest.mark.parametrize("kind", ["queued fork", "polled spawn", "ringed fork", "waited spawn", "shared fork"])
+def test_producers_in_other_pythons(reprokit: Reprokit, version: str, kind: str) -> None:
+    path = interpreter(version)
+    if path is None:
+        pytest.skip(f"no CPython {version} here")
+    recorded_and_replayed(reprokit, path, TRAINING, *kind.split())
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("form", ["thread", "process"])
+def test_parallel_mapper(reprokit: Reprokit, form: str) -> None:
+    pytest.importorskip("torchdata")
+    recorded_and_replayed(reprokit, sys.executable, TRAINING, "mapped", form)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ringed", pytest.param("queued", marks=pytest.mark.extended)])
+def test_a_producer_that_does_not_come(reprokit: Reprokit, kind: str) -> None:
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, TRAINING, kind)
+    assert recorded.stdout.startswith("60 ")
+    reprokit.script("absent", "")
+    began = time.monotonic()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout.startswith("40 ")
+    assert time.monotonic() - began < 60
+    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
+    assert not list(reprokit.directory.glob("re*/turns"))
