@@ -32,7 +32,7 @@ from reprokit.recipe import RecipeSettings
     show_default=True,
 )
 @options.PATCH
-@flag("--clock", "Record the time of day from the first run on; by default this is tried late.")
+@flag("--clock", "Give the time of day again from the first replay on; by default this is tried late.")
 @flag("--hide-rdrand", "Hide RDRAND and RDSEED from the first run on.")
 @flag("--include-crypto", "Also record bytes that can be secret keys; never tried by default.")
 @options.number("--steps", "Stop profile runs after N optimizer steps.")

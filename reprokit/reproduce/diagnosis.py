@@ -188,9 +188,14 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
             break
 
 
+def clock() -> Iterator[Candidate]:
+    """Yield what needs no sign."""
+    yield _candidate("--clock", Certainty.CLOCK, "the script, or native code that seeds itself, may read the clock")
+
+
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
     """Yield what is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
-    yield _candidate("--clock", Certainty.CLOCK, "native code may seed itself from the clock or a process id")
+    yield from clock()
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
     why = "what threads add up depends on who is first"

@@ -60,8 +60,8 @@ class Laboratory:
         """Record the training with these settings."""
         return self._attempt("record", self._plan(settings, name))
 
-    def replay(self, recording: Attempt, name: str) -> Attempt:
-        """Give the training the entropy of a recording again."""
+    def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
+        """Give the training the entropy of a recording again, and with it the clock, if that is asked for."""
         work = self._work
         plan = replay_plan(
             RunDirectory(work.place / recording.directory),
@@ -72,7 +72,7 @@ class Laboratory:
             trail=ON,
             keep_outputs=work.keep_outputs,
         )
-        return self._attempt("replay", plan)
+        return self._attempt("replay", msgspec.structs.replace(plan, clock=clock and plan.clock))
 
     def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
@@ -101,6 +101,11 @@ class Laboratory:
         if not isinstance(imported, dict):
             return True  # nobody knows
         return patches.matters(patches.parse([option])[0].patch, imported, has_gpu=bool(gpus))
+
+    def has_operators(self, attempt: Attempt) -> bool:
+        """Return whether a run imported a framework beside NumPy, or that is not known."""
+        imported = (RunDirectory(self._work.place / attempt.directory).environment() or {}).get("frameworks")
+        return not isinstance(imported, dict) or bool(imported.keys() - {"numpy"})
 
     def discard(self, attempt: Attempt) -> None:
         """Remove a run directory."""

@@ -14,7 +14,7 @@ from reprokit.errors import ReprokitError, TrainingFailed
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
-from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, PROFILE, SMALLEST, Attempt
+from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, PROFILE, SMALLEST, Attempt, Round
 from reprokit.reproduce.trial import Standing, TrialOutcome
 
 RACING_REPLAYS = 4  # where something depends on timing, and two agree too easily
@@ -31,10 +31,12 @@ class Reproduction:
         self._automatic, self._wants_smallest = automatic, wants_smallest
         self._profiled: RecipeSettings | None = None  # what the findings were made with
         self._one_by_one = False  # as several patches at once made the training fail
+        self._has_operators = True  # of a framework, which a profile could measure
+        self._clocked = msgspec.structs.replace(standing.base, clock=True)
 
     def run(self) -> None:
         """Go on until the journal has a verdict."""
-        if not (self._repeats_by_itself() or self._entropy_is_all()):
+        if not self._needs_no_cure():
             self._look_for_cures()
         self._standing.count_costs()
 
@@ -55,30 +57,45 @@ class Reproduction:
     def _may_go_on(self) -> bool:
         return len(self._journal.rounds) < self._journal.max_rounds
 
-    def _repeats_by_itself(self) -> bool:
-        """Round 1: recordings, each with entropy of its own."""
+    def _needs_no_cure(self) -> bool:
+        """Rounds 1 and 2: a recording, a replay of it, recordings with entropy of their own, further replays.
+
+        The first replay comes first: where it differs, a second recording would tell nothing. The clock is recorded,
+        but not given again.
+        """
         standing, trials = self._standing, self._trials
-        new = trials.begin(BARE, "the training as it is, twice", standing.base)
-        first = second = _whole(trials.record(new, standing.base, "first"))
+        new = trials.begin(BARE, "the training as it is, and whether it repeats", standing.base)
+        first = _whole(trials.record(new, self._clocked, "first"))
         self._automatic = [text for text in self._automatic if trials.matters(first, text)]
+        self._has_operators = trials.has_operators(first)
+        replayed = trials.replays(new, first, 1)
+        if not replayed.identical:
+            standing.take(standing.base, replayed)
+            trials.conclude(new, "the training does not repeat, not even with the same entropy")
+            return False
+        return self._repeats_by_itself(new, replayed) or self._entropy_is_all(replayed)
+
+    def _repeats_by_itself(self, new: Round, replayed: TrialOutcome) -> bool:
+        standing, trials, first = self._standing, self._trials, replayed.recording
+        assert first is not None
+        other: Attempt | None = None
         for number in range(1, trials.pairs + 1):
-            if second is not first:
-                trials.discard(second)
-            second = _whole(trials.record(new, standing.base, f"other-{number}"))
-            standing.pair = first, second
-            if not trials.compare(new, first, second).identical:
+            trials.discard(other)
+            other = _whole(trials.record(new, self._clocked, f"other-{number}"))
+            if not trials.compare(new, first, other).identical:
                 trials.learn(number)
+                trials.discard(other)
                 trials.conclude(new, "the training does not repeat by itself")
                 return False
+        trials.discard(replayed.replay)
+        standing.pair = first, other
         standing.succeed(trials.pairs, "the training repeats by itself, with entropy of its own in each run")
         trials.conclude(new, self._journal.why)
         return True
 
-    def _entropy_is_all(self) -> bool:
-        """Round 2: the first recording, replayed."""
+    def _entropy_is_all(self, replayed: TrialOutcome) -> bool:
         standing = self._standing
-        first = standing.pair[0]
-        tried = self._trials.trial(ENTROPY, "the same entropy again, nothing else", standing.base, recording=first)
+        tried = self._trials.trial(ENTROPY, "the same entropy again, nothing else", standing.base, before=replayed)
         equal = f"with the recorded entropy, {tried.equal} of {tried.equal} replays were identical"
         standing.take(standing.base, tried, equal)
         words = self._journal.why if tried.identical else "entropy is not the only difference"
@@ -90,6 +107,10 @@ class Reproduction:
         chosen = self._choose(self._cures())
         if chosen and chosen[0].proof <= Certainty.ORDER:
             return chosen
+        if self._profiled is None and not self._has_operators:  # a profile could name little else, and is a training
+            clock = self._choose(diagnosis.clock())
+            if clock:
+                return clock
         if self._is_worth_a_profile():
             self._profile()
             if not self._may_go_on():
@@ -135,7 +156,11 @@ class Reproduction:
             settings = diagnosis.applied(settings, one.option)
         title = f"with {', '.join(one.option for one in chosen)}"
         pairs = RACING_REPLAYS if self._standing.races else 0
-        tried = self._trials.trial(CURE, title, settings, [one.change for one in chosen], pairs=pairs)
+        first = self._journal.rounds[0].attempts[0]
+        recorded = TrialOutcome(round=self._journal.rounds[0], recording=first)
+        before = recorded if settings == self._clocked and first.kept else None
+        changes = [one.change for one in chosen]
+        tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs)
         if tried.failed:
             self._broke(tried, chosen)
             return

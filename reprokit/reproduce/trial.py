@@ -29,8 +29,7 @@ class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def identical(self) -> bool:
         """Whether every replay was."""
-        outcomes = self.round.outcomes
-        return not self.failed and bool(outcomes) and all(outcome.identical for outcome in outcomes)
+        return not self.failed and self.equal > 0 and all(outcome.identical for outcome in self.round.outcomes)
 
 
 class Trials:
@@ -64,6 +63,10 @@ class Trials:
         """Return whether a patch can matter to the training of this run."""
         return self._laboratory.matters(attempt, option)
 
+    def has_operators(self, attempt: Attempt) -> bool:
+        """Return whether the training of this run imported a framework, or that is not known."""
+        return self._laboratory.has_operators(attempt)
+
     def profile(self, into: Round) -> Attempt:
         """Return a profile, written into the round with what it found; only its findings are kept."""
         found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile")
@@ -79,27 +82,30 @@ class Trials:
         settings: RecipeSettings,
         changes: list[Change] | None = None,
         *,
-        recording: Attempt | None = None,
+        before: TrialOutcome | None = None,
         pairs: int = 0,
     ) -> TrialOutcome:
-        """Record, unless there is a recording, then replay and compare."""
+        """Record, replay and compare; or go on with the recording, and the replays, of a trial before."""
         new = self.begin(phase, title, settings, changes)
         try:
-            original = recording or self.record(new, settings)
+            original = (before and before.recording) or self.record(new, settings)
         except LaunchError as error:
             if not changes:
                 raise
             return TrialOutcome(round=new, failed=str(error))
         if original.failed:
             return TrialOutcome(round=new, recording=original, failed=f"the training ended {original.ended}")
-        return self._replays(new, original, max(pairs, self.pairs))
+        return self.replays(new, original, max(pairs, self.pairs), before)
 
-    def _replays(self, into: Round, recording: Attempt, count: int) -> TrialOutcome:
-        replay: Attempt | None = None
-        for number in range(1, count + 1):
+    def replays(self, into: Round, recording: Attempt, count: int, before: TrialOutcome | None = None) -> TrialOutcome:
+        """Replay and compare until a replay differs, or as many are identical with those before; at least once."""
+        replay, equal = (before.replay, before.equal) if before is not None else (None, 0)
+        count = max(count, equal + 1)
+        for number in range(equal + 1, count + 1):
             if replay is not None:
                 self.discard(replay)
-            replay = self._note(into, self._laboratory.replay(recording, f"{into.number:02d}-replay-{number}"))
+            name = f"{into.number:02d}-replay-{number}"
+            replay = self._note(into, self._laboratory.replay(recording, name, clock=into.settings.clock))
             if not self.compare(into, recording, replay).identical:
                 self.learn(number)
                 return TrialOutcome(round=into, recording=recording, replay=replay, equal=number - 1)
@@ -210,7 +216,7 @@ class Standing:
 
     def count_costs(self) -> None:
         """One line a way of running the training, beside what it took as it was first recorded."""
-        bare = self.journal.rounds[0].attempts
+        bare = [attempt for attempt in self.journal.rounds[0].attempts if attempt.kind == "record"]
         before = Cost(
             what=f"recorded as it is ({len(bare)} runs)",
             seconds=median(attempt.seconds or 0.0 for attempt in bare),

@@ -13,8 +13,8 @@ from tests.launch.test_orders import bare_runs_differ, recorded_and_replayed
 from tests.support import Reprokit
 
 TRAINING = str(Path(__file__).parent.parent / "trainings" / "producer_processes.py")
-SLOW = ["polled spawn", "ringed fork", "waited spawn"]
-EXTENDED = ["queued spawn", "simple fork", "piped fork", "waited forkserver", "shared fork"]
+SLOW = ["polled fork", "queued spawn", "waited fork"]
+EXTENDED = ["polled spawn", "ringed spawn", "simple fork", "piped fork", "waited forkserver", "shared fork"]
 KINDS = [
     "queued fork",
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW),

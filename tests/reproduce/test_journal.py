@@ -53,10 +53,9 @@ def test_the_story_says_what_was_run_found_and_done_in_this_order() -> None:
         reproduced(World([entropy(), operator("aten::index_put_", "torch-operator", "torch-deterministic")]))
     )
     parts = [
-        "Round 1: the training as it is, twice",
-        "The training does not repeat by itself.",
-        "Entropy is not the only difference.",
-        "Round 3: a profile",
+        "Round 1: the training as it is, and whether it repeats",
+        "The training does not repeat, not even with the same entropy.",
+        "Round 2: a profile",
         "train.py:12 in step, 100 calls: measured, gave 9 results in 30 repeats here",
         "Applied: `--patch torch-operator=aten::index_put_`, since",
         "Verify: identical: all of it (2 times)",

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from reprokit.errors import LaunchError, TrainingFailed
 from reprokit.findings import GUILTY, OPERATOR, CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
@@ -42,6 +44,7 @@ class World(Laboratory):
     withheld: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)  # that a patch adds
     fails: bool = False
+    imports: bool = True  # a framework
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
     settings: dict[str, RecipeSettings] = field(default_factory=dict)
@@ -54,9 +57,11 @@ class World(Laboratory):
             raise LaunchError("refused before the start")
         return self._run("record", settings, name, replayed=None)
 
-    def replay(self, recording: Attempt, name: str) -> Attempt:
+    def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
         """Replay it."""
-        return self._run("replay", self.settings[recording.directory], name, replayed=recording)
+        recorded = self.settings[recording.directory]
+        settings = msgspec.structs.replace(recorded, clock=clock and recorded.clock)
+        return self._run("replay", settings, name, replayed=recording)
 
     def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
         """What is not cured is found."""
@@ -73,6 +78,10 @@ class World(Laboratory):
     def matters(self, attempt: Attempt, option: str) -> bool:
         """By what the test says of it."""
         return option not in self.idle
+
+    def has_operators(self, attempt: Attempt) -> bool:
+        """By what the test says of it."""
+        return self.imports
 
     def discard(self, attempt: Attempt) -> None:
         """Forget it."""
@@ -105,9 +114,10 @@ class World(Laboratory):
         return [Uncovered(source="cpuid", option="--hide-rdrand", text=self.lacks)] if self.lacks else []
 
     def _result(self, one: Varying, settings: RecipeSettings, recorded: object) -> object:
-        if recorded is not None and ENTROPY in one.cures:
+        words = {*settings.words} - {f"--patch {patch}" for patch in self.not_applied}
+        if recorded is not None and one.cures.intersection((ENTROPY, *words.intersection({"--clock"}))):
             return recorded
-        is_cured = one.cures.intersection(settings.words) - {f"--patch {patch}" for patch in self.not_applied}
+        is_cured = one.cures.intersection(words - {"--clock"})
         return "same" if is_cured or self.dice.random() >= one.rate else self.dice.random()
 
 
