@@ -163,7 +163,9 @@ class PlaceNames:
     def __init__(self, own: tuple[Path, ...], working_directory: Path, moved: tuple[Path, Path] | None) -> None:
         self._own = list(map(os.path.realpath, own))
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
-        self.here = self.named(os.path.realpath(working_directory))
+        self._directory = os.path.realpath(working_directory)
+        self._environments: dict[str, bool] = {}
+        self.here = self.named(self._directory)
 
     def named(self, path: str) -> str:
         """Return the path as the recording would have had it."""
@@ -178,12 +180,24 @@ class PlaceNames:
 
     def has_results(self, path: str) -> bool:
         """Return whether a path is where trainings leave results, not where programs keep their own things."""
+        if self._is_environment(os.path.dirname(path)):
+            return False
         path = self.named(path)
         if any(_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES):
             return False
         if _below(path, self.here):
             return NOISE.isdisjoint(_from(self.here, path).split(os.sep))
         return not f"{path}/".startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
+
+    def _is_environment(self, directory: str) -> bool:
+        """Return whether a directory below the working directory is a virtual environment, or in one."""
+        if not directory.startswith(self._directory + os.sep):
+            return False
+        known = self._environments.get(directory)
+        if known is None:
+            is_one = names.is_environment(directory) or self._is_environment(os.path.dirname(directory))
+            known = self._environments[directory] = is_one
+        return known
 
 
 def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:

@@ -68,6 +68,8 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
         here / "__pycache__" / "a.pyc",
         here / "b.pyc",
         here / ".cache" / "data",
+        here / "env" / "pyvenv.cfg",
+        here / "env" / "lib" / "package" / "code.json",
         tmp_path / "home-2" / ".keras" / "data",
     ]
     for path in (*wanted, *unwanted):
