@@ -117,6 +117,7 @@ class TurnLock:
         self._choices = choices  # of whether the lock was had, where somebody does not wait for it without end
         self._given = read_turns(path + GIVEN)
         self._began = time.monotonic()
+        self._noted = 0  # turns, by this process
         self._lost = f"{os.path.dirname(path)}/{LOST}"
 
     def __getattr__(self, name: str) -> Any:
@@ -154,7 +155,9 @@ class TurnLock:
         self._lock.release()
 
     def _note(self, actor: int) -> None:
-        _append(self._path, array(KIND, [actor]).tobytes())
+        if self._noted < MAX_TURNS:
+            self._noted += 1
+            _append(self._path, array(KIND, [actor]).tobytes())
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -249,8 +252,7 @@ def _append(path: str, content: bytes, flags: int = 0) -> None:
     with suppress(OSError):  # the run directory is gone, or the disk is full
         descriptor = os.open(path, _APPEND | flags, 0o600)
         try:
-            if os.fstat(descriptor).st_size < TURN * MAX_TURNS:
-                os.write(descriptor, content)
+            os.write(descriptor, content)
         finally:
             os.close(descriptor)
 
