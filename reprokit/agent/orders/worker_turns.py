@@ -186,7 +186,8 @@ class TurnLock:
         lost = _size(self._lost)
         if lost or self._is_over():
             return PATIENCE if not lost else GRACE if lost < MAX_LOST else 0.0
-        return min(PATIENCE + began - self._began, LONGEST)
+        patience = PATIENCE + began - self._began
+        return patience if self._is_of_pool else min(patience, LONGEST)
 
     def _give_up(self) -> None:
         """Let all come as they like from now on: the turns that are left go to nobody."""
