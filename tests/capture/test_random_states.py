@@ -60,11 +60,8 @@ def test_states_that_were_kept_bring_the_same_numbers_again(
         assert [draw() for _ in range(step)] == expected
 
 
-def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(
-    monkeypatch: pytest.MonkeyPatch, compiled: Any
-) -> None:
-
-    states = RandomStates(None, compiled)
+def test_copies_are_made_of_memory_where_generators_are_the_usual_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = RandomStates(None, COMPILED)
     states.keep()
     monkeypatch.setattr(random_states, "_asked", None)
     monkeypatch.setattr(random._inst, "getstate", None)

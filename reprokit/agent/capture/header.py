@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from .trigger import Trigger
+from .trigger import READERS, Trigger, list_of, typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,9 +62,7 @@ class SnapshotHeader:
     @classmethod
     def read(cls, content: Any) -> SnapshotHeader:
         """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
-        known = content if isinstance(content, dict) else {}
-        read: dict[str, Any] = {one.name: _READERS[str(one.type)](known.get(one.name)) for one in fields(cls)}
-        return cls(**read)
+        return cls(**typed(cls, content, _READERS))
 
 
 def _is_known(value: Any) -> bool:
@@ -77,29 +75,11 @@ def _as_json(value: Any) -> Any:
     return value.line() if isinstance(value, Trigger) else value
 
 
-def _number(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Read a list of values of this type."""
-    return lambda value: tuple([one for one in value if isinstance(one, kind)]) if isinstance(value, list) else ()
-
-
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "str": lambda value: value if isinstance(value, str) else "",
-    "int": lambda value: _number(value) or 0,
-    "int | None": _number,
-    "bool": lambda value: value is True,
+    **READERS,
     "Trigger": Trigger.read,
-    "tuple[Trigger, ...]": lambda value: tuple(map(Trigger.read, _of(dict)(value))),
-    "tuple[Entry, ...]": _of(dict),
-    "tuple[Any, ...]": _of(object),
-    "tuple[str, ...]": _of(str),
-    "Mapping[str, Any]": _mapping,
+    "tuple[Trigger, ...]": lambda value: tuple(map(Trigger.read, list_of(dict)(value))),
+    "tuple[Entry, ...]": list_of(dict),
+    "Mapping[str, Any]": lambda value: value if isinstance(value, dict) else {},
     "Mapping[str, Any] | None": lambda value: value if isinstance(value, dict) else None,
 }

@@ -1,7 +1,7 @@
 """Holds the random states of the start of a step.
 
-Python and NumPy take up to 100 microseconds to say their states, which a small step has not: where the memory of their
-generators is known, it is copied, and made into what they take only when asked.
+Python and NumPy take up to 200 microseconds to say their states, which a small step has not: where the memory of their
+generators is known, compiled code copies it, and it is made into what they take only when asked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 import sys
 
 from ..pytorch import private_api
-from ..trail_library import WORDS, Words
+from ..trail_library import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,40 +29,34 @@ class RandomStates:
     """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
 
     def __init__(self, torch: Any = None, compiled: Any = None) -> None:
-        from ctypes import string_at
-
         self._torch = torch
-        self._copies: Callable[..., Any] | None = None if compiled is None else compiled.random_states
-        self._copied = string_at
+        self._copies: Callable[..., Any] = _unknown if compiled is None else compiled.random_states
         self._words = Words()
         self._gauss_offset: int | None = None  # in a RandomState of NumPy's, once it was looked for
-        self._held: tuple[Any, Any, Any] = (None, {}, None)  # copies by compiled code, readers, and PyTorch's state
+        self._held: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
 
     def keep(self) -> None:
         """Hold the states as they are now."""
-        copies = None if self._copies is None else self._copies(self._words.known, self._gauss_offset or 0)
-        readers = self._readers() if copies is None else {}
+        copies = self._copies(self._words.known, self._gauss_offset or 0)
+        states = self._asked() if copies is None else {}
         torch = self._torch
         if torch is not None and private_api.uses_cuda(torch):
-            readers["torch.cuda"] = _known(self._devices())
-        self._held = copies, readers, None if torch is None else torch.default_generator.get_state()
+            states["torch.cuda"] = self._devices()
+        self._held = copies, states, None if torch is None else torch.default_generator.get_state()
 
-    def _readers(self) -> dict[str, Callable[[], Any]]:
-        """Return what gives the states of Python and NumPy as they are now."""
-        held: dict[str, Callable[[], Any]] = {}
-        of_python, of_numpy = self._words.both()
+    def _asked(self) -> dict[str, Any]:
+        """Ask Python and NumPy for their states, and learn where these lie."""
+        held: dict[str, Any] = {}
         python = getattr(sys.modules.get("random"), "_inst", None)
         numpy = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)  # None while it is being imported
-        if of_python and python is not None:
-            held["python"] = functools.partial(_of_python, self._copied(of_python, WORDS), python.gauss_next)
-        elif python is not None:
-            held["python"] = _known(python.getstate())
-        gauss = self._place_of_gauss(numpy) if of_numpy else 0
-        if gauss:
-            parts = self._copied(of_numpy, WORDS), self._copied(gauss, _GAUSS.size)
-            held["numpy"] = functools.partial(_of_numpy, *parts)
-        elif numpy is not None:
-            held["numpy"] = _known(_asked(numpy))
+        if python is not None:
+            held["python"] = python.getstate()
+        if numpy is not None:
+            held["numpy"] = _asked(numpy)
+        if self._copies is not _unknown:
+            self._words.both()
+            if self._gauss_offset is None and numpy is not None:
+                self._gauss_offset = _gauss_offset(type(numpy))
         return held
 
     def kept(self) -> dict[str, Any]:
@@ -78,27 +72,18 @@ class RandomStates:
         cuda = self._torch.cuda
         return [] if cuda.is_current_stream_capturing() else [one.get_state() for one in cuda.default_generators]
 
-    def _place_of_gauss(self, state: Any) -> int:
-        """Return the address of the second normal number of a RandomState; 0 where it is not known."""
-        if self._gauss_offset is None:
-            try:
-                self._gauss_offset = _gauss_offset(type(state))
-            except Exception:  # another NumPy, which is asked each time
-                self._gauss_offset = 0
-        return id(state) + self._gauss_offset if self._gauss_offset else 0
+
+def _unknown(*_places: Any) -> None:
+    """There is no compiled code."""
 
 
-def _states(copies: Any, readers: dict[str, Callable[[], Any]], torch: Any) -> dict[str, Any]:
-    states = {name: read() for name, read in readers.items()}
+def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:
+    states = dict(states)
     if copies is not None:
         python, following, numpy, gauss = copies
         states["python"] = _of_python(python, following)
         states.update({} if numpy is None else {"numpy": _of_numpy(numpy, gauss)})
     return states if torch is None else {**states, "torch": torch}
-
-
-def _known(state: Any) -> Callable[[], Any]:
-    return lambda: state
 
 
 def _of_python(memory: bytes, following: float | None) -> Any:
@@ -119,16 +104,19 @@ def _asked(state: Any) -> Any:
 
 
 def _gauss_offset(kind: Any) -> int:
-    """Return where a RandomState holds its second normal number, proved by one of our own."""
+    """Return where a RandomState holds its second normal number, proved by one of our own; 0: it is asked each time."""
     from ctypes import string_at
 
-    mine = _own(kind)
-    mine.standard_normal()
-    offset = string_at(id(mine), kind.__basicsize__).find(_GAUSS.pack(1, mine.get_state()[4]))
-    for _ in range(3):
+    try:
+        mine = _own(kind)
         mine.standard_normal()
-        if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
-            return 0
+        offset = string_at(id(mine), kind.__basicsize__).find(_GAUSS.pack(1, mine.get_state()[4]))
+        for _ in range(3):
+            mine.standard_normal()
+            if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
+                return 0
+    except Exception:  # another NumPy
+        return 0
     return offset
 
 

@@ -11,6 +11,7 @@ import functools
 import sys
 import weakref
 
+from ..core import native_module
 from ..events import (
     BackwardBegan,
     BatchFetched,
@@ -92,7 +93,7 @@ class TensorFlowCapture:
         if name == "tensorflow":
             path = self._capture.settings.library
             library = self._capture.attempt(_library, path)
-            self.rejections.random = RandomStates()
+            self.rejections.random = RandomStates(compiled=native_module.load(path))
             self.updates.test = EagerTest(library, self._capture.settings.conditions)
         self._hooks.watch(name, module)
 

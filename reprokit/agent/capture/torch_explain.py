@@ -13,6 +13,7 @@ from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
+from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
 from .assignments import lines_that_made
@@ -41,6 +42,9 @@ class _PlacesAndLayers(Places):
         self._layer = layer
         self._made: dict[int, tuple[str, str]] = {}
         self.operator = ""
+
+    def forget(self) -> None:
+        """Keep all: only one step is watched."""
 
     def _note(self, places: list[Place]) -> None:
         before = self._seen
@@ -71,6 +75,8 @@ class _PlacesAndLayers(Places):
 class Explaining:
     """Watches this thread's operators, and those of the backward pass that it begins, from begin() to end()."""
 
+    watching = True
+
     def __init__(self, torch: Any) -> None:
         if not (private_api.sees_operators(torch) and private_api.tells_nodes(torch)):
             raise NotSupportedError(f"PyTorch {torch.__version__} does not tell of its operators; 2.1 does")
@@ -84,8 +90,8 @@ class Explaining:
         self._told = 0
         self.batch: range | None = None  # which of the step's samples are worked on, where that is known
         self._hooks: list[Any] = []
-        self.places = _PlacesAndLayers(torch, self._layer)
-        self._mode = _make_mode(self, torch)
+        self._places: Any = None  # of the call that is being made
+        self._modes = DispatchModes(torch, self, lambda: _PlacesAndLayers(torch, self._layer))
 
     def begin(self) -> None:
         """From here on. Not by `with`: it begins and ends in different functions."""
@@ -96,7 +102,7 @@ class Explaining:
             module.register_module_forward_pre_hook(self._enter),
             module.register_module_forward_hook(self._leave, always_call=True),
         ]
-        private_api.push_mode(self._torch, self._mode)
+        self._modes.enter()
 
     def know(self, names: dict[int, str], tensors: Iterable[tuple[str, Any]]) -> None:
         """The names of modules, by id, and of tensors that no operator makes."""
@@ -108,7 +114,7 @@ class Explaining:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        private_api.pop_mode(self._torch, self._mode)
+        self._modes.leave()
 
     def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
         """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
@@ -134,15 +140,16 @@ class Explaining:
 
     # Calls
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make this call as it is, and look at what comes of it."""
-        operator = self._operators.get(function)
+        operator, places = self._operators.get(function), mode.places
+        self._places = places
         if operator is None and private_api.schema(function) is not None:
             operator = self._operators[function] = Operator(function)
-        if operator is None or (operator.is_silent and not self.places.made_node()):
+        if operator is None or (operator.is_silent and not places.made_node()):
             return passed_on(self._torch, function, args, kwargs)
-        self.places.operator = operator.name
-        where, phase = self.places.of_call(2)
+        places.operator = operator.name
+        where, phase = places.of_call(2)
         if operator.is_silent or phase == OURS:
             return passed_on(self._torch, function, args, kwargs)
         bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
@@ -171,7 +178,7 @@ class Explaining:
 
     def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
         where, phase, before, told = seen
-        node, gradient_of, layer = self.places.of_node() if phase == BACKWARD else ("", "", "")
+        node, gradient_of, layer = self._places.of_node() if phase == BACKWARD else ("", "", "")
         origin = Origin(where, layer or self._layer(), gradient_of, node)
         event = OperatorEvent(self._trace.count, operator.name, phase, origin)
         event.batch = self.batch
@@ -218,7 +225,7 @@ class Explaining:
         """Return the tensors that it works on, those that the graph kept for it among them."""
         found = [_statistics(self._torch, name, tensor) for name, tensor in _read(self._torch, operator, args, kwargs)]
         if phase == BACKWARD:
-            for name, value in self.places.kept():
+            for name, value in self._places.kept():
                 for tensor in tensors_in(self._torch, value):
                     found.append(_statistics(self._torch, name, tensor))
         return found
@@ -253,23 +260,3 @@ def _has_nan(torch: Any, tensor: Any) -> bool:
 def _is_infinite(value: Any) -> bool:
     """Return whether a number was given that is not finite, as to masked_fill."""
     return type(value) is float and value - value != 0
-
-
-def _make_mode(explaining: Explaining, torch: Any) -> Any:
-    base: Any = private_api.mode_class(torch)
-    own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
-
-    class ReprokitExplaining(base):  # type: ignore[misc]
-        """Looks at each call, and passes it on as it is."""
-
-        supports_higher_order_operators = True
-
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            own, is_traced = own_classes(types or ())
-            if is_traced or modes():
-                return passed_on(torch, function, args, kwargs or {})
-            if own:
-                return NotImplemented  # a subclass of tensors: what it is made of comes by later
-            return explaining.call(function, args, kwargs or {})
-
-    return ReprokitExplaining()

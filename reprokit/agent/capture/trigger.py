@@ -8,13 +8,12 @@ from .settings import CONDITIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 GRADIENT, PARAMETER, ACTIVATION, LOSS, CONDITION = "gradient", "parameter", "activation", "loss", "condition"
 KINDS = (GRADIENT, PARAMETER, ACTIVATION, LOSS, CONDITION)
 MAX_TEXT = 300
-MAX_LISTED = 100  # places and optimizers
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,9 @@ class Trigger:
     @classmethod
     def read(cls, content: Any) -> Trigger:
         """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
-        known = content if isinstance(content, dict) else {}
-        if "optimizers" not in known and "optimizer" in known:  # of older snapshots of TensorFlow
-            known = {**known, "optimizers": [known["optimizer"]]}
-        read: dict[str, Any] = {each.name: _READERS[str(each.type)](known.get(each.name)) for each in fields(cls)}
-        return cls(**read)
+        if isinstance(content, dict) and "optimizer" in content:  # of older snapshots of TensorFlow
+            content = {"optimizers": [content["optimizer"]], **content}
+        return cls(**typed(cls, content))
 
     @property
     def is_of_known_condition(self) -> bool:
@@ -62,12 +59,8 @@ class Trigger:
         return self.kind != CONDITION or self.condition in CONDITIONS
 
 
-def _text(value: Any) -> str:
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
-
-
 def _number(value: Any) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and value >= 0 else None
 
 
 def _float(value: Any) -> float | None:
@@ -80,18 +73,27 @@ def _float(value: Any) -> float | None:
         return None
 
 
-def _list(value: Any) -> tuple[Any, ...]:
-    return tuple(value[:MAX_LISTED]) if isinstance(value, (list, tuple)) else ()
+def list_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Read a list of values of this type."""
+    return lambda value: tuple([one for one in value if isinstance(one, kind)]) if isinstance(value, list) else ()
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
+READERS: dict[str, Callable[[Any], Any]] = {
+    "str": lambda value: value[:MAX_TEXT] if isinstance(value, str) else "",
+    "int": lambda value: _number(value) or 0,
     "int | None": _number,
     "float | None": _float,
+    "bool": lambda value: value is True,
     "bool | None": lambda value: value if type(value) is bool else None,
-    "tuple[Any, ...]": _list,
-    "tuple[str, ...]": lambda value: tuple([name for name in _list(value) if isinstance(name, str)]),
+    "tuple[Any, ...]": list_of(object),
+    "tuple[str, ...]": list_of(str),
 }
+
+
+def typed(kind: Any, content: Any, readers: Mapping[str, Callable[[Any], Any]] = READERS) -> dict[str, Any]:
+    """Return what JSON of unknown origin says of a dataclass; a field of another type is as one that is not there."""
+    known = content if isinstance(content, dict) else {}
+    return {each.name: readers[str(each.type)](known.get(each.name)) for each in fields(kind)}
 
 
 def in_words(trigger: Trigger) -> str:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class DispatchModes:
     """The modes of this process's threads."""
 
-    def __init__(self, torch: Any, watcher: ModeWatcher) -> None:
+    def __init__(self, torch: Any, watcher: ModeWatcher, make_places: Callable[[], Places] | None = None) -> None:
         self._torch, self._watcher = torch, watcher
-        self._class = _make_class(watcher, torch)
+        self._class = _make_class(watcher, torch, make_places or (lambda: Places(torch)))
         self._thread = _local()  # .mode: the one of this thread
 
     @property
@@ -77,7 +77,7 @@ class DispatchModes:
         return _bootstrap_inner
 
 
-def _make_class(watcher: ModeWatcher, torch: Any) -> Any:
+def _make_class(watcher: ModeWatcher, torch: Any, make_places: Callable[[], Places]) -> Any:
     base: Any = private_api.mode_class(torch)
     own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
 
@@ -88,7 +88,7 @@ def _make_class(watcher: ModeWatcher, torch: Any) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.places = Places(torch)
+            self.places = make_places()
             self.is_quiet = False
 
         @classmethod
