@@ -81,7 +81,7 @@ static PyObject *number(PyObject *module, PyObject *tensor) {
     return result;
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------------------------- */
 
 static enum answer describe_exchanged(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
     struct dl_tensor tensor;
@@ -126,35 +126,20 @@ static enum answer test(PyObject *tensor, PyObject *formats) {
     return good ? FINITE : NOT_FINITE;
 }
 
-static enum answer test_group(PyObject *parameters, PyObject *plain, PyObject *formats) {
-    for (Py_ssize_t i = 0; i < PyList_Size(parameters); i++) {
-        PyObject *gradient = PyObject_GetAttr(PyList_GetItem(parameters, i), name_of_grad);
-        if (!gradient) return FAILED;
-        enum answer found = FINITE;
-        if (gradient != Py_None) found = (PyObject *)Py_TYPE(gradient) == plain ? test(gradient, formats) : UNKNOWN;
-        Py_DECREF(gradient);
-        if (found != FINITE) return found;
-    }
-    return FINITE;
-}
-
-static PyObject *finite_gradients(PyObject *module, PyObject *arguments) {
+static PyObject *are_finite(PyObject *module, PyObject *arguments) {
     (void)module;
-    PyObject *plain, *formats, *groups;
-    if (!PyArg_UnpackTuple(arguments, "finite_gradients", 3, 3, &plain, &formats, &groups)) return NULL;
-    if (!PyList_Check(groups)) Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < PyList_Size(groups); i++) {
-        PyObject *group = PyList_GetItem(groups, i);
-        PyObject *parameters = PyDict_Check(group) ? PyDict_GetItem(group, name_of_params) : NULL;
-        if (!parameters || !PyList_Check(parameters)) Py_RETURN_NONE;
-        Py_INCREF(parameters);
-        enum answer found = test_group(parameters, plain, formats);
-        Py_DECREF(parameters);
-        if (found == FAILED) return NULL;
-        if (found == UNKNOWN) Py_RETURN_NONE;
-        if (found == NOT_FINITE) Py_RETURN_FALSE;
+    PyObject *plain, *formats, *tensors;
+    if (!PyArg_ParseTuple(arguments, "OO!O!", &plain, &PyDict_Type, &formats, &PyList_Type, &tensors)) return NULL;
+    enum answer found = FINITE;
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors) && found == FINITE; i++) {
+        PyObject *tensor = PyList_GetItem(tensors, i);
+        Py_INCREF(tensor); /* asking it may run Python */
+        found = (PyObject *)Py_TYPE(tensor) == plain ? test(tensor, formats) : UNKNOWN;
+        Py_DECREF(tensor);
     }
-    Py_RETURN_TRUE;
+    if (found == FAILED) return NULL;
+    if (found == UNKNOWN) Py_RETURN_NONE;
+    return PyBool_FromLong(found == FINITE);
 }
 
 static PyObject *use_exchange(PyObject *module, PyObject *plain) {
@@ -175,11 +160,11 @@ static PyObject *use_exchange(PyObject *module, PyObject *plain) {
 /* ---- the module ------------------------------------------------------------------------------------------------ */
 
 PyDoc_STRVAR(
-    finite_gradients_text,
-    "finite_gradients(plain, formats, param_groups)\n--\n\n"
-    "Whether the gradients of all parameters are finite; None where one is not of the class `plain`, does not\n"
-    "lie in this process' memory or is not contiguous. `formats` has the number (enum rkt_format) of each\n"
-    "dtype whose numbers can be not finite.");
+    finite_text,
+    "finite(plain, formats, tensors)\n--\n\n"
+    "Whether the tensors of a list are finite; None where one is not of the class `plain`, does not lie in this\n"
+    "process' memory or is not contiguous. `formats` has the number (enum rkt_format) of each dtype whose\n"
+    "numbers can be not finite.");
 
 PyDoc_STRVAR(use_exchange_text,
              "use_exchange(plain)\n--\n\n"
@@ -213,7 +198,7 @@ PyDoc_STRVAR(random_states_text,
 
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
-    {"finite_gradients", finite_gradients, METH_VARARGS, finite_gradients_text},
+    {"finite", are_finite, METH_VARARGS, finite_text},
     {"number", number, METH_O, number_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"fold", rkp_fold, METH_VARARGS, fold_text},

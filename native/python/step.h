@@ -12,7 +12,6 @@
 
 #define NAMES(NAME)                      \
     NAME(grad, "grad")                   \
-    NAME(params, "params")               \
     NAME(is_cpu, "is_cpu")               \
     NAME(is_contiguous, "is_contiguous") \
     NAME(is_neg, "is_neg")               \

@@ -103,8 +103,6 @@ class Library:
         self.wait = function(free, "wait", None, pointer, number)
         self.pause = function(held, "pause", None, pointer)
         self.close = function(held, "close", None, pointer, pointer)
-        self.finite = function(held, "finite", number, number, number, number)
-        self.long_finite = function(free, "finite", number, number, number, number)
         self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
 
     def text(self, text: str) -> int:

@@ -13,7 +13,7 @@ from reprokit.agent.capture.trigger import in_words
 from reprokit.capture.arrays import Arrays
 from reprokit.errors import BadSnapshot
 
-MODULES = {"pytorch": "torch_state", "tensorflow": "tensorflow_restore", "keras": "tensorflow_restore"}
+MODULES = {"pytorch": "torch_fit", "tensorflow": "tensorflow_restore", "keras": "tensorflow_restore"}
 
 
 class Snapshot:

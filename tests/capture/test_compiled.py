@@ -54,8 +54,8 @@ def test_it_works_in_every_interpreter(version: str) -> None:
     done = subprocess.run([python, "-c", IN_ANY_INTERPRETER, *paths], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     *answers, failures = json.loads(done.stdout)
-    assert answers == [True, True, True, False, None, True, True, False]
-    assert failures == ["TypeError", "TypeError", "", "AttributeError", "ValueError"]
+    assert answers == [True, True, False, None, True, True, False]
+    assert failures == ["TypeError", "TypeError", "TypeError", "AttributeError", "ValueError"]
 
 
 def test_there_is_none_without_the_file_or_for_another_kind_of_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,20 +68,8 @@ def test_there_is_none_without_the_file_or_for_another_kind_of_interpreter(monke
 # ---- With PyTorch ----------------------------------------------------------------------------------------------------
 
 
-def gradients_of(*gradients: Any) -> list[dict[str, Any]]:
-    """Groups of parameters that have these gradients."""
-    import torch
-
-    parameters = []
-    for gradient in gradients:
-        parameter = torch.nn.Parameter(torch.zeros(()) if gradient is None else torch.zeros_like(gradient))
-        parameter.grad = gradient
-        parameters.append(parameter)
-    return [{"params": parameters[:1]}, {"params": parameters[1:]}]
-
-
 def cases() -> list[list[Any]]:
-    """Sets of gradients of all kinds."""
+    """Lists of tensors of all kinds."""
     import torch
 
     def with_number(tensor: Any, number: float) -> Any:
@@ -94,7 +82,7 @@ def cases() -> list[list[Any]]:
     made: list[list[Any]] = [[torch.ones(7, dtype=dtype)] for dtype in floats]
     made += [[with_number(torch.ones(7, dtype=dtype), math.inf)] for dtype in floats]
     large = torch.ones(trail.SMALL)
-    made += [[None, torch.ones(3)], [torch.ones(3), None, with_number(torch.ones(70), math.nan)], [large]]
+    made += [[], [torch.ones(3), with_number(torch.ones(70), math.nan)], [large]]
     made += [[with_number(large.clone(), math.nan)], [torch.ones(2, 3).t()], [torch.ones(0)]]
     made += [[with_number(torch.ones(2, 3, 4, 4), math.nan).contiguous(memory_format=torch.channels_last)]]
     made += [[torch.ones(3).as_subclass(own)], [with_number(torch.ones(1), math.nan).expand(9)]]
@@ -102,19 +90,15 @@ def cases() -> list[list[Any]]:
 
 
 @pytest.mark.torch
-def test_gradients_of_all_kinds_are_judged_alike(describing: Any) -> None:
+def test_tensors_of_all_kinds_are_judged_alike(describing: Any) -> None:
     import torch
 
-    library = trail.Library(str(trail_path()))
-    without, used = FiniteTests(torch, library), FiniteTests(torch, library, describing)
+    without, used = FiniteTests(torch), FiniteTests(torch, describing)
     answers = []
-    for gradients in cases():
-        groups = gradients_of(*gradients)
-        assert without.of_groups(groups) is None
-        answers.append(used.of_groups(groups))
-        if answers[-1] is not None:
-            there = [gradient for gradient in gradients if gradient is not None]
-            assert answers[-1] == without.are_finite_here(there), gradients
+    for tensors in cases():
+        assert without.at_once(tensors) is None
+        answers.append(used.at_once(tensors))
+        assert used.are_finite(tensors) == without.are_finite(tensors) == answers[-1] or answers[-1] is None, tensors
     assert set(answers) == {True, False, None}
 
 
@@ -123,21 +107,18 @@ def test_what_it_cannot_read_it_leaves_to_others(describing: Any) -> None:
     import torch
 
     formats = {torch.float32: 3}
-    groups = gradients_of(torch.ones(3))
-    assert describing.finite_gradients(torch.Tensor, formats, tuple(groups)) is None
-    assert describing.finite_gradients(torch.Tensor, formats, [{"params": tuple(groups[0]["params"])}]) is None
-    assert describing.finite_gradients(torch.Tensor, formats, [{}]) is None
-    assert describing.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_sparse())) is None
+    assert describing.finite(torch.Tensor, formats, [torch.eye(3).to_sparse()]) is None
     with pytest.raises(RuntimeError):
-        describing.finite_gradients(torch.Tensor, formats, gradients_of(torch.eye(3).to_mkldnn()))
+        describing.finite(torch.Tensor, formats, [torch.eye(3).to_mkldnn()])
+    assert FiniteTests(torch, describing).are_finite([torch.eye(3).to_sparse()])
 
     class Failing:
         @property
-        def grad(self) -> None:
+        def is_cpu(self) -> None:
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        describing.finite_gradients(torch.Tensor, formats, [{"params": [Failing()]}])
+        describing.finite(Failing, formats, [Failing()])
 
 
 # ---- Buffers ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from reprokit.agent import trail_library as trail
-from reprokit.agent.capture.checks import Finite
 from reprokit.native import trail_path
 
 pytestmark = pytest.mark.torch
@@ -21,10 +20,20 @@ def library() -> trail.Library:
     return trail.Library(str(trail_path()))
 
 
-def first(library: trail.Library, *tensors: Any) -> int | None:
-    """The place of the first tensor that is not finite."""
-    sizes, dtypes = [tensor.nbytes for tensor in tensors], [str(tensor.dtype)[6:] for tensor in tensors]
-    return Finite(library, sizes, dtypes).first([tensor.data_ptr() for tensor in tensors])
+def first_at(addresses: list[int], sizes: list[int], dtypes: list[str]) -> int | None:
+    """The place of the first tensor that is not finite; an address of 0 is no tensor."""
+    count = len(addresses)
+    numbers = [
+        number for size, dtype in zip(sizes, dtypes, strict=True) for number in (size, trail.FORMATS.get(dtype, 0))
+    ]
+    test = ctypes.CDLL(str(trail_path())).reprokit_trail_finite
+    test.restype, test.argtypes = ctypes.c_uint64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+    found: int = test((ctypes.c_uint64 * count)(*addresses), (ctypes.c_uint64 * (2 * count))(*numbers), count)
+    return found if found < count else None
+
+
+def first(*tensors: Any) -> int | None:
+    return first_at([t.data_ptr() for t in tensors], [t.nbytes for t in tensors], [str(t.dtype)[6:] for t in tensors])
 
 
 def not_finite(library: trail.Library, tensor: Any) -> tuple[int, int]:
@@ -64,11 +73,11 @@ def test_each_pattern_of_bits_is_what_pytorch_says(library: trail.Library, name:
     bad = (~parts).nonzero().reshape(-1).tolist()
     found, place = not_finite(library, numbers)
     assert (found, place) == (len(bad), bad[0] if bad else 0)
-    assert first(library, numbers) == (0 if bad else None)
+    assert first(numbers) == (0 if bad else None)
     good = numbers[is_finite]
-    assert first(library, good) is None
+    assert first(good) is None
     for number in numbers[~is_finite][:300]:
-        assert first(library, good[:200], number.reshape(1)) == 1
+        assert first(good[:200], number.reshape(1)) == 1
 
 
 def test_one_bad_number_is_found_at_any_place_length_and_address(library: trail.Library) -> None:
@@ -84,22 +93,22 @@ def test_one_bad_number_is_found_at_any_place_length_and_address(library: trail.
                     values[place] = -math.inf if place % 2 else math.nan
                     room.raw = bytes(values.to(dtype).view(torch.uint8).tolist())
                     address, size, name = ctypes.addressof(room), len(room), str(dtype)[6:]
-                    assert Finite(library, [size], [name]).first([address]) == 0
+                    assert first_at([address], [size], [name]) == 0
                     assert library.not_finite(address, size, name) == (1, place)
                 room.raw = bytes(len(room))
-                assert Finite(library, [size], [name]).first([address]) is None
+                assert first_at([address], [size], [name]) is None
 
 
-def test_several_tensors_of_which_some_are_not_there(library: trail.Library) -> None:
+def test_several_tensors_of_which_some_are_not_there() -> None:
     import torch
 
     good, bad = torch.ones(1000), torch.tensor([1.0, math.inf])
-    tested = Finite(library, [0, 4000, 8, 8], ["float32"] * 4)
-    assert tested.first([0, good.data_ptr(), bad.data_ptr(), bad.data_ptr()]) == 2
-    assert tested.first([0, good.data_ptr(), 0, bad.data_ptr()]) == 3
-    assert tested.first([0, good.data_ptr(), 0, 0]) is None
-    assert Finite(library, [], []).first([]) is None
-    large = torch.ones(trail.SMALL)  # let the interpreter go meanwhile
-    assert first(library, good, large) is None
+    sizes, dtypes = [0, 4000, 8, 8], ["float32"] * 4
+    assert first_at([0, good.data_ptr(), bad.data_ptr(), bad.data_ptr()], sizes, dtypes) == 2
+    assert first_at([0, good.data_ptr(), 0, bad.data_ptr()], sizes, dtypes) == 3
+    assert first_at([0, good.data_ptr(), 0, 0], sizes, dtypes) is None
+    assert first_at([], [], []) is None
+    large = torch.ones(trail.SMALL)
+    assert first(good, large) is None
     large[-1] = math.nan
-    assert first(library, good, large) == 1
+    assert first(good, large) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from reprokit.agent.capture.redo import FINITE, StepOutcome, add_progress, outcomes, own_snapshot
-from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, shares, turns
-from reprokit.agent.capture.torch_state import Tensors
+from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, leaf, shares, turns
+from reprokit.agent.capture.torch_state import SnapshotReader, Tensors
 from reprokit.agent.capture.torch_trials import executed
+from reprokit.agent.capture.trees import pack, unpack
 from reprokit.agent.capture.trigger import Trigger
 
 pytestmark = pytest.mark.torch
@@ -28,8 +30,11 @@ class Sample:
     names: list[str]
 
 
-def cut(value: Any, count: int = 4) -> Any:
-    return Cut(count, 0, [1, 3]).of(value)
+def cut(value: Any, count: int = 4, samples: Sequence[int] = (1, 3)) -> Any:
+    def held(node: Any) -> Any:
+        return node["held"]
+
+    return unpack(pack(value, leaf), held, value, Cut(held, count, 0, samples))
 
 
 def test_all_that_has_an_entry_a_sample_is_cut() -> None:
@@ -49,7 +54,7 @@ def test_samples_of_lengths_of_their_own_are_cut_as_a_list() -> None:
 
 
 def test_a_pair_of_two_samples_each_is_no_list_of_samples() -> None:
-    found = Cut(2, 0, [1]).of([torch.tensor([1, 2]), torch.tensor([3, 4])])
+    found = cut([torch.tensor([1, 2]), torch.tensor([3, 4])], 2, [1])
     assert [one.tolist() for one in found] == [[2], [4]]
 
 
@@ -65,13 +70,13 @@ def test_numbers_of_numpy_are_kept_as_arrays_are() -> None:
     batches, tensors = Batches(torch), Tensors()
     held = batches.add("loader", given)
     assert held is not None
-    nodes = [node for _, node in tensors.pack("batch", held.value)["dict"]]
+    nodes = [node for _, node in tensors.fill("batch", held.node)["dict"]]
     assert nodes == [*[{"array": f"batch.{n}"} for n in range(3)], {"strings": [[], ["a"]]}]
     assert [(part.dtype, tuple(part.shape)) for part in tensors.parts] == [("F32", ()), ("U32", ()), ("F64", ())]
 
 
 def batch(source: str, samples: int | None = 4) -> Batch:
-    return Batch({"from": source, "value": None, "samples": samples}, lambda node, like: node)
+    return Batch({"from": source, "value": None, "samples": samples}, SnapshotReader(torch, {}))
 
 
 def test_turns_without_a_sample_are_left_out() -> None:

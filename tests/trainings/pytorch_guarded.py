@@ -140,8 +140,8 @@ def rolls_back_its_own():
 
 def reads_once():
     """Optimizers that apply gradients of one backward pass need one test in a step, which a GPU would wait for."""
-    tests, test = [], FiniteTests.are_applicable
-    FiniteTests.are_applicable = lambda *arguments: tests.append(test(*arguments)) or tests[-1]
+    tests, test = [], FiniteTests.are_finite
+    FiniteTests.are_finite = lambda *arguments: tests.append(test(*arguments)) or tests[-1]
     try:
         model = network()
         optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in model if list(layer.parameters())]
@@ -152,7 +152,7 @@ def reads_once():
                 for optimizer in optimizers:
                     optimizer.step()
     finally:
-        FiniteTests.are_applicable = test
+        FiniteTests.are_finite = test
     assert tests == [True] * 3, tests
 
 

@@ -31,12 +31,11 @@ from ..tensorflow import private_api
 from ..tensorflow.decisions import TensorFlowDecisions
 from .random_states import RandomStates
 from .settings import NEEDS_TENSORFLOW_2, STOP
-from .tensorflow_graphs import ReplicaRound, are_finite, call_host, in_loop, put_back, replica
+from .tensorflow_graphs import ReplicaRound, are_finite, call_host, in_loop, now, put_back, replica
 from .tensorflow_state import FIT, SCRIPT, as_array, is_finite, plain, put_variable, read, resource_id
 from .tensorflow_steps import (
     ALWAYS,
     AccumulationWindow,
-    EagerTest,
     FunctionRecord,
     OutermostCall,
     TrainingState,
@@ -91,10 +90,7 @@ class TensorFlowCapture:
             self._capture.unavailable("tensorflow", version, NEEDS_TENSORFLOW_2)
             return
         if name == "tensorflow":
-            path = self._capture.settings.library
-            library = self._capture.attempt(_library, path)
-            self.rejections.random = RandomStates(compiled=native_module.load(path))
-            self.updates.test = EagerTest(library, self._capture.settings.conditions)
+            self.rejections.random = RandomStates(compiled=native_module.load(self._capture.settings.library))
         self._hooks.watch(name, module)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -129,12 +125,6 @@ def old_version() -> str:
     """Return which TensorFlow is here, if its steps cannot be seen."""
     version = str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
     return version if version.startswith("1.") else ""
-
-
-def _library(path: str | None) -> Any:
-    from ..trail_library import Library
-
-    return None if path is None else Library(path)
 
 
 class StepEvents:
@@ -388,7 +378,7 @@ class XlaCalls:
     def _look(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
         """Behind a call of a compiled function from eager code."""
         for site in FunctionRecord.of(function).sites or ():
-            after = [read(variable) for variable in site.variables] if site.known.is_held else []
+            after = list(map(read, site.updated))
             if site.known.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
                 for variable, value in before:
                     put_variable(variable, value)
@@ -403,7 +393,7 @@ class XlaCalls:
                 def on_host(seen: dict[str, Any]) -> None:
                     self._revealed(site, function, tuple(seen["arguments"]), seen["keywords"], seen, loops=loops)
 
-                after = [plain(variable).read_value() for variable in site.variables] if site.known.is_held else []
+                after = now(site.updated)
                 put_back(before)
                 graph = private_api.default_graph()
                 put = [one for one in graph.get_operations() if one.type == "AssignVariableOp"]
@@ -411,8 +401,7 @@ class XlaCalls:
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
                 return tensorflow.constant(0)
 
-            tested = are_finite(site.variables if site.known.is_held else [])
-            good = tensorflow.logical_and(site.known.memory.good.read_value(), tested)
+            good = tensorflow.logical_and(site.known.memory.good.read_value(), are_finite(now(site.updated)))
             tensorflow.cond(good, lambda: tensorflow.constant(0), host)
 
     def _revealed(

@@ -21,7 +21,7 @@ from .tensorflow_state import LOADER, as_array, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from .tensorflow_steps import StepValues, TensorFlowStep
@@ -172,15 +172,9 @@ class UpdateTest:
     def passes(self) -> Any:
         """Look at each number: whether the step is good."""
         if self._allowed is None:
-            return self._with_conditions(self._each(self._gradients + self._losses))
-        gradients = self._tensorflow.logical_or(self._allowed, self._each(self._gradients))
-        return self._with_conditions(self._tensorflow.logical_and(gradients, self._each(self._losses)))
-
-    def _each(self, tensors: list[Any]) -> Any:
-        tensorflow = self._tensorflow
-        if not tensors:
-            return tensorflow.constant(True)
-        return tensorflow.reduce_all(tensorflow.stack([all_finite(one) for one in tensors]))
+            return self._with_conditions(are_finite(self._gradients + self._losses))
+        gradients = self._tensorflow.logical_or(self._allowed, are_finite(self._gradients))
+        return self._with_conditions(self._tensorflow.logical_and(gradients, are_finite(self._losses)))
 
     def _with_conditions(self, good: Any) -> Any:
         tensorflow, conditions = self._tensorflow, self._conditions
@@ -254,7 +248,7 @@ def conditional(
         for variable, value in test.remember():
             variable.assign(value)
         update()
-        return are_finite(updated)
+        return are_finite(now(updated))
 
     def kept() -> Any:
         host()
@@ -277,10 +271,15 @@ def conditional(
     step.finite = good if graph is step.graph else None
 
 
-def are_finite(variables: list[Any]) -> Any:
-    """Return whether all of these variables are finite now, as a tensor."""
+def now(variables: Iterable[Any]) -> list[Any]:
+    """Return what variables have now, as tensors."""
+    return [plain(variable).read_value() for variable in variables]
+
+
+def are_finite(tensors: Iterable[Any]) -> Any:
+    """Return whether all of these are finite, as a tensor."""
     tensorflow = sys.modules["tensorflow"]
-    finite = [all_finite(plain(variable).read_value()) for variable in variables]
+    finite = list(map(all_finite, tensors))
     return tensorflow.reduce_all(tensorflow.stack(finite)) if finite else tensorflow.constant(True)
 
 

@@ -14,12 +14,8 @@ from _thread import _local, get_ident
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
-from ..tensorflow.tensors import view
-from . import checks
-from .checks import WARM, Finite, NormMean
-from .settings import Conditions
-from .tensorflow_graphs import OptimizerMemory, UpdateTest, drawing, has_numbers, hidden
-from .tensorflow_state import as_array, digest, held_or_now, loss_scale, plain, read, resource_id, size_of
+from .tensorflow_graphs import OptimizerMemory, drawing, has_numbers, hidden
+from .tensorflow_state import as_array, digest, held_or_now, plain, read, resource_id, size_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +23,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import FunctionDue
-
-    Pairs = list[tuple[Any, Any]]  # of gradient and variable
 
 ALWAYS, SOMETIMES = "always", "sometimes"  # when a call of a function has an update
 MAX_FETCHED = 64
@@ -268,13 +262,6 @@ def _accumulates(step: TensorFlowStep | None) -> bool:
 # ---- optimizers ------------------------------------------------------------------------------------------------------
 
 
-class FiniteTable:
-    """What tensors are tested by, as long as they have these sizes in bytes."""
-
-    sizes: Any = None
-    test: Any = None
-
-
 class WatchedOptimizer:
     """What is known of an optimizer."""
 
@@ -283,17 +270,14 @@ class WatchedOptimizer:
         self.first: int | None = None  # its count of steps when it was first seen
         self.skipped = 0
         self.variables: list[Any] = []  # what it trains
-        self.losses: list[Any] = []  # the last, of eager code
-        self.gradients_test, self.updated_test = FiniteTable(), FiniteTable()
         self.shares = False  # its eager steps with another optimizer, which updates behind it
         self.moved: dict[int, Any] = {}  # by resource_id: what else its steps write to, as sums of gradients
-        self.norms = NormMean()
         self._memory: OptimizerMemory | None = None
         self._is_held: bool | None = None
 
     @property
     def memory(self) -> OptimizerMemory:
-        """The variables of ours in its graphs."""
+        """The variables of ours beside it."""
         if self._memory is None:
             self._memory = OptimizerMemory()
         return self._memory
@@ -305,7 +289,7 @@ class WatchedOptimizer:
 
     @property
     def remembering(self) -> list[Any]:
-        """The variables of ours in its graphs, as far as there are some."""
+        """The variables of ours, as far as there are some."""
         return [] if self._memory is None else self._memory.variables
 
     @property
@@ -322,9 +306,7 @@ class WatchedOptimizer:
 
     def last_losses(self) -> list[float]:
         """Of its good steps."""
-        if self._memory is not None:
-            return self._memory.last_losses()
-        return [float(as_array(loss).astype("float64").mean()) for loss in self.losses]
+        return [] if self._memory is None else self._memory.last_losses()
 
 
 def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None:
@@ -334,51 +316,6 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
         return int(as_array(held_or_now(counter, held or {})))
     except Exception:  # not built, or gone
         return None
-
-
-class EagerTest:
-    """Looks at the loss, the activations and the gradients where they lie."""
-
-    def __init__(self, library: Any, conditions: Conditions) -> None:
-        self._library = library
-        self._conditions = conditions
-
-    def passes(self, seen: StepValues, known: WatchedOptimizer, pairs: Pairs) -> bool:
-        """Return whether all that is asked for holds."""
-        if not all(map(self._is_fine, seen.tested)) or not all(bool(finite) for _, finite in seen.activations):
-            return False
-        scale = loss_scale(known.optimizer())
-        if scale is not None and float(as_array(scale)) > 1.0:
-            return True  # its gradients may overflow
-        gradients = [gradient for gradient, _ in pairs]
-        return self.are_finite(known.gradients_test, gradients) and not self._jumps(known, pairs)
-
-    def _is_fine(self, loss: Any) -> bool:
-        array, above = as_array(loss), self._conditions.loss_above
-        total = float(array) if not array.shape else float(array.astype("float64").sum())
-        if total - total != 0 and not sys.modules["numpy"].isfinite(array.astype("float64")).all():
-            return False
-        return above is None or not array.size or not float(array.max()) > above
-
-    def are_finite(self, table: FiniteTable, gradients: list[Any]) -> bool:
-        """Return whether all gradients of an optimizer, or values of its variables, are finite."""
-        arrays = [view(getattr(one, "values", one) if hasattr(one, "indices") else one) for one in gradients]
-        if self._library is None or any(array is None for array in arrays):
-            return bool(UpdateTest(StepValues(), gradients, Conditions(), None).passes())
-        sizes = [array.nbytes for array in arrays]
-        if table.sizes != sizes:
-            table.sizes, table.test = sizes, Finite(self._library, sizes, [array.dtype.name for array in arrays])
-        return table.test.first([array.__array_interface__["data"][0] for array in arrays]) is None
-
-    def _jumps(self, known: WatchedOptimizer, pairs: Pairs) -> bool:
-        factor = self._conditions.gradient_jump
-        if factor is None:
-            return False
-        norm = float(sys.modules["tensorflow"].linalg.global_norm([gradient for gradient, _ in pairs]))
-        if known.norms.count >= WARM and checks.jump(norm, factor, known.norms.mean) is not None:
-            return True
-        known.norms.add(norm)
-        return False
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------

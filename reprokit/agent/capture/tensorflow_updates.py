@@ -11,10 +11,10 @@ from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
 from .settings import ROLLBACK, STOP
 from .tensorflow_graphs import (
-    LAST_LOSSES,
     OF_THE_FIRST,
     ReplicaRound,
     UpdateTest,
+    are_finite,
     batch_in_graph,
     call_host,
     conditional,
@@ -23,6 +23,7 @@ from .tensorflow_graphs import (
     hidden,
     in_loop,
     in_xla,
+    now,
     numbers_given_to,
     put_back,
     replica,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from . import CaptureSession
     from .random_states import RandomStates
     from .tensorflow_capture import XlaCalls
-    from .tensorflow_steps import EagerTest, TensorFlowStep, TrainingState
+    from .tensorflow_steps import TensorFlowStep, TrainingState
 
     Function = Callable[..., Any]
     Pairs = list[tuple[Any, Any]]  # of gradients, or values, and variables
@@ -69,6 +70,11 @@ class UpdateSite:
         draws = drawing(self.step.graph)
         self.draws = [draw.type for draw in draws]
         return [draw.outputs[0] for draw in draws]
+
+    @property
+    def updated(self) -> list[Any]:
+        """The variables that are tested behind the update."""
+        return self.variables if self.known.is_held else []
 
     @property
     def unreadable(self) -> list[str]:
@@ -213,9 +219,13 @@ class Rejections:
         found.state.held = {int(key): value for key, value in seen.get("held", {}).items()}
         found.after = list(seen.get("after", ()))
         found.state.moved = [variable for variable, _ in site.moved.values()]
-        if self._conditions.gradient_jump is not None:
-            found.norm_mean = as_array(site.known.memory.norms).tolist()[0]
+        self.judge_norm(found, site.known)
         return found
+
+    def judge_norm(self, found: RejectedStep, known: WatchedOptimizer) -> None:
+        """Say what norms of gradients were before, where jumps are looked for."""
+        mean, count = as_array(known.memory.norms).tolist() if self._conditions.gradient_jump is not None else (0, 0)
+        found.norm_mean = mean if count else None
 
     def end_behind(
         self, site: UpdateSite, found: RejectedStep, *, loops: bool, call: OutermostCall | None = None
@@ -290,7 +300,6 @@ class UpdateGuard:
     def __init__(self, rejections: Rejections, xla: XlaCalls) -> None:
         self.rejections = rejections
         self.rollback = RollbackState(rejections.capture, rejections.training)
-        self.test: EagerTest | None = None  # once TensorFlow is there
         self.applied: list[Callable[[Any], object]] = []  # called with the optimizer of each eager step that is applied
         self._capture = rejections.capture
         self._training = rejections.training
@@ -336,7 +345,7 @@ class UpdateGuard:
                 for variable in metric.variables:
                     self._capture.attempt(step.variables.hold, plain(variable))
             known.moved.update({key: variable for key, (variable, _) in step.variables.before.items()})
-            updated = variables if known.is_held else []
+            updated = site.updated
             if updated:
                 self._capture.attempt(step.variables.hold_updated, known.updated)
             stops, before = self._settings.action == STOP, step.variables.before
@@ -348,7 +357,7 @@ class UpdateGuard:
             on_host, seen = self.rejections.for_host(site, step, gradients, before)
 
             def host() -> None:
-                call_host(on_host, {**seen, "after": [plain(variable).read_value() for variable in updated]})
+                call_host(on_host, {**seen, "after": now(updated)})
 
             conditional(step, test, update, host, moved, updated, stops=stops)
         step.applied = True
@@ -380,7 +389,9 @@ class UpdateGuard:
         if step.finite is False and step.applied:  # it was captured where another optimizer was to update
             known.skipped += 1
             return None
-        finite = None if self.test is None else self._capture.attempt(self.test.passes, step.values, known, pairs)
+        gradients = [gradient for gradient, _ in pairs]
+        test = UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
+        finite = self._capture.attempt(lambda: bool(test.passes()))
         private_api.build(known.optimizer(), [variable for _, variable in pairs])
         for other in step.optimizers:  # what those before it update is held from now on
             other.shares = other.shares or other is not known
@@ -401,20 +412,24 @@ class UpdateGuard:
         finally:
             step.passes = False
         after = [read(variable) for _, variable in pairs] if is_tested else []
-        if is_tested and self._capture.attempt(self._are_finite_after, known, after) is False:
+        if is_tested and self._capture.attempt(lambda: bool(are_finite(after))) is False:
             step.finite = False
             self._found_eagerly(step, known, pairs, after)
             return None
-        if step.values.loss is not None:
-            known.losses = [*known.losses, step.values.loss][-LAST_LOSSES:]
+        self._capture.attempt(self._put, step, test.remember)
         if self.rollback.is_on and self._training.here.call is None:
             self._capture.attempt(self.rollback.keep_or_go_back, False)
         for told in self.applied:
             told(known.optimizer())
         return result
 
-    def _are_finite_after(self, known: WatchedOptimizer, after: list[Any]) -> bool:
-        return self.test is None or self.test.are_finite(known.updated_test, after)
+    def _put(self, step: TensorFlowStep, pairs: Callable[[], Pairs]) -> None:
+        """Write variables of ours, or as they were: no part of a step."""
+        step.passes = True
+        try:
+            put_back([(variable, value) for variable, value in pairs()])
+        finally:
+            step.passes = False
 
     def _found_eagerly(
         self, step: TensorFlowStep, known: WatchedOptimizer, pairs: Pairs, after: Sequence[Any] = ()
@@ -429,12 +444,9 @@ class UpdateGuard:
         found.state.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:
             values.batches = local_batch(sys._getframe(1))
-        if self._conditions.gradient_jump is not None and known.norms.count:
-            found.norm_mean = known.norms.mean
+        self.rejections.judge_norm(found, known)
         pending = self.rejections.handle(found, known, self._training.call(), sys._getframe(1))
-        step.passes = True
-        put_back([*step.variables.held.values(), *step.variables.updated.values()])
-        step.passes = False
+        self._put(step, lambda: [*step.variables.held.values(), *step.variables.updated.values()])
         if pending is not None:
             raise pending
         if self.rollback.is_on and self._training.here.call is None:

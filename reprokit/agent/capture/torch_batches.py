@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Mapping
+from array import array
 
-from ..core.attributes import ObjectFields, class_name, own_attributes, put_back
 from ..pytorch.private_api import changes
 from ..pytorch.tensors import is_nested, is_tensor
-from .trees import refers
+from .trees import below, pack, refers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .random_states import RandomReader
+    from .torch_state import SnapshotReader
+    from .trees import Node
 
 MAX_ARRAY = 1 << 24
 MAX_BATCHES = 4096  # of one step
 MAX_EARLIER = 64
-MAX_OBJECTS = 10_000  # of the user's classes, in one batch
 ALWAYS = 1 << 62
 MAX_PAST = 2  # of each step: what was fetched ahead is the last of it
 PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
-MAX_DEPTH = 32
-
-_PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
+ARRAYS = frozenset(["array", "held", "sparse", "strings", "tensor"])  # kinds of nodes with a shape
 
 
 # ---- held ------------------------------------------------------------------------------------------------------------
@@ -36,36 +33,30 @@ _PLAIN = frozenset([type(None), bool, int, float, complex, str, bytes])
 class BatchRecord:
     """A batch of the step, and what was known of it when it was handed over."""
 
-    __slots__ = ("indices", "origin", "random", "source", "value")
+    __slots__ = ("indices", "node", "origin", "random", "source")
 
-    def __init__(self, origin: str, source: Any, value: Any) -> None:
-        self.origin = origin  # loader, forward, loss
+    def __init__(self, origin: str, source: Any, node: Node) -> None:
+        self.origin = origin  # loader, forward, loss, script
         self.source = source  # the epoch, the module, or a name
-        self.value = value
+        self.node = node  # of trees, with tensors and arrays themselves
         self.indices: Any = None  # of its samples in the data set, where a sampler chose them
         self.random: RandomReader | None = None  # when a loader handed it over
 
 
-class _Walk:
-    """How far a batch is held."""
-
-    def __init__(self) -> None:
-        self.leaves = 0  # tensors and arrays
-        self.objects = 0
-        self.open: set[int] = set()  # objects whose attributes are being held
+def leaf(value: Any) -> Node | None:
+    """Return the node of a tensor or an array, which it holds."""
+    kind = type(value)
+    is_array = isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype"))
+    return {"held": value} if is_array or is_tensor(value) else None
 
 
 class Batches:
-    """What the steps of a thread are given. Once it is known that none changes, tensors are only watched.
-
-    Plain loops: in the middle of a training iterators like map() are in no cache, and take longer than what they do.
-    """
+    """What the steps of a thread are given. Once it is known that none changes, tensors are only watched."""
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
-        self._walk = _Walk()
         self.held: list[BatchRecord] = []
         self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
@@ -78,57 +69,18 @@ class Batches:
         if len(self.held) >= MAX_BATCHES:
             return None
         self._copies -= 1
-        self._walk.leaves = self._walk.objects = 0
-        self._walk.open.clear()
-        record = BatchRecord(origin, source, self._hold(value, 0))
+        record = BatchRecord(origin, source, pack(value, self._leaf, has_objects=True))
         self.held.append(record)
         return record
 
-    def _hold(self, value: Any, depth: int) -> Any:
+    def _leaf(self, value: Any) -> Node | None:
         kind = type(value)
         if kind is self._tensor:
-            return self._tensor_held(value)
-        if kind in _PLAIN or depth > MAX_DEPTH or is_tensor(value):
-            return value
-        if kind is list or kind is tuple:
-            parts, tensor_class = [], self._tensor
-            for part in value:
-                parts.append(self._tensor_held(part) if type(part) is tensor_class else self._hold(part, depth + 1))
-            return kind(parts)
-        if isinstance(value, Mapping):
-            return {key: self._hold(value[key], depth + 1) for key in value}
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return kind(*[self._hold(part, depth + 1) for part in value])
-        if hasattr(kind, "__dataclass_fields__"):
-            return self._fields_held(value, depth)
-        if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__"):
-            self._walk.leaves += 1
-            return value.copy() if value.nbytes <= MAX_ARRAY else value
-        return self._object_held(value, depth)
-
-    def _object_held(self, value: Any, depth: int) -> Any:
-        """Return the attributes of an object that reaches tensors or arrays; any other object as it is."""
-        attributes, key, walk = own_attributes(value), id(value), self._walk
-        if not attributes or key in walk.open or walk.objects >= MAX_OBJECTS:
-            return value
-        walk.objects += 1
-        walk.open.add(key)
-        before = walk.leaves
-        values = {name: self._hold(attributes[name], depth + 1) for name in attributes}
-        walk.open.discard(key)
-        return ObjectFields(class_name(value), values) if walk.leaves > before else value
-
-    def _fields_held(self, value: Any, depth: int) -> Any:
-        made = copy.copy(value)
-        for name in type(value).__dataclass_fields__:
-            if hasattr(value, name):
-                object.__setattr__(made, name, self._hold(getattr(value, name), depth + 1))
-        return made
-
-    def _tensor_held(self, tensor: Any) -> Any:
-        self._walk.leaves += 1
-        self._watched.append((tensor, changes(tensor)))
-        return tensor.detach().clone() if self._copies > 0 else tensor.detach()
+            self._watched.append((value, changes(value)))
+            return {"held": value.detach().clone() if self._copies > 0 else value.detach()}
+        if kind.__module__ == "numpy" and hasattr(kind, "__array_interface__") and value.nbytes <= MAX_ARRAY:
+            return {"held": value.copy()}
+        return leaf(value)
 
     def restart(self) -> None:
         """What is held belongs to no step after all."""
@@ -169,13 +121,13 @@ class Batches:
 class Batch:
     """One batch: what it was, and how many samples it has."""
 
-    def __init__(self, entry: Mapping[str, Any], unpack: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader) -> None:
         self.source = str(entry.get("from"))
         self.name = entry.get("name")  # of the module that was called with it
         loader = entry.get("loader")
         self.loader: int | None = loader if type(loader) is int else None  # which, where several gave batches
         self._node = entry["value"]
-        self._unpack = unpack
+        self._reader = reader
         self.axis = int(entry.get("sample_axis") or 0)
         samples = entry.get("samples")
         self.samples: int | None = samples if type(samples) is int and samples > 0 else None
@@ -187,48 +139,28 @@ class Batch:
         self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of what was not kept
         self.is_empty = bool(self.left_out) and not refers(self._node)
 
-    def whole(self, like: Any = None) -> Any:
-        """Return a copy of all of it, of the classes that ``like`` has."""
-        return self._unpack(self._node, like)
-
     def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:
         """Return a copy of some samples; ``filled`` repeats them, so that there are as many as in the whole."""
-        value = self.whole(like)
+        cut = None
         if self.samples is not None and len(samples) != self.samples:
             if filled:
                 samples = [samples[place % len(samples)] for place in range(self.samples)]
-            value = Cut(self.samples, self.axis, samples).of(value)
-        return value if like is None else put_back(value, like)
+            cut = Cut(self._reader.get, self.samples, self.axis, samples)
+        return self._reader.value(self._node, like, cut)
 
 
 class Cut:
     """Takes some samples of all that has one entry a sample, however it is packed."""
 
-    def __init__(self, count: int, axis: int, samples: Sequence[int]) -> None:
+    def __init__(self, get: Callable[[Node], Any], count: int, axis: int, samples: Sequence[int]) -> None:
+        self._get = get
         self._count = count
         self._axis = axis
         self._samples = list(samples)
 
-    def of(self, value: Any, depth: int = 0) -> Any:
-        """Return the part of a value of any nesting; nested tensors stay whole."""
-        if is_tensor(value) and is_nested(value):
-            return value
-        if hasattr(type(value), "shape"):
-            return self._of_array(value)
-        if depth >= MAX_DEPTH or isinstance(value, (str, bytes)):
-            return value
-        if isinstance(value, Mapping):
-            return _as_mapping(value, {key: self.of(value[key], depth + 1) for key in value})
-        if isinstance(value, tuple) and hasattr(type(value), "_fields"):
-            return type(value)(*[self.of(item, depth + 1) for item in value])
-        if isinstance(value, (list, tuple)):
-            return self._of_sequence(value, depth)
-        if type(value) is ObjectFields:
-            return ObjectFields(value.kind, {name: self.of(part, depth + 1) for name, part in value.values.items()})
-        return self._of_fields(value, depth)
-
-    def _of_array(self, value: Any) -> Any:
-        axis = next((axis for axis in (self._axis, 0) if self._fits(value.shape, axis)), None)
+    def rows(self, value: Any) -> Any:
+        """Return the samples of a tensor or an array; nested tensors stay whole."""
+        axis = next((axis for axis in (self._axis, 0) if self._fits(value, axis)), None)
         if axis is None:
             return value
         if is_tensor(value):
@@ -236,37 +168,21 @@ class Cut:
             return value.index_select(axis, torch.tensor(self._samples, device=value.device))
         return value.take(self._samples, axis=axis)
 
-    def _fits(self, shape: Sequence[int], axis: int) -> bool:
-        return len(shape) > axis and int(shape[axis]) == self._count
+    def _fits(self, value: Any, axis: int) -> bool:
+        has_shape = hasattr(type(value), "shape") and not (is_tensor(value) and is_nested(value))
+        return has_shape and len(value.shape) > axis and int(value.shape[axis]) == self._count
 
-    def _of_sequence(self, value: Any, depth: int) -> Any:
-        """Return a list of samples, unless it is one of tensors that have all samples themselves."""
-        if len(value) == self._count and not any(map(self._has_samples, value)):
-            return type(value)([value[sample] for sample in self._samples])
-        return type(value)([self.of(item, depth + 1) for item in value])
+    def items(self, nodes: list[Node]) -> list[Node]:
+        """Return those of a list of samples, unless it is one of tensors that have all samples themselves."""
+        if len(nodes) == self._count and not any(map(self._has_samples, nodes)):
+            return [nodes[sample] for sample in self._samples]
+        return nodes
 
-    def _has_samples(self, value: Any) -> bool:
-        if hasattr(type(value), "shape"):
-            return self._fits(value.shape, self._axis) or self._fits(value.shape, 0)
-        return isinstance(value, Mapping) and any(map(self._has_samples, value.values()))
-
-    def _of_fields(self, value: Any, depth: int) -> Any:
-        """Return the fields of a dataclass, of which this is a copy of our own."""
-        for name in getattr(type(value), "__dataclass_fields__", ()):
-            object.__setattr__(value, name, self.of(getattr(value, name), depth + 1))
-        return value
-
-
-def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
-    """Return the same kind of mapping: it is a copy of our own, and keeps its keys."""
-    if type(like) is dict:
-        return found
-    try:
-        for key, value in found.items():
-            like[key] = value
-    except Exception:
-        return found
-    return like
+    def _has_samples(self, node: Node) -> bool:
+        if not isinstance(node, dict) or "dict" in node:
+            return isinstance(node, dict) and any(map(self._has_samples, below(node)))
+        value = self._get(node) if not ARRAYS.isdisjoint(node) else None
+        return self._fits(value, self._axis) or self._fits(value, 0)
 
 
 class Turn:

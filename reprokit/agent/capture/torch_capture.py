@@ -11,7 +11,6 @@ import sys
 import weakref
 
 from .. import events
-from .. import trail_library as trail
 from ..pytorch import private_api
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules
@@ -21,7 +20,7 @@ from .torch_checks import FiniteTests, StepChecks
 from .torch_copies import UpdateBackup
 from .torch_policy import CapturePolicy
 from .torch_ranks import Ranks
-from .torch_snapshot import Names, Snapshooter
+from .torch_snapshot import Snapshooter
 from .torch_state import parameters_of
 from .torch_steps import THIS_THREAD, StepStarts, Threads, TrainingStep
 from .torch_updates import Losses, Updates
@@ -304,14 +303,13 @@ class Training:
         self.modules = modules
         self.watched = Watched()
         path = capture.settings.library
-        library = capture.attempt(trail.Library, path) if path else None
-        native = capture.attempt(private_api.compiled, torch, path) if library is not None else None
-        self.tests = FiniteTests(torch, library, native)
+        compiled = capture.attempt(private_api.compiled, torch, path) if path else None
+        self.tests = FiniteTests(torch, compiled)
         self.snapshooter = Snapshooter(torch, self.tests, self.watched)
         self.ranks = Ranks(torch)
         self.checks = StepChecks(self)
         self.policy = CapturePolicy(self)
-        self._make_random = functools.partial(RandomStates, torch, native)
+        self._make_random = functools.partial(RandomStates, torch, compiled)
         self.threads = Threads(self._new_step)
 
     def _new_step(self) -> TrainingStep:
@@ -336,7 +334,7 @@ class Training:
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of all optimizers by their names."""
-        return Names(self.models(), self.watched).parameters
+        return self.snapshooter.names(self.models()).parameters
 
     def models(self) -> list[Any]:
         """Return the models that have parameters of any optimizer."""

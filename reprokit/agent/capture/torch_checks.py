@@ -1,21 +1,18 @@
 """Judges the losses, modules' outputs and gradients of a step of PyTorch, before an optimizer applies them.
 
-On the CPU the library reads them where they lie. On any other device all of them set one flag, which is read once.
+On the CPU compiled code reads them where they lie. On any other device all of them set one flag, which is read once.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from _thread import _local
 
 from ..pytorch import private_api
-from ..pytorch.series import size_of
 from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor
 from ..trail_library import FORMATS
 from . import checks
-from .checks import Finite
 from .trigger import ACTIVATION, Trigger
 from .trigger import LOSS as OF_LOSS
 
@@ -24,78 +21,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..trail_library import Library
     from .torch_capture import OptimizerSteps, Training
     from .torch_steps import StepFindings, TrainingStep
-
-
-MAX_TABLES = 64
-
-
-class FiniteTables(_local):
-    """What this thread tests by, for each list of sizes and dtypes; making one takes longer than a test."""
-
-    def __init__(self) -> None:
-        self.known: dict[Any, Finite] = {}
 
 
 class FiniteTests:
     """Tells whether tensors are finite, wherever they lie."""
 
-    def __init__(self, torch: Any, library: Library | None, compiled: Any = None) -> None:
+    def __init__(self, torch: Any, compiled: Any = None) -> None:
         self._torch = torch
-        self._library = library
-        # Takes param_groups: whether all of their gradients are finite, None where it cannot tell.
-        self.of_groups: Callable[[Any], bool | None] = _unknown
+        # Tells of a list of tensors whether all are finite, None where it cannot tell.
+        self.at_once: Callable[[list[Any]], bool | None] = _unknown
         if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
             formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
-            self.of_groups = functools.partial(compiled.finite_gradients, torch.Tensor, formats)
+            self.at_once = functools.partial(compiled.finite, torch.Tensor, formats)
         self._ones: dict[Any, Any] = {}
-        self._tables = FiniteTables()
-
-    def are_applicable(self, records: list[OptimizerSteps], signals: list[Any]) -> bool:
-        """Return whether the gradients of these optimizers are finite, and signals, which lie on a GPU."""
-        if not signals:
-            try:
-                are_finite: bool | None = True
-                for record in records:
-                    optimizer: Any = record.reference()
-                    are_finite = self.of_groups(optimizer.param_groups) if are_finite else are_finite
-                if are_finite is not None:
-                    return are_finite
-            except Exception:  # whatever it is, the slower way knows it, or says so
-                pass
-        return self.are_finite([*gradients_of(records), *signals])
 
     def are_finite(self, tensors: list[Any]) -> bool:
         """Return whether all of these are finite; a GPU is waited for once."""
         try:
-            if self.are_finite_here(tensors):
-                return True
-        except RuntimeError:  # one is sparse
-            pass
+            found = self.at_once(tensors)
+        except Exception:  # whatever it is, the slower way knows it, or says so
+            found = None
+        if found is not None:
+            return found
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return self._are_finite(tensors)
-
-    def are_finite_here(self, tensors: list[Any]) -> bool:
-        """Return the same, and False also where they do not all lie on the CPU in order."""
-        plain = self._torch.Tensor
-        if self._library is None or not all(type(t) is plain and t.is_cpu and self._is_dense(t) for t in tensors):
-            return False
-        form, known = (tuple(map(size_of, tensors)), tuple(map(dtype_name, tensors))), self._tables.known
-        test = known.get(form)
-        if test is None:
-            if len(known) >= MAX_TABLES:
-                known.clear()
-            test = known[form] = Finite(self._library, *form)
-        return test.first([tensor.data_ptr() for tensor in tensors]) is None
-
-    def _is_dense(self, tensor: Any) -> bool:
-        """Return whether its elements are all that lies between the first and the last."""
-        if tensor.is_contiguous():
-            return True
-        form = {4: self._torch.channels_last, 5: getattr(self._torch, "channels_last_3d", None)}.get(tensor.dim())
-        return form is not None and bool(tensor.is_contiguous(memory_format=form))
 
     def _are_finite(self, tensors: Iterable[Any]) -> bool:
         far: dict[tuple[Any, Any], list[Any]] = {}
@@ -139,8 +90,8 @@ class FiniteTests:
             return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
 
 
-def _unknown(_groups: Any) -> bool | None:
-    return None
+def _unknown(_tensors: list[Any]) -> None:
+    """There is no compiled code."""
 
 
 def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
@@ -174,7 +125,7 @@ class StepChecks:
         if is_scaled:
             is_fine = not signals
         elif signals or not (seen.clean and seen.are_clean(gradients_of(records))):
-            is_fine = self._tests.are_applicable(records, signals)
+            is_fine = self._tests.are_finite([*gradients_of(records), *signals])
             if is_fine and len(records) > 1:
                 seen.note_clean(gradients_of(records), set(map(id, records)))
         if not is_fine:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 
 from ..pytorch.state import module_name, named_tensors, parts_of
-from .snapshot_reader import SnapshotError
-from .torch_state import SnapshotReader, put_model, put_optimizer, put_random, put_stateful
+from ..pytorch.tensors import dtype_name
+from .snapshot_reader import SnapshotError, saved_optimizers
+from .store import NAMES
+from .torch_state import SnapshotReader, parameters_of, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,42 +22,77 @@ if TYPE_CHECKING:
 MAX_NAMED = 3  # differences that are told
 
 
+class Names:
+    """Parameters are called as their models call them."""
+
+    def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        self._names: dict[int, str] = {}
+        self.tensors: dict[str, Any] = {}  # of the models, under each of their names
+        self.parameters: dict[str, Any] = {}  # of the optimizers
+        for number, model in enumerate(models):
+            prefix = f"model#{number}." if len(models) > 1 else ""
+            for part, tensor in named_tensors(parts_of(model)):
+                self.tensors[prefix + part] = tensor
+                self._names.setdefault(id(tensor), prefix + part)
+        for count, optimizer in enumerate(optimizers):
+            for number, group in enumerate(getattr(optimizer, "param_groups", ())):
+                for position, parameter in enumerate(group["params"]):
+                    part = f"optimizer#{count}.group{number}.{position}"
+                    self.parameters.setdefault(self._names.setdefault(id(parameter), part), parameter)
+
+    def of(self, parameters: Sequence[Any]) -> list[tuple[str, Any]]:
+        """Return parameters of these optimizers with their names."""
+        return [(self._names[id(parameter)], parameter) for parameter in parameters]
+
+
 class Model:
     """A model of the snapshot, and the script's module that it is put into."""
 
-    def __init__(self, entry: Mapping[str, Any], snapshot: SnapshotFile, module: Any) -> None:
-        self.name = str(entry.get("name"))
+    def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader, module: Any) -> None:
         self.module = module
         self._entry = entry
-        self.tensors = dict(named_tensors(parts_of(module)))
-        self._kept = {name: snapshot.tensors[kept] for name, kept in entry["tensors"].items()}
+        self._reader = reader
+        self._tensors: dict[str, Any] = {}
+        for name, tensor in named_tensors(parts_of(module)):
+            self._tensors.setdefault(name, tensor)
+        self._kept = {name: reader.saved(kept) for name, kept in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:
         """Yield what does not fit, a phrase each."""
         kind = type(self.module).__name__
         for name, kept in self._kept.items():
-            tensor = self.tensors.get(name)
+            tensor = self._tensors.get(name)
             if tensor is None:
                 yield f"the script's {kind} has no {name}, which is {list(kept.shape)} in the snapshot"
-            elif not hasattr(tensor, "materialize") and tuple(tensor.shape) != kept.shape:
+            elif hasattr(tensor, "materialize"):
+                continue
+            elif tuple(tensor.shape) != kept.shape:
                 yield f"{name} is {list(kept.shape)} in the snapshot and {list(tensor.shape)} in the script's {kind}"
-        for name, tensor in self.tensors.items():
+            elif dtype_name(tensor) != NAMES[kept.dtype]:
+                yield f"{name} is {NAMES[kept.dtype]} in the snapshot and {dtype_name(tensor)} in the script's {kind}"
+        for name, tensor in self._tensors.items():
             if name not in self._kept:
                 yield f"the snapshot has no {name}, which is {list(tensor.shape)} in the script's {kind}"
 
-    def put(self, reader: SnapshotReader) -> None:
-        """Write parameters and buffers, and what of it was training."""
-        for name, kept in self._kept.items():
-            if hasattr(self.tensors[name], "materialize"):  # of a lazy module that has not seen any input
-                self.tensors[name].materialize(kept.shape)
-        put_model(self.module, self._entry, reader, has_graph=True)  # of a GAN's other half
+    def put(self, *, has_graph: bool = False) -> None:
+        """Write parameters and buffers, and what of it was training.
+
+        ``has_graph`` tells that a graph may have been built on what is there, and is to know nothing of it.
+        """
+        with sys.modules["torch"].no_grad():
+            for name, kept in self._kept.items():
+                tensor = self._tensors[name]
+                if hasattr(tensor, "materialize"):  # of a lazy module that has not seen any input
+                    tensor.materialize(kept.shape)
+                (tensor.data if has_graph else tensor).copy_(self._reader.tensor(kept.name))
+        flags = self._entry.get("training") or {}
+        for name, child in self.module.named_modules():
+            if isinstance(flags.get(name), bool):
+                child.training = flags[name]
 
 
-def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[Any]) -> Model:
-    """Return the module with the fewest differences, which must be none."""
-    models = [Model(entry, snapshot, module) for module in modules]
-    if not models:
-        raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
+def _best(models: Sequence[Model]) -> Model:
+    """Return the one with the fewest differences, which must be none."""
     counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
     count, number = min(counted)
     if count:
@@ -62,6 +100,19 @@ def _best(entry: Mapping[str, Any], snapshot: SnapshotFile, modules: Sequence[An
         more = f", and {count - MAX_NAMED:,} more" if count > MAX_NAMED else ""
         raise SnapshotError(f"the snapshot is of another model: {'; '.join(told)}{more}")
     return models[number]
+
+
+def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
+    """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
+    torch: Any = sys.modules["torch"]
+    reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
+    if not header.models:
+        raise SnapshotError("the snapshot holds no model")
+    _best([Model(entry, reader, model) for entry in header.models]).put()
+    for optimizer, entry in zip(optimizers, saved_optimizers(header, len(optimizers))):
+        put_optimizer(optimizer, entry, reader)
+    put_random(torch, header.random, reader)
+    return list(header.notes)
 
 
 class Built:
@@ -75,7 +126,6 @@ class Built:
         problem: Callable[[str], None],
     ) -> None:
         self._torch = torch
-        self._snapshot = snapshot
         self._header = snapshot.facts
         # What the script has made, in order, while it lives.
         self.made_optimizers, self.made_scalers, self.made_schedules = MadeObjects(), MadeObjects(), MadeObjects()
@@ -93,11 +143,12 @@ class Built:
     def models(self) -> list[Model]:
         """The snapshot's models, each with the script's module that it fits; raises SnapshotError where none does."""
         if not self._models:
-            groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-            parameters = [parameter for group in groups for parameter in group["params"]]
+            parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
             free, found = self._modules.owners(parameters, self._torch.nn.Module), []
             for entry in self._header.models:
-                model = _best(entry, self._snapshot, free)
+                if not free:
+                    raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
+                model = _best([Model(entry, self.reader, module) for module in free])
                 free = [module for module in free if module is not model.module]
                 found.append(model)
             self._models = found
@@ -108,7 +159,7 @@ class Built:
     def put(self) -> None:
         """Write the snapshot's state into all of it; raises SnapshotError where a model is another."""
         for model in self.models:
-            model.put(self.reader)
+            model.put(has_graph=True)  # of a GAN's other half
         self._put_parameters(self._header.parameters)
         for optimizer, entry in self._matched():
             self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
@@ -125,7 +176,7 @@ class Built:
 
     def _put_parameters(self, kept: Mapping[str, str]) -> None:
         """Those that are in no model."""
-        known = dict(self.parameters(self.optimizers)) if kept else {}
+        known = self._names().parameters if kept else {}
         for name in kept:
             value, parameter = self.reader.tensor(kept[name]), known.get(name)
             if parameter is None or parameter.shape != value.shape:
@@ -168,36 +219,25 @@ class Built:
         known = self.held_back()
         return not known or known[0] is optimizer
 
-    def parameters(self, optimizers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-        """Yield what these optimizers train, by the names that the snapshot has for it."""
-        names = {id(tensor): name for name, tensor in self._named()}
-        seen: set[int] = set()
-        for count, optimizer in enumerate(self.optimizers):
-            for number, group in enumerate(optimizer.param_groups):
-                for position, parameter in enumerate(group["params"]):
-                    name = names.setdefault(id(parameter), f"optimizer#{count}.group{number}.{position}")
-                    if id(parameter) not in seen and any(optimizer is one for one in optimizers):
-                        seen.add(id(parameter))
-                        yield name, parameter
+    def parameters(self, optimizers: Sequence[Any]) -> dict[str, Any]:
+        """Return what these optimizers train, by the names that the snapshot has for it."""
+        wanted = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer)]
+        return dict(self._names().of(wanted))
 
     def gradients(self) -> dict[str, Any]:
         """Return those of the step, by name; other optimizers' may be left from before."""
-        of = self.held_back() or self.optimizers
-        return {name: parameter.grad for name, parameter in self.parameters(of) if parameter.grad is not None}
+        known = self.parameters(self.held_back() or self.optimizers)
+        return {name: parameter.grad for name, parameter in known.items() if parameter.grad is not None}
 
     def about(self) -> set[str] | None:
         """Return the names of the parameters that the captured step was about; None: all."""
         about = self.held_back() if len(self.optimizers) > 1 else []
-        return {name for name, _ in self.parameters(about)} if about else None
+        return set(self.parameters(about)) if about else None
 
     # Names
 
-    def _named(self) -> Iterator[tuple[str, Any]]:
-        """Yield the tensors of the models, by the names that optimizers have for them."""
-        for model in self._models:
-            prefix = f"{model.name}." if len(self._models) > 1 else ""
-            for name, tensor in model.tensors.items():
-                yield prefix + name, tensor
+    def _names(self) -> Names:
+        return Names([model.module for model in self._models], self.optimizers)
 
     def name_of(self, module: Any) -> str:
         """Return what a capture calls a module that the script calls."""
@@ -209,7 +249,7 @@ class Built:
         for model in self._models:
             for name, module in model.module.named_modules():
                 layers.setdefault(id(module), name)
-        return layers, [(f"parameter {name}", tensor) for name, tensor in self._named()]
+        return layers, [(f"parameter {name}", tensor) for name, tensor in self._names().tensors.items()]
 
 
 class MadeObjects:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..core.attributes import OtherClassError
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch import private_api
 from .causes import CALLED_WITH
@@ -78,7 +77,7 @@ class RedoInputs:
         """Return the part of a batch as the script is given it."""
         try:
             value = batch.part(samples, like, self._driver.fills)
-        except (SnapshotError, OtherClassError) as error:
+        except SnapshotError as error:
             self._driver.trouble(str(error))
         if self._driver.mode == EXPLAIN:
             name = "the batch" if batch.source == "loader" else CALLED_WITH

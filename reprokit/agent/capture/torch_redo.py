@@ -226,7 +226,7 @@ class RedoWatch:
             return
         optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
         is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_held_back(optimizer)
-        for name, parameter in built.parameters([optimizer]) if is_told else ():
+        for name, parameter in built.parameters([optimizer]).items() if is_told else ():
             found = judged(self._torch, PARAMETER, name, parameter)
             if found is not None:
                 trial.not_finite.append(found)

@@ -4,71 +4,45 @@ from __future__ import annotations
 
 import sys
 
-from ..core.attributes import ObjectFields
 from ..pytorch import private_api
-from ..pytorch.state import module_name, named_tensors, parts_of
+from ..pytorch.state import module_name
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
 from .header import SnapshotHeader
-from .torch_batches import BatchRecord
+from .torch_batches import BatchRecord, leaf
 from .torch_checks import values_of
+from .torch_fit import Names
 from .torch_state import (
     Tensors,
     digest,
     has_memory,
     on_this_side,
+    parameters_of,
     take_all,
     take_model,
     take_optimizer,
     take_random,
 )
-from .trees import refers
+from .trees import below, pack, refers
 from .trigger import GRADIENT, PARAMETER
 from .variables import of_loops, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from .store import Part
     from .torch_capture import OptimizerSteps, Watched
     from .torch_checks import FiniteTests
     from .torch_steps import TrainingStep
+    from .trees import Node
     from .trigger import Trigger
 
 MAX_TRIGGERS = 1000
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"
 MAX_CLASSES = 5  # of what is left out, that are named
 MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
-
-
-class Names:
-    """Parameters are called as their models call them."""
-
-    def __init__(self, models: list[Any], watched: Watched) -> None:
-        self.models = [(model, f"model#{number}") for number, model in enumerate(models)]
-        self.optimizers = [(record, f"optimizer#{number}") for number, record in enumerate(watched.alive())]
-        self._names: dict[int, str] = {}
-        self.parameters: dict[str, Any] = {}
-        for model, name in self.models:
-            prefix = f"{name}." if len(models) > 1 else ""
-            for part, tensor in named_tensors(parts_of(model)):
-                self._names.setdefault(id(tensor), prefix + part)
-        for record, name in self.optimizers:
-            for parameter, part in self._parts(record, name):
-                self.parameters.setdefault(self._names.setdefault(id(parameter), part), parameter)
-
-    @staticmethod
-    def _parts(record: OptimizerSteps, name: str) -> Iterator[tuple[Any, str]]:
-        """Yield what a parameter is called that is in no model."""
-        for number, group in enumerate(getattr(record.reference(), "param_groups", ())):
-            for position, parameter in enumerate(group["params"]):
-                yield parameter, f"{name}.group{number}.{position}"
-
-    def of(self, record: OptimizerSteps) -> list[str]:
-        """Return the names of an optimizer's parameters."""
-        return [self._names[id(parameter)] for parameter in record.parameters()]
 
 
 class Snapshooter:
@@ -78,6 +52,10 @@ class Snapshooter:
         self._torch = torch
         self._tests = tests
         self._watched = watched
+
+    def names(self, models: list[Any]) -> Names:
+        """Return what this thread's parameters are called."""
+        return Names(models, [record.reference() for record in self._watched.alive()])
 
     def gradient_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
         """Return which gradients of these optimizers are not finite."""
@@ -90,11 +68,11 @@ class Snapshooter:
     def _triggers(
         self, kind: str, models: list[Any], records: list[OptimizerSteps], part: Callable[[Any], Any]
     ) -> list[Trigger]:
-        names = Names(models, self._watched)
+        names = self.names(models)
         found: list[Trigger] = []
         seen: set[int] = set()
         for record in records:
-            for name, parameter in zip(names.of(record), record.parameters()):
+            for name, parameter in names.of(record.parameters()):
                 tensor = part(parameter)
                 if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
                     continue
@@ -107,8 +85,8 @@ class Snapshooter:
         self, held: TrainingStep, models: list[Any], step: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
         """Return the header and the tensors of a snapshot of the start of this step."""
-        tensors, names = Tensors(), Names(models, self._watched)
-        state, epoch = self._training(tensors, names, held), held.start.epoch
+        tensors, names = Tensors(), self.names(models)
+        state, epoch = self._training(tensors, models, names, held), held.start.epoch
         batches = tuple(self._batches(tensors, held, models))
         is_updated = held.start.updated is not None and not held.batches.are_loaded
         after_update = held.start.updated() if held.start.updated is not None and is_updated else {}
@@ -134,32 +112,25 @@ class Snapshooter:
         notes = [*tensors.notes, *left_out_of(batches), *_notes(held), *[SHARDS] * header.sharded]
         return header.with_(notes=tuple(notes)), tensors.parts
 
-    def _training(self, tensors: Tensors, names: Names, held: TrainingStep) -> dict[str, Any]:
+    def _training(self, tensors: Tensors, models: list[Any], names: Names, held: TrainingStep) -> dict[str, Any]:
         replaced = held.buffers.kept() if held.buffers.is_kept else {}
-        named = {id(tensor) for model, _ in names.models for _, tensor in named_tensors(parts_of(model))}
+        named = set(map(id, names.tensors.values()))
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
+        optimizers = [record.reference() for record in self._watched.alive()]
+        known = set(map(id, optimizers))  # others' schedules are another thread's
+        schedules = [one for one in self._watched.schedules if id(getattr(one, "optimizer", None)) in known]
         return {
             "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
-            "models": tuple(
-                [
-                    take_model(tensors, number, model, name, replaced)
-                    for number, (model, name) in enumerate(names.models)
-                ]
-            ),
+            "models": tuple([take_model(tensors, number, model, replaced) for number, model in enumerate(models)]),
             "optimizers": tuple(
                 [
-                    take_optimizer(tensors, number, record.reference(), name, names.of(record))
-                    for number, (record, name) in enumerate(names.optimizers)
+                    take_optimizer(tensors, number, one, [name for name, _ in names.of(parameters_of(one))])
+                    for number, one in enumerate(optimizers)
                 ]
             ),
             "scalers": take_all(tensors, "scaler", list(self._watched.scalers)),
-            "schedules": take_all(tensors, "schedule", self._schedules(names)),
+            "schedules": take_all(tensors, "schedule", schedules),
         }
-
-    def _schedules(self, names: Names) -> list[Any]:
-        """Return those of these optimizers; others are another thread's."""
-        known = {id(record.reference()) for record, _ in names.optimizers}
-        return [one for one in list(self._watched.schedules) if id(getattr(one, "optimizer", None)) in known]
 
     def _gradients_of(self, tensors: Tensors, names: Names) -> dict[str, Any]:
         """Return all by their digests, those that are not finite as they are."""
@@ -178,8 +149,8 @@ class Snapshooter:
         loaders = _loaders(batches)
         for number, record in enumerate(batches):
             rows = _rows(record)
-            samples, axis = _samples(record.value, rows)
-            batch: dict[str, Any] = {"from": record.origin, "value": tensors.pack(f"batch.{number}", record.value)}
+            samples, axis = _samples(record.node, rows)
+            batch: dict[str, Any] = {"from": record.origin, "value": tensors.fill(f"batch.{number}", record.node)}
             if record.origin == "loader" and len(loaders) > 1:
                 batch["loader"] = loaders.index(_loader(record))
             elif record.origin != "loader" and record.source != "":
@@ -197,8 +168,8 @@ class Snapshooter:
         batches = list(held.batches.held)
         if not held.batches.are_loaded:
             batches = held.batches.earlier + batches
-        entered = [BatchRecord("forward", module, value) for module, value in held.start.entry]
-        calls = [call.value for call in entered] or [batch.value for batch in batches if batch.origin == "forward"]
+        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in held.start.entry]
+        calls = [call.node for call in entered] or [batch.node for batch in batches if batch.origin == "forward"]
         loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):
             return batches
@@ -214,22 +185,22 @@ class Snapshooter:
 
     def _variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
         """Return what else of the batch the script's functions hold, where no loader gave it all."""
-        given = [leaf for batch in batches if batch.origin == "forward" for leaf in leaves(batch.value)]
-        (samples, _), found = _samples(batches[0].value), []
+        given = [one for batch in batches if batch.origin == "forward" for one in leaves(batch.node)]
+        (samples, _), found = _samples(batches[0].node), []
         for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
             others = {name: value for name, value in values.items() if not self._is_among(value, given)}
             if others:
-                found.append(BatchRecord("script", function, others))
+                found.append(BatchRecord("script", function, pack(others, leaf)))
         return found
 
     def _is_among(self, value: Any, given: list[Any]) -> bool:
         """Return whether a model was called with this, which stands for it when the step is done again."""
         return is_tensor(value) and any(value.device == one.device and self._is_same(value, one) for one in given)
 
-    def _are_same(self, entries: list[Any], batches: list[BatchRecord]) -> bool:
+    def _are_same(self, entries: list[Node], batches: list[BatchRecord]) -> bool:
         """Return whether all that the model was called with is what the loader gave."""
-        given = [leaf for batch in batches for leaf in leaves(batch.value)]
-        return all(any(self._is_same(leaf, one) for one in given) for entry in entries for leaf in leaves(entry))
+        given = [one for batch in batches for one in leaves(batch.node)]
+        return all(any(self._is_same(each, one) for one in given) for entry in entries for each in leaves(entry))
 
     def _is_same(self, one: Any, other: Any) -> bool:
         if one is other:
@@ -294,36 +265,25 @@ def left_out_of(batches: Sequence[dict[str, Any]]) -> list[str]:
     return [f"the batch is kept without its {', '.join(classes[:MAX_CLASSES])}{more}"] if classes else []
 
 
-def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the tensors in a nested value."""
-    if is_tensor(value):
-        yield value
-    elif depth < 16:
-        for part in _parts(value):
-            yield from leaves(part, depth + 1)
+def leaves(node: Node) -> Iterator[Any]:
+    """Yield the tensors in a node."""
+    if is_tensor(node.get("held")):
+        yield node["held"]
+    for part in below(node):
+        yield from leaves(part)
 
 
-def _parts(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    if isinstance(value, (list, tuple)):
-        return value
-    if type(value) is ObjectFields:
-        return value.values.values()
-    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
-
-
-def _samples(value: Any, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:
+def _samples(node: Node, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:
     """How many samples there are, and along which axis: as many as were chosen, else as the first tensor has rows."""
     chosen = len(rows)
-    found, beside = list(_arrays(value)), list(_arrays(value, chosen))
+    found, beside = list(_arrays(node)), list(_arrays(node, chosen))
     if not found:
-        is_list = type(value) in (list, tuple) and 0 < chosen == len(value)  # as of texts
-        return (chosen, 0) if is_list else _nested_samples(value)
+        is_list = 0 < chosen == len(_items(node))  # as of texts
+        return (chosen, 0) if is_list else _nested_samples(node)
     if len(beside) < len(found) and all(int(leaf.shape[0]) == chosen for leaf in beside):
         return chosen, 0
     lengths = {int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}
-    if _has_objects(value) and (len(lengths) > 1 or (chosen > 1 and lengths != {chosen})):
+    if _has_objects(node) and (len(lengths) > 1 or (chosen > 1 and lengths != {chosen})):
         return None, None
     if chosen > 1 and _are_joined(beside, chosen):
         return None, None
@@ -342,27 +302,32 @@ def _are_joined(arrays: Sequence[Any], chosen: int) -> bool:
     return any(length > chosen for length in lengths) and not is_multiple
 
 
-def _arrays(value: Any, besides: int = 0, depth: int = 0) -> Iterator[Any]:
-    """Yield the tensors and arrays with axes in a value, besides those in a list that has so many samples."""
-    if hasattr(type(value), "shape"):
-        yield from [] if is_nested(value) or not value.ndim else [value]
-    elif depth < 16 and not (besides and _is_list_of_samples(value, besides)):
-        for part in _parts(value):
-            yield from _arrays(part, besides, depth + 1)
+def _items(node: Node) -> list[Node]:
+    return below(node) if "list" in node or "tuple" in node else []
 
 
-def _is_list_of_samples(value: Any, count: int) -> bool:
-    is_list = type(value) in (list, tuple) and len(value) == count
-    return is_list and all(int(part.shape[0]) != count for part in _arrays(value))
+def _arrays(node: Node, besides: int = 0) -> Iterator[Any]:
+    """Yield the tensors and arrays with axes in a node, besides those in a list that has so many samples."""
+    held = node.get("held")
+    if hasattr(type(held), "shape"):
+        yield from [] if is_nested(held) or not held.ndim else [held]
+    elif not (besides and _is_list_of_samples(node, besides)):
+        for part in below(node):
+            yield from _arrays(part, besides)
+
+
+def _is_list_of_samples(node: Node, count: int) -> bool:
+    is_list = len(_items(node)) == count
+    return is_list and all(int(part.shape[0]) != count for part in _arrays(node))
 
 
 def _size(value: Any) -> int:
     return int(value.numel() if is_tensor(value) else value.size)
 
 
-def _nested_samples(value: Any) -> tuple[int | None, int | None]:
+def _nested_samples(node: Node) -> tuple[int | None, int | None]:
     """Nested tensors have no shape."""
-    return next(((int(leaf.size(0)), 0) for leaf in leaves(value) if leaf.ndim), (None, None))
+    return next(((int(one.size(0)), 0) for one in leaves(node) if one.ndim), (None, None))
 
 
 def _rows(record: BatchRecord) -> list[int]:
@@ -378,9 +343,8 @@ def _rows(record: BatchRecord) -> list[int]:
     return list(map(int, rows))
 
 
-def _has_objects(value: Any, depth: int = 0) -> bool:
-    is_object = type(value) is ObjectFields
-    return is_object or (depth < 16 and any(_has_objects(part, depth + 1) for part in _parts(value)))
+def _has_objects(node: Node) -> bool:
+    return "object" in node or any(map(_has_objects, below(node)))
 
 
 def _loss(torch: Any, held: TrainingStep) -> dict[str, Any] | None:

@@ -10,15 +10,16 @@ from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
-from .snapshot_reader import SnapshotError, saved_optimizers
+from .snapshot_reader import SnapshotError
 from .store import DTYPES, NAMES, Part
+from .torch_batches import leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from .snapshot_reader import SnapshotFile
+    from .snapshot_reader import SavedTensor
 
     Node = dict[str, Any]
 
@@ -67,17 +68,17 @@ class Tensors:
 
     def pack(self, prefix: str, value: Any) -> Node:
         """Return the node of a nested value, whose tensors are kept under names that begin with the prefix."""
+        return self.fill(prefix, trees.pack(value, leaf))
+
+    def fill(self, prefix: str, node: Node) -> Node:
+        """Return the node of a value that was packed with its tensors, which are kept now."""
         numbers = itertools.count()
 
-        def leaf(value: Any) -> Node | None:
-            kind = type(value)
-            if is_tensor(value):
-                return self._tensor(value, prefix, numbers)
-            if isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype")):
-                return self._array(value, prefix, numbers)
-            return None
+        def put(value: Any) -> Node | None:
+            return (self._tensor if is_tensor(value) else self._array)(value, prefix, numbers)
 
-        return trees.pack(value, leaf)
+        found: Node = trees.filled(node, put)
+        return found
 
     def _tensor(self, tensor: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
         parts = components_of(tensor) if is_plain(tensor) else {}
@@ -140,7 +141,7 @@ def digest(tensor: Any) -> str:
     return entry("", tensor)[3]
 
 
-def take_model(tensors: Tensors, number: int, module: Any, name: str, replaced: Mapping[int, Any]) -> Node:
+def take_model(tensors: Tensors, number: int, module: Any, replaced: Mapping[int, Any]) -> Node:
     """Return a model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
     found = {}
     for part, tensor in named_tensors(parts_of(module)):
@@ -149,17 +150,17 @@ def take_model(tensors: Tensors, number: int, module: Any, name: str, replaced: 
             if kept is not None:
                 found[part] = kept
     flags = {part: bool(child.training) for part, child in module.named_modules()}
-    return {"name": name, "class": type(module).__name__, "tensors": found, "training": flags}
+    return {"name": f"model#{number}", "class": type(module).__name__, "tensors": found, "training": flags}
 
 
-def take_optimizer(tensors: Tensors, number: int, optimizer: Any, name: str, names: Sequence[str]) -> Node:
+def take_optimizer(tensors: Tensors, number: int, optimizer: Any, names: Sequence[str]) -> Node:
     """Return an optimizer's state, parameter by parameter, and its groups."""
     remaining = iter(names)
     by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
     groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
     prefix = f"optimizer.{number}"
     return {
-        "name": name,
+        "name": f"optimizer#{number}",
         "class": type(optimizer).__name__,
         "parameters": by_group,
         "state": tensors.pack(f"{prefix}.state", _state_of(optimizer)),
@@ -213,37 +214,37 @@ def has_memory(tensor: Any) -> bool:
 # ---- back into a training --------------------------------------------------------------------------------------------
 
 
-def as_tensor(torch: Any, dtype: str, shape: Sequence[int], data: Any) -> Any:
-    """Return a tensor on the CPU with these bytes, which it copies."""
-    kind = getattr(torch, NAMES.get(dtype, ""), None)
-    if kind is None:
-        raise SnapshotError(f"a tensor has the data type {dtype}, which this PyTorch does not know")
-    tensor = torch.empty(tuple(shape), dtype=kind)
-    if size_of(tensor):
-        from ctypes import memmove
-
-        memmove(tensor.data_ptr(), bytes(data), size_of(tensor))
-    return tensor
-
-
 class SnapshotReader:
     """Makes tensors and other values of what a snapshot holds."""
 
-    def __init__(self, torch: Any, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, torch: Any, tensors: Mapping[str, SavedTensor]) -> None:
         self._torch = torch
         self._tensors = tensors
 
-    def tensor(self, name: str) -> Any:
-        """Return a copy of the snapshot's tensor of this name, on the CPU."""
+    def saved(self, name: str) -> SavedTensor:
+        """Return the snapshot's tensor of this name as it lies in the file."""
         found = self._tensors.get(name)
         if found is None:
             raise SnapshotError(f"the snapshot names a tensor {name!r}, and has none of that name")
-        return as_tensor(self._torch, found.dtype, found.shape, found.data)
+        return found
 
-    def value(self, node: Node, like: Any = None) -> Any:
+    def tensor(self, name: str) -> Any:
+        """Return a copy of the snapshot's tensor of this name, on the CPU."""
+        found = self.saved(name)
+        kind = getattr(self._torch, NAMES.get(found.dtype, ""), None)
+        if kind is None:
+            raise SnapshotError(f"a tensor has the data type {found.dtype}, which this PyTorch does not know")
+        tensor = self._torch.empty(found.shape, dtype=kind)
+        if size_of(tensor):
+            from ctypes import memmove
+
+            memmove(tensor.data_ptr(), bytes(found.data), size_of(tensor))
+        return tensor
+
+    def value(self, node: Node, like: Any = None, cut: trees.PartTaker | None = None) -> Any:
         """Return what was packed into a node."""
         try:
-            return trees.unpack(node, self.get, like)
+            return trees.unpack(node, self.get, like, cut)
         except trees.BadTree as error:
             raise SnapshotError(f"the snapshot cannot be used: {error}") from None
 
@@ -279,40 +280,6 @@ class SnapshotReader:
             return torch.sparse_coo_tensor(parts["indices"], parts["values"], tuple(shape))
         rows, columns = (parts[name] for name in (("crow", "col") if "crow" in parts else ("ccol", "row")))
         return getattr(torch, layout.rpartition(".")[2] + "_tensor")(rows, columns, parts["values"], tuple(shape))
-
-
-def put_model(model: Any, saved: Mapping[str, Any], reader: SnapshotReader, *, has_graph: bool = False) -> None:
-    """Make the model's parameters, buffers and flags what they were; nothing is changed where they do not fit.
-
-    ``has_graph`` tells that a graph may have been built on what is there, and is to know nothing of it.
-    """
-    wanted = saved["tensors"]
-    found: dict[str, Any] = {}
-    for name, tensor in named_tensors(parts_of(model)):
-        found.setdefault(name, tensor)
-    for name in wanted:
-        if name not in found:
-            raise SnapshotError(f"{name} is in the snapshot, and this model has none (of class {type(model).__name__})")
-    for name in found:
-        if name not in wanted:
-            raise SnapshotError(f"{name} is not in the snapshot, which is of another model ({saved.get('class')})")
-    values = {name: reader.tensor(wanted[name]) for name in wanted}
-    for name, value in values.items():
-        _require_same(name, value, found[name])
-    with sys.modules["torch"].no_grad():
-        for name, value in values.items():
-            (found[name].data if has_graph else found[name]).copy_(value)
-    flags = saved.get("training") or {}
-    for name, child in model.named_modules():
-        if isinstance(flags.get(name), bool):
-            child.training = flags[name]
-
-
-def _require_same(name: str, value: Any, tensor: Any) -> None:
-    if value.shape != tensor.shape:
-        raise SnapshotError(f"{name} has the shape {_shape(value)} in the snapshot, and {_shape(tensor)} here")
-    if value.dtype != tensor.dtype:
-        raise SnapshotError(f"{name} is of {dtype_name(value)} in the snapshot, and of {dtype_name(tensor)} here")
 
 
 def _shape(tensor: Any) -> str:
@@ -380,22 +347,3 @@ def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) ->
         torch.cuda.init()
         for generator, state in zip(torch.cuda.default_generators, states):
             generator.set_state(reader.value(state))
-
-
-def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
-    """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
-    torch: Any = sys.modules["torch"]
-    reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
-    put_model(model, _model_like(header.models, model), reader)
-    for optimizer, entry_ in zip(optimizers, saved_optimizers(header, len(optimizers))):
-        put_optimizer(optimizer, entry_, reader)
-    put_random(torch, header.random, reader)
-    return list(header.notes)
-
-
-def _model_like(saved: Sequence[Any], model: Any) -> Any:
-    """Return the saved model with the names that this one has; else the first, which then says what is missing."""
-    if not saved:
-        raise SnapshotError("the snapshot holds no model")
-    names = {name for name, _ in named_tensors(parts_of(model))}
-    return next((one for one in saved if set(one["tensors"]) == names), saved[0])

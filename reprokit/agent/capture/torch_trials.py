@@ -48,7 +48,7 @@ class CapturedStep:
         self.trigger = trigger
         if self.header.sharded:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
-        self.turns = turns([Batch(entry, built.reader.value) for entry in self.header.batches])
+        self.turns = turns([Batch(entry, built.reader) for entry in self.header.batches])
         self.loops = self.header.loops
         self.of = sum(turn.samples for turn in self.turns)
         self.indices = [index for turn in self.turns for index in turn.indices]
@@ -196,7 +196,7 @@ class StepTrials:
                 self.driver.trouble(str(error))
         trial.is_put = False
         if self.driver.trials:
-            for _, parameter in self.built.parameters(self.built.optimizers):
+            for parameter in self.built.parameters(self.built.optimizers).values():
                 parameter.grad = None  # of an earlier trial
         self.driver.running(trial.samples)
         trial.state, trial.part = BEGUN, None

@@ -9,14 +9,24 @@ import copy
 from collections import namedtuple
 from collections.abc import Mapping
 
-from ..core.attributes import ObjectFields, class_name, own_attributes
+from ..core.attributes import MAX_NAME, ObjectFields, class_name, own_attributes, set_own_attribute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
 
     Node = dict[str, Any]
+
+    class PartTaker(Protocol):
+        """Takes some samples of a batch."""
+
+        def rows(self, value: Any) -> Any:
+            """Return them of a tensor or an array."""
+
+        def items(self, nodes: list[Node]) -> list[Node]:
+            """Return them of a list."""
+
 
 MAX_DEPTH = 32
 MAX_NODES = 100_000
@@ -26,18 +36,41 @@ class BadTree(ValueError):
     """A node that no value was packed into."""
 
 
-def pack(value: Any, put: Callable[[Any], Node | None]) -> Node:
-    """Return the node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know."""
-    return _Packing(put).node(value, 0)
+def pack(value: Any, put: Callable[[Any], Node | None], *, has_objects: bool = False) -> Node:
+    """Return the node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know.
+
+    ``has_objects`` takes in objects of the user's classes, if there is such a leaf among their attributes.
+    """
+    return _Packing(put, has_objects).node(value, 0)
 
 
-def unpack(node: Node, get: Callable[[Node], Any], like: Any = None) -> Any:
+def unpack(node: Node, get: Callable[[Node], Any], like: Any = None, cut: PartTaker | None = None) -> Any:
     """Return the value of a node; ``get`` gives those of tensors and other nodes that frameworks put.
 
-    ``like`` is a value of the same build, if there is one: named tuples and other classes are made as its are, and what
-    was left out is taken from it.
+    ``like`` is a value of the same build, if there is one: named tuples and other classes are made as its are, what was
+    left out is taken from it, and attributes are put into its objects. ``cut`` takes a part of the samples.
     """
-    return _Unpacking(get).value(node, like, 0)
+    return _Unpacking(get, cut, is_given=like is not None).value(node, like, 0)
+
+
+def below(node: Node) -> list[Node]:
+    """Return the nodes that are directly within a node."""
+    ((kind, content),) = node.items()
+    if kind in ("list", "tuple"):
+        return list(content)
+    pairs = content if kind == "dict" else content[1] if kind in ("named", "object") else ()
+    return [item for _, item in pairs]
+
+
+def filled(node: Any, put: Callable[[Any], Node | None]) -> Any:
+    """Return a node with what ``put`` makes of the values that {"held": value} stands for."""
+    if isinstance(node, list):
+        return [filled(part, put) for part in node]
+    if not isinstance(node, dict):
+        return node
+    if "held" in node:
+        return put(node["held"]) or _left_out(node["held"])
+    return {key: filled(part, put) for key, part in node.items()}
 
 
 def refers(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]:
@@ -56,9 +89,11 @@ def refers(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]
 
 
 class _Packing:
-    def __init__(self, put: Callable[[Any], Node | None]) -> None:
+    def __init__(self, put: Callable[[Any], Node | None], has_objects: bool) -> None:
         self._put = put
         self._count = 0
+        self._leaves = 0
+        self._open: set[int] | None = set() if has_objects else None  # objects whose attributes are being packed
 
     def node(self, value: Any, depth: int) -> Node:
         self._count += 1
@@ -71,7 +106,9 @@ class _Packing:
             return {kind.__name__: [self.node(item, depth + 1) for item in value]}
         if kind is dict:
             return self._mapping(value, depth)
-        return self._put(value) or self._other(value, depth)
+        leaf = self._put(value)
+        self._leaves += leaf is not None
+        return leaf or self._other(value, depth)
 
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> Node:
         return {"dict": [[self.node(key, depth + 1), self.node(value[key], depth + 1)] for key in value]}
@@ -81,22 +118,29 @@ class _Packing:
 
     def _other(self, value: Any, depth: int) -> Node:
         """Return what is of a class of its own."""
-        if type(value) is ObjectFields:
-            return {"object": [value.kind, self._pairs(value.values, depth)]}
+        if isinstance(value, Mapping):
+            return self._mapping(value, depth)
         fields = _fields(value)
         if fields is not None:
             return {
                 "named": [class_name(value), self._pairs({name: getattr(value, name, None) for name in fields}, depth)]
             }
-        if isinstance(value, Mapping):
-            return self._mapping(value, depth)
         for plain in _SUBCLASSED:
             if isinstance(value, plain):
                 return _PLAIN[plain](plain(value))
         if isinstance(value, (list, tuple)):
             base = "list" if isinstance(value, list) else "tuple"
             return {base: [self.node(item, depth + 1) for item in value]}
-        return _left_out(value)
+        return self._object(value, depth) or _left_out(value)
+
+    def _object(self, value: Any, depth: int) -> Node | None:
+        if self._open is None or id(value) in self._open:
+            return None
+        before = self._leaves
+        self._open.add(id(value))
+        pairs = self._pairs(own_attributes(value), depth)
+        self._open.discard(id(value))
+        return {"object": [class_name(value), pairs]} if self._leaves > before else None
 
 
 _PLAIN: dict[Any, Callable[[Any], Node]] = {
@@ -123,8 +167,10 @@ def _fields(value: Any) -> tuple[str, ...] | None:
 
 
 class _Unpacking:
-    def __init__(self, get: Callable[[Node], Any]) -> None:
+    def __init__(self, get: Callable[[Node], Any], cut: PartTaker | None, *, is_given: bool) -> None:
         self._get = get
+        self._cut = cut
+        self._is_given = is_given  # a value of the same build
         self._count = 0
 
     def value(self, node: Any, like: Any, depth: int) -> Any:
@@ -144,11 +190,12 @@ class _Unpacking:
             return self._named(content, like, depth)
         if kind == "object":
             return self._object(content, like, depth)
-        return like if kind == "left_out" else self._get(node)
+        found = like if kind == "left_out" else self._get(node)
+        return found if self._cut is None else self._cut.rows(found)
 
     def _sequence(self, kind: str, content: Any, like: Any, depth: int) -> Any:
         likes = like if isinstance(like, (list, tuple)) else ()
-        items = _list(content)
+        items = _list(content) if self._cut is None else self._cut.items(_list(content))
         values = [self.value(item, likes[i] if i < len(likes) else None, depth + 1) for i, item in enumerate(items)]
         return values if kind == "list" else tuple(values)
 
@@ -165,9 +212,16 @@ class _Unpacking:
         return found if type(like) is dict or not isinstance(like, Mapping) else _as_mapping(like, found)
 
     def _object(self, content: Any, like: Any, depth: int) -> Any:
-        """Make the attributes, which put_back() puts into the script's own object."""
+        """Put the attributes into the script's own object: no class is looked up by name."""
         name, pairs = _list(content, 2)
-        return ObjectFields(str(name), self._fields(pairs, own_attributes(like), depth))
+        values = self._fields(pairs, own_attributes(like), depth)
+        if not self._is_given:
+            return ObjectFields(str(name), values)
+        if class_name(like) != name:
+            raise BadTree(f"the snapshot has a {str(name)[:MAX_NAME]}, where the script has a {class_name(like)}")
+        for attribute, value in values.items():
+            set_own_attribute(like, attribute, value)
+        return like
 
     def _named(self, content: Any, like: Any, depth: int) -> Any:
         name, pairs = _list(content, 2)

@@ -28,10 +28,6 @@ class ObjectFields:
             raise AttributeError(name) from None
 
 
-class OtherClassError(ValueError):
-    """The script has an object of another class where the snapshot has attributes of one."""
-
-
 def class_name(value: Any) -> str:
     """Return module and name of an object's class."""
     kind = type(value)
@@ -59,26 +55,6 @@ def set_own_attribute(value: Any, name: str, new: Any) -> None:
     own = _dictionary(value)
     if own is not None:
         own[name] = new
-
-
-def put_back(value: Any, like: Any) -> Any:
-    """Put the attributes of objects into those that the script has at their place: no class is looked up by name."""
-    if type(value) is ObjectFields:
-        if class_name(like) != value.kind:
-            raise OtherClassError(f"the snapshot has a {value.kind}, where the script has a {class_name(like)}")
-        there = own_attributes(like)
-        for name, part in value.values.items():
-            set_own_attribute(like, name, put_back(part, there.get(name)))
-        return like
-    if type(value) in (list, tuple):
-        likes = [*like, *[None] * len(value)] if isinstance(like, (list, tuple)) else [None] * len(value)
-        return type(value)([put_back(part, other) for part, other in zip(value, likes)])
-    if type(value) is dict:
-        known = like if isinstance(like, dict) else {}
-        return {key: put_back(part, known.get(key)) for key, part in value.items()}
-    for name in getattr(type(value), "__dataclass_fields__", ()):
-        object.__setattr__(value, name, put_back(getattr(value, name), getattr(like, name, None)))
-    return value
 
 
 def _dictionary(value: Any) -> dict[str, Any] | None:

@@ -207,7 +207,7 @@ class PytorchState:
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
             header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
         header["optimizers"] = [
-            take_optimizer(tensors, number, one, "", [names[id(parameter)] for parameter in parameters_of(one)])
+            take_optimizer(tensors, number, one, [names[id(parameter)] for parameter in parameters_of(one)])
             for number, one in enumerate(self._optimizers)
         ]
         header["schedules"] = take_all(tensors, "schedule", list(self._schedules))
