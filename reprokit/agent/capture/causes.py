@@ -26,7 +26,24 @@ _DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "
 _DIVISIONS |= {"realdiv", "inv", "xdivy", "floormod", "floordiv", "mod"}  # TensorFlow's
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
 _SUSPECT = ": another rank's gradients, or code beside the framework's operators"
-_LOGARITHMS = frozenset(["log", "log2", "log10", "log1p", "lgamma", "digamma"])
+_LOGARITHMS = {"log", "log2", "log10", "lgamma", "digamma"}
+_ROOTS = {*_LOGARITHMS, "sqrt", "rsqrt"}
+_ARCS = {"acos", "asin", "atanh"}
+# Phase, operators, and of which of their tensors: what it has, whether the results are NaN (None: they may be), what
+# that means, and what is counted.
+_MEANINGS = (
+    (BACKWARD, {"sqrt"}, "saved result", "zeros", None, "{} of 0 has an infinite gradient", "inputs"),
+    (BACKWARD, {"rsqrt"}, "saved result", "zeros", None, "{} of 0 has an infinite gradient", "results"),
+    (BACKWARD, {*_LOGARITHMS, "log1p"}, "saved self", "zeros", None, "{} of 0 has an infinite gradient", "inputs"),
+    (BACKWARD, {"div"}, "saved other", "zeros", None, "a division by 0 has no gradient", "divisors"),
+    (BACKWARD, {"pow"}, "saved self", "zeros", None, "a power below 1 has an infinite gradient at 0", "bases"),
+    (FORWARD, _DIVISIONS, "divisor", "zeros", True, "0/0 is NaN", "divisors"),
+    (FORWARD, _DIVISIONS, "divisor", "zeros", None, "a division by 0 is infinite", "divisors"),
+    (FORWARD, _ROOTS, "input", "negative", None, "{} of a negative number is NaN", "inputs"),
+    (FORWARD, _ROOTS, "input", "zeros", None, "{} of 0 is infinite", "inputs"),
+    (FORWARD, {"pow"}, "input", "zeros", False, "0 to a negative power is infinite", "bases"),
+    (FORWARD, {"pow"}, "input", "negative", True, "a negative number has no real power", "bases"),
+)
 
 
 def product(shape: Sequence[int]) -> int:
@@ -271,74 +288,52 @@ def _in_samples(event: OperatorEvent, samples: int | None) -> str:
     return f"{told}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
 
 
-def _counted(text: str, one: Statistics, what: str, nouns: str) -> str:
-    """Return a text with how many elements of a tensor are so: its zeros, or its negative numbers."""
-    count = getattr(one, what)
-    called = "0" if what == "zeros" else what
-    return f"{text}; {count:,} of {one.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
+def _counted(phase: str, name: str, tensors: dict[str, Statistics], has_nan: bool) -> str | None:
+    """Return what an operator makes of zeros or negative numbers, and how many of them there are."""
+    for of, names, which, what, is_nan, text, nouns in _MEANINGS:
+        one = tensors.get(which)
+        count = 0 if of != phase or name not in names or one is None else getattr(one, what)
+        if one is not None and count and is_nan in (None, has_nan):
+            words = text.format("1/sqrt" if (phase, name) == (FORWARD, "rsqrt") else name)
+            called = "0" if what == "zeros" else what
+            return f"{words}; {count:,} of {one.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
+    return None
 
 
 def _gradient_words(event: OperatorEvent) -> str | None:
     """Return what is known of gradients, from what is kept of the forward pass for them."""
     name = re.sub(r"backward\d*$", "", event.origin.node.lower()) or _short(event.origin.gradient_of)
     inputs = {one.name: one for one in event.inputs}
-    before, result, divisor = (inputs.get(f"saved {kept}") for kept in ("self", "result", "other"))
-    if name in ("sqrt", "rsqrt") and result is not None and result.zeros:
-        nouns = "inputs" if name == "sqrt" else "results"
-        return _counted(f"{name} of 0 has an infinite gradient", result, "zeros", nouns)
-    if name in _LOGARITHMS and before is not None and before.zeros:
-        return _counted(f"{name} of 0 has an infinite gradient", before, "zeros", "inputs")
-    if name == "div" and divisor is not None and divisor.zeros:
-        return _counted("a division by 0 has no gradient", divisor, "zeros", "divisors")
-    if name == "pow" and before is not None and before.zeros:
-        return _counted("a power below 1 has an infinite gradient at 0", before, "zeros", "bases")
-    if name in ("acos", "asin", "atanh") and before is not None and before.size_of_most >= 1:
+    before = inputs.get("saved self")
+    if name in _ARCS and before is not None and before.size_of_most >= 1:
         return f"{name} has an infinite gradient at 1 and -1; the largest input is {before.size_of_most:.6g}"
-    return None
+    return _counted(BACKWARD, name, inputs, False)
 
 
 def _forward_words(event: OperatorEvent) -> str | None:
     name, floats = event.short, [one for one in event.inputs if one.is_float and not one.name.startswith("saved")]
-    if name in _DIVISIONS:
-        return _division_words(event, floats)
-    if not floats:
-        return None
-    first, result = floats[0], event.outputs[0] if event.outputs else None
-    if name in _LOGARITHMS or name in ("sqrt", "rsqrt"):
-        return _root_words(name, first)
+    result = event.outputs[0] if event.outputs else None
+    named = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")]
+    divisors = floats if name in ("reciprocal", "inv") or not named else named
+    tensors = {"input": floats[0]} if floats else {}
+    tensors.update({"divisor": divisors[-1]} if divisors else {})
+    words = _counted(FORWARD, name, tensors, result is not None and bool(result.nans))
+    if words is not None or not floats:
+        return words
+    first = floats[0]
+    if name == "log1p" and first.least is not None and first.least <= -1:
+        return "log1p has no finite value at -1 and below"
     if name in _EXPONENTIALS and first.largest is not None:
         limit = math.log(first.largest) / _EXPONENTIALS[name]
         if first.size_of_most > limit:
             return f"{name} overflows {first.dtype} above {limit:.4g}; the largest input is {first.size_of_most:.6g}"
-    if name in ("acos", "asin", "atanh") and first.size_of_most >= 1:
+    if name in _ARCS and first.size_of_most >= 1:
         return f"{name} has no finite value there; the largest input is {first.size_of_most:.6g}"
-    if name == "pow" and first.zeros and result is not None and not result.nans:
-        return _counted("0 to a negative power is infinite", first, "zeros", "bases")
-    if name == "pow" and first.negative and result is not None and result.nans:
-        return _counted("a negative number has no real power", first, "negative", "bases")
     if name in ("_to_copy", "copy", "cast") and result is not None and result.dtype != first.dtype:
         return _cast_words(first, result)
     if "softmax" in name and first.nonfinite:
         return f"{name.lstrip('_')} of nothing but infinities is NaN, as where a mask leaves nothing of a row"
     return None
-
-
-def _root_words(name: str, first: Statistics) -> str | None:
-    called = "1/sqrt" if name == "rsqrt" else name
-    if name == "log1p":
-        return "log1p has no finite value at -1 and below" if first.least is not None and first.least <= -1 else None
-    if first.negative:
-        return _counted(f"{called} of a negative number is NaN", first, "negative", "inputs")
-    return _counted(f"{called} of 0 is infinite", first, "zeros", "inputs") if first.zeros else None
-
-
-def _division_words(event: OperatorEvent, floats: list[Statistics]) -> str | None:
-    named = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")]
-    divisor = (floats if event.short in ("reciprocal", "inv") or not named else named)[-1:]
-    if not divisor or not divisor[0].zeros:
-        return None
-    is_nan = event.outputs and event.outputs[0].nans
-    return _counted("0/0 is NaN" if is_nan else "a division by 0 is infinite", divisor[0], "zeros", "divisors")
 
 
 def _cast_words(before: Statistics, after: Statistics) -> str | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import struct
 import sys
+from array import array
 
 from ..pytorch import private_api
 from ..trail_library import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     RandomReader = Callable[[], dict[str, Any]]  # gives the states that were held at one moment
@@ -94,6 +95,24 @@ def _of_python(memory: bytes, following: float | None) -> Any:
 def _of_numpy(memory: bytes, gauss: bytes) -> Any:
     *words, position = _WORDS.unpack(memory)
     return ("MT19937", sys.modules["numpy"].array(words, "uint32"), position, *_GAUSS.unpack(gauss))
+
+
+def as_values(states: dict[str, Any]) -> dict[str, Any]:
+    """Return states with arrays for long tuples of numbers, as snapshots hold them."""
+    if "python" not in states:
+        return states
+    version, words, following = states["python"]
+    return {**states, "python": (version, array("I", words), following)}
+
+
+def put_back(states: Mapping[str, Any]) -> None:
+    """Put Python's and NumPy's generators to such states, as far as these have some."""
+    module: Any = sys.modules.get("numpy.random")
+    if "python" in states:
+        version, words, following = states["python"]
+        sys.modules["random"].setstate((version, tuple(map(int, words)), following))
+    if "numpy" in states and module is not None:
+        module.set_state(states["numpy"])
 
 
 def _asked(state: Any) -> Any:

@@ -29,7 +29,7 @@ from .variables import put, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
     from typing import Any, NoReturn
 
@@ -116,7 +116,7 @@ class TensorFlowRedo:
                 return result
         self._doing = True
         calls = self.summed if count_of(self.driver.file) > 1 else [call]
-        return self.driver.attempt(lambda: StepExecutor(self, calls, self.driver.file)).run()
+        return self.driver.attempt(lambda: StepExecutor(self, calls)).run()
 
     def _rejected(self, found: RejectedStep) -> None:
         """Note a step that is not applied, which is what was looked for."""
@@ -142,7 +142,7 @@ class TensorFlowRedo:
         if self._loop is not None:
             self._loop.ends(found)
             return
-        self._loop = self.driver.attempt(lambda: EagerLoop(self, self.driver.file))
+        self._loop = self.driver.attempt(lambda: EagerLoop(self))
 
     def begins_again(self) -> None:
         """Nothing has been found of the step that is now executed."""
@@ -169,50 +169,74 @@ def _is_built(model: Any) -> bool:
     return bool(getattr(model, "built", False) and getattr(getattr(model, "optimizer", None), "built", False))
 
 
-class StepExecutor:
-    """Executes the step as often as it is asked to: one call, or those whose gradients are summed."""
+class RedoTrials:
+    """The captured step, executed as often as it is asked for, on those of its samples that are asked for."""
 
-    def __init__(self, owner: TensorFlowRedo, calls: list[OutermostCall], file: SnapshotFile) -> None:
+    def __init__(self, owner: TensorFlowRedo, likes: Sequence[Any] = ()) -> None:
         self._owner = owner
-        self._calls = _repeated(calls, count_of(file))
+        self.driver = owner.driver
+        self._drawn = restore.drawn(self.driver.file)
+        self.batches = batches_of(self.driver.file, likes, self.driver.mode)
+        self.of = self.batches[0][2]
+        self._samples = self.driver.next(self.of)
+
+    @property
+    def _part(self) -> Sequence[int] | None:
+        return None if len(self._samples) == self.of else self._samples
+
+    def batch(self, number: int) -> Any:
+        """Return the samples that are wanted of a batch of the step."""
+        batch = self.batches[number % len(self.batches)][0]
+        return batch if self._part is None else part_of(batch, self._part, self.of)
+
+    def begin(self, model: Any) -> None:
+        """Put the state in."""
+        self.driver.running(self._samples)
+        self._owner.state.put(model, self._owner.summed)
+        self._owner.begins_again()
+
+    def draw(self, *, is_given: bool) -> None:
+        """Say whether random operations are given what they drew in the captured step."""
+        self._owner.drawn.begins(self._drawn if is_given else None, self._part, self.of)
+
+    def end(self, found: RejectedStep | None, explain: Callable[[], dict[str, Any]]) -> None:
+        """Tell what the step came to, which may end the process."""
+        self.driver.came(self._samples, self.of, outcome_of(self.driver, found), explain=explain)
+        self._samples = self.driver.next(self.of)
+
+
+class StepExecutor:
+    """Executes the step by one call, or by those whose gradients are summed."""
+
+    def __init__(self, owner: TensorFlowRedo, calls: list[OutermostCall]) -> None:
+        self._owner = owner
+        self._calls = _repeated(calls, count_of(owner.driver.file))
         given = [call for call in self._calls if call.arguments or call.keywords]
-        likes = [call.value if call.model is None else None for call in given]
-        self._batches = batches_of(file, likes, owner.driver.mode)
-        self._drawn = restore.drawn(file)
-        self.samples = self._batches[0][2]
+        self._trials = RedoTrials(owner, [call.value if call.model is None else None for call in given])
 
     def run(self) -> NoReturn:
         """Execute the step until there is a result, which ends the process."""
-        driver, of = self._owner.driver, self.samples
+        driver = self._trials.driver
         while True:
-            samples = driver.next(of)
-            driver.running(samples)
-            part = None if len(samples) == of else samples
-            outcome = driver.attempt(lambda part=part: self.execute(part))  # type: ignore[misc]
-            driver.came(samples, of, outcome, explain=lambda: driver.attempt(self.explain))
+            driver.attempt(self._execute)
+            self._trials.end(self._owner.last, lambda: driver.attempt(self._explain))  # type: ignore[no-any-return]
 
-    def execute(self, samples: Sequence[int] | None) -> StepOutcome:
-        """Execute the step on these samples; None: all."""
-        self._run(samples)
-        return outcome_of(self._owner.driver, self._owner.last)
-
-    def _run(self, samples: Sequence[int] | None) -> None:
-        self._owner.state.put(self._calls[-1].model, self._owner.summed)
-        self._owner.begins_again()
-        batches = iter(self._batches)
+    def _execute(self) -> None:
+        trials, count = self._trials, 0
+        trials.begin(self._calls[-1].model)
         for number, call in enumerate(self._calls, 1):
-            self._owner.drawn.begins(self._drawn if number == len(self._calls) else None, samples, self.samples)
+            trials.draw(is_given=number == len(self._calls))
             if call.arguments or call.keywords or len(self._calls) == 1:
-                batch, origin, _ = next(batches)
-                _run(call, batch if samples is None else part_of(batch, samples, self.samples), origin)
+                _run(call, trials.batch(count), trials.batches[count][1])
+                count += 1
             else:
                 call.run()
 
-    def explain(self) -> dict[str, Any]:
+    def _explain(self) -> dict[str, Any]:
         """Execute the step operation by operation, and find what began it."""
         with _eagerly(), OperationWatcher() as watching:
-            self._run(None)
-        return explained(watching, self._owner.last, [batch for batch, _, _ in self._batches], self.samples)
+            self._execute()
+        return explained(watching, self._owner.last, self._trials)
 
 
 def _run(call: OutermostCall, batch: Any, origin: str) -> None:
@@ -240,31 +264,18 @@ def _repeated(calls: list[OutermostCall], wanted: int) -> list[OutermostCall]:
 class EagerLoop:
     """A loop of the script's in eager code, each of whose steps is taken on the snapshot's state and batch."""
 
-    def __init__(self, owner: TensorFlowRedo, file: SnapshotFile) -> None:
-        self._owner = owner
-        self._file = file
-        self._batches = batches_of(file, [], owner.driver.mode)
-        self._drawn = restore.drawn(file)
-        self._batch, self._from, self._samples = self._batches[0]
+    def __init__(self, owner: TensorFlowRedo) -> None:
+        self._trials = RedoTrials(owner)
+        self._from = self._trials.batches[0][1]
         self._fetched = 0
-        self._wanted = owner.driver.next(self._samples)
         is_explained = owner.driver.mode == EXPLAIN  # from here on, as the script may change the batch before the tape
         self._watching = OperationWatcher().__enter__() if is_explained else None
         self._begun = False
         atexit.register(self._script_ends)
 
-    @property
-    def _part(self) -> Any:
-        batch = self._batches[self._fetched % len(self._batches)][0]
-        return batch if self._is_whole else part_of(batch, self._wanted, self._samples)
-
-    @property
-    def _is_whole(self) -> bool:
-        return len(self._wanted) == self._samples
-
     def _script_ends(self) -> None:
         """Let another process go on with a search."""
-        driver = self._owner.driver
+        driver = self._trials.driver
         if driver.mode == MINIMISE and driver.trials and not driver.is_done:
             driver.write({"again": True})
 
@@ -272,7 +283,7 @@ class EagerLoop:
         """Return the captured batch in place of what a data set gives, where it is of the same build."""
         if self._from != LOADER:
             return value
-        part = self._part
+        part = self._trials.batch(self._fetched)
         try:
             sys.modules["tensorflow"].nest.assert_same_structure(value, part)
         except (TypeError, ValueError):
@@ -282,33 +293,25 @@ class EagerLoop:
 
     def begins(self) -> None:
         """A step begins: it has the snapshot's state."""
-        self._owner.driver.attempt(self._prepare)
+        self._trials.driver.attempt(self._prepare)
 
     def _prepare(self) -> None:
-        self._owner.driver.running(self._wanted)
         if self._from == SCRIPT:
-            put_locals(self._part)
-        self._owner.state.put(None, self._owner.summed)
-        self._owner.drawn.begins(self._drawn, None if self._is_whole else self._wanted, self._samples)
+            put_locals(self._trials.batch(0))
+        self._trials.begin(None)
+        self._trials.draw(is_given=True)
         self._begun = True
 
     def ends(self, found: RejectedStep | None) -> None:
         """A step was taken."""
         if not self._begun:
             return
-        self._begun = False
-        self._owner.drawn.begins(None, None, 0)
-        self._fetched = 0
-        if self._watching is not None:
-            self._watching.__exit__(None, None, None)
-        driver, watching = self._owner.driver, self._watching
-        driver.came(
-            self._wanted,
-            self._samples,
-            outcome_of(driver, found),
-            explain=lambda: {} if watching is None else explained(watching, found, self._batch, self._samples),
-        )
-        self._wanted = driver.next(self._samples)
+        self._begun, self._fetched = False, 0
+        self._trials.draw(is_given=False)
+        watching = self._watching
+        if watching is not None:
+            watching.__exit__(None, None, None)
+        self._trials.end(found, lambda: {} if watching is None else explained(watching, found, self._trials))
 
 
 def put_locals(values: Any) -> None:
@@ -320,7 +323,7 @@ def put_locals(values: Any) -> None:
     put(function, {name: value for name, value in values.items() if name in known})
 
 
-def batches_of(file: SnapshotFile, likes: list[Any], mode: str) -> list[tuple[Any, str, int]]:
+def batches_of(file: SnapshotFile, likes: Sequence[Any], mode: str) -> list[tuple[Any, str, int]]:
     """Return the batches of the step, where each comes from, and how many samples it has."""
     known = file.facts.batches
     if not known:
@@ -394,14 +397,15 @@ def _eagerly() -> Iterator[None]:
         config.run_functions_eagerly(before)
 
 
-def explained(watching: OperationWatcher, found: RejectedStep | None, batch: Any, samples: int) -> dict[str, Any]:
+def explained(watching: OperationWatcher, found: RejectedStep | None, trials: RedoTrials) -> dict[str, Any]:
     """Return the operation that began what was found."""
     if found is None:
         return {"problems": [BY_ITSELF]}
     roots = [found.values.loss, *[getattr(one, "values", one) for one in found.gradients]]
-    given = sys.modules["tensorflow"].nest.flatten(batch, expand_composites=True)
+    batches = [batch for batch, _, _ in trials.batches]
+    given = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)
     arrays = [private_api.value(one) for one in given if private_api.has_value(one) and one.dtype.is_floating]
-    cause = watching.cause([root for root in roots if root is not None], arrays, samples)
+    cause = watching.cause([root for root in roots if root is not None], arrays, trials.of)
     return cause or {"problems": ["no operation was seen that began it"]}
 
 

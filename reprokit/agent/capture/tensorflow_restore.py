@@ -10,6 +10,7 @@ from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
+from .random_states import put_back
 from .snapshot_reader import SnapshotError, saved_optimizers
 from .store import DTYPES, NAMES
 from .tensorflow_graphs import drawing, in_xla
@@ -130,14 +131,15 @@ def array_of(tensor: SavedTensor) -> Any:
     return numpy.frombuffer(bytes(tensor.data), dtype).reshape(tensor.shape)
 
 
-def value_of(file: SnapshotFile, node: Any, like: Any = None) -> Any:
-    """Return the value of a node, whose tensors become eager tensors."""
+def value_of(file: SnapshotFile, node: Any, like: Any = None, *, has_arrays: bool = False) -> Any:
+    """Return the value of a node, whose tensors become eager tensors, or arrays."""
     tensorflow = sys.modules["tensorflow"]
 
     def get(leaf: Node) -> Any:
         ((kind, content),) = leaf.items()
         if kind == "tensor":
-            return tensorflow.constant(array_of(_tensor(file, content)))
+            array = array_of(_tensor(file, content))
+            return array if has_arrays else tensorflow.constant(array)
         if kind in ("strings", "bytestrings"):
             shape, texts = content
             values = [bytes.fromhex(text) if kind == "bytestrings" else text.encode() for text in texts]
@@ -175,41 +177,29 @@ def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
 
 def put_random(file: SnapshotFile) -> None:
     """Put the random states of the start of the step."""
-    nodes = file.facts.random
+    random = {name: value_of(file, node, has_arrays=True) for name, node in file.facts.random.items()}
     try:
-        _put_python(file, nodes)
-        _put_tensorflow(file, nodes.get("tensorflow"))
-    except (TypeError, ValueError, KeyError, IndexError) as error:
+        put_back(random)
+        _put_tensorflow(random.get("tensorflow") or {})
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
 
 
 def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
     """Return what operations drew whose random states nobody can read: their types, and arrays."""
     node = file.facts.random.get("tensorflow")
-    value = value_of(file, node) if node is not None else {}
+    value = value_of(file, node, has_arrays=True) if node is not None else {}
     try:
-        return [(str(kind), numbers.numpy()) for kind, numbers in value.get("drawn") or ()]
+        return [(str(kind), sys.modules["numpy"].asarray(numbers)) for kind, numbers in value.get("drawn") or ()]
     except (AttributeError, TypeError, ValueError):
         raise SnapshotError("the random numbers of the snapshot cannot be read") from None
 
 
-def _put_python(file: SnapshotFile, nodes: Mapping[str, Any]) -> None:
-    if "python" in nodes:
-        version, words, gauss = value_of(file, nodes["python"])
-        sys.modules["random"].setstate((version, tuple(map(int, words.numpy())), gauss))
-    if "numpy" in nodes and "numpy.random" in sys.modules:
-        name, key, *rest = value_of(file, nodes["numpy"])
-        sys.modules["numpy.random"].set_state((name, key.numpy(), *rest))
-
-
-def _put_tensorflow(file: SnapshotFile, node: Any) -> None:
-    if node is None:
-        return
-    value = value_of(file, node)
+def _put_tensorflow(value: Mapping[str, Any]) -> None:
     operations = value.get("operations")
     if private_api.context() is not None and operations is not None:
         generator = private_api.set_eager_seed(value.get("seed"))
-        generator.setstate((operations[0], tuple(map(int, operations[1].numpy())), operations[2]))
+        generator.setstate((operations[0], tuple(map(int, operations[1])), operations[2]))
     for generator, (_, state) in zip(generators(), value.get("generators") or ()):
         put_variable(private_api.state(generator), state)
     keras = keras_generator()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from array import array
 
 from ..core.digests import tensor_digest
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
+from .random_states import as_values
 from .store import DTYPES, Part
 from .trees import pack
 
@@ -85,9 +87,10 @@ class TensorCollector:
             }
         if kind in ("PerReplica", "Mirrored"):
             return {"replicas": [self.value(name, one) for one in leaf.values]}
-        if not hasattr(type(leaf), "dtype") or not hasattr(type(leaf), "shape"):
+        if not isinstance(leaf, array) and not (hasattr(type(leaf), "dtype") and hasattr(type(leaf), "shape")):
             return None
-        if str(getattr(leaf.dtype, "name", leaf.dtype)).startswith(("string", "object", "str", "bytes")):
+        dtype = getattr(leaf, "dtype", "")
+        if str(getattr(dtype, "name", dtype)).startswith(("string", "object", "str", "bytes")):
             return self._strings(name, leaf)
         kept = self.tensor(name, leaf)
         return None if kept is None else {"tensor": kept}
@@ -280,21 +283,16 @@ def take_random(
     drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
     """The random states at the start of the step, of which ``kept`` has Python's, NumPy's and TensorFlow's "eager"."""
-    nodes: dict[str, Node] = {}
-    numpy = sys.modules["numpy"]
-    if "python" in kept:
-        version, words, gauss = kept["python"]
-        nodes["python"] = taking.value("random.python", (version, numpy.array(words, "uint32"), gauss))
-    if "numpy" in kept:
-        nodes["numpy"] = taking.value("random.numpy", tuple(kept["numpy"]))
+    states = {name: kept[name] for name in ("python", "numpy") if name in kept}
+    nodes = {name: taking.value(f"random.{name}", state) for name, state in as_values(states).items()}
     value: dict[str, Any] = {}
     if kept.get("eager") is not None:
         seed, state = kept["eager"]
         value["seed"] = seed
         if state is not None:
-            value["operations"] = (state[0], numpy.array(state[1], "uint32"), state[2])
-    states = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in generators()]
-    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in states]
+            value["operations"] = (state[0], array("I", state[1]), state[2])
+    known = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in generators()]
+    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in known]
     keras = keras_generator()
     if keras is not None:
         value["keras"] = as_array(held_or_now(keras.state, held))

@@ -10,6 +10,7 @@ from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
+from .random_states import as_values, put_back
 from .snapshot_reader import SnapshotError
 from .store import DTYPES, NAMES, Part
 from .torch_batches import leaf
@@ -192,11 +193,8 @@ def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, 
 def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
     """Return the states of generators, as these give them."""
     found: Node = {}
-    for name, state in states.items():
-        if name == "python":
-            version, words, following = state
-            found[name] = tensors.pack(f"{prefix}.python", (version, array("I", words), following))
-        elif name == "torch.cuda":
+    for name, state in as_values(dict(states)).items():
+        if name == "torch.cuda":
             found[name] = [tensors.pack(f"{prefix}.cuda.{n}", part) for n, part in enumerate(state)]
         else:
             found[name] = tensors.pack(f"{prefix}.{name}", state)
@@ -334,12 +332,7 @@ def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -
 
 def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) -> None:
     """Put generators back to where they were; those of GPUs only where there are as many."""
-    if "python" in random:
-        version, words, following = reader.value(random["python"])
-        sys.modules["random"].setstate((version, tuple(words.tolist()), following))
-    module: Any = sys.modules.get("numpy.random")
-    if "numpy" in random and module is not None:
-        module.set_state(reader.value(random["numpy"]))
+    put_back({name: reader.value(random[name]) for name in ("python", "numpy") if name in random})
     if "torch" in random:
         torch.default_generator.set_state(reader.value(random["torch"]))
     states = random.get("torch.cuda") or []
