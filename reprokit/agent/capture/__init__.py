@@ -42,6 +42,8 @@ MAX_VARIABLES = 100
 _VARIABLES = ("CUBLAS_", "CUDA_", "JAX_", "KERAS_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TF_", "TORCH_", "XLA_")
 _SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE", "SECRET", "SIGNATURE", "TOKEN")
 
+_LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras", "numpy")
+
 # Where Keras 3, and Keras 2 under its names, trains and applies gradients.
 _KERAS_2 = (
     "engine.training",
@@ -174,6 +176,7 @@ class CaptureSession:
     def about_process(self) -> dict[str, Any]:
         """Return what a snapshot says about the process that wrote it."""
         return {
+            "versions": {n: str(getattr(sys.modules[n], "__version__", "")) for n in _LIBRARIES if n in sys.modules},
             "process": "" if self.agent is None else self.agent.journal.identity,
             "rank": numeric_variable("RANK"),
             "world": numeric_variable("WORLD_SIZE"),

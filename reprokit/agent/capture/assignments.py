@@ -43,6 +43,15 @@ def lines_that_made(
 
     ``has_attributes`` tells whether objects of the script have the attributes that they had in the captured step.
     """
+    try:
+        return _lines_that_made(frames, is_finite, has_attributes)
+    except Exception:  # of what the script's own classes do when they are asked
+        return []
+
+
+def _lines_that_made(
+    frames: Iterable[FrameType], is_finite: Callable[[Any], bool], has_attributes: bool
+) -> list[Place]:
     found: list[Place] = []
     for frame in frames:
         search = _Search(frame, is_finite, has_attributes)
@@ -106,7 +115,13 @@ class _Search:
             return False
         items = value if isinstance(value, (list, tuple)) else [value]
         numbers = [one for one in items if type(one) is not int and isinstance(one, Real)]
-        return all(map(math.isfinite, numbers)) and all(map(self._is_finite, parts(value)))
+        return all(map(math.isfinite, numbers)) and all(map(self._has_finite_numbers, parts(value)))
+
+    def _has_finite_numbers(self, part: Any) -> bool:
+        try:
+            return self._is_finite(part)
+        except Exception:  # it holds no numbers, or shows none
+            return True
 
 
 def _body(code: CodeType) -> Sequence[ast.AST]:

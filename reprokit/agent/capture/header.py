@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Entry = dict[str, Any]
 
 _NO_TRIGGER = Trigger()
-_IF_KNOWN = ("rank", "world", "given_up", "loops", "random_after_update", "sharded")  # else not written
+_IF_KNOWN = ("versions", "rank", "world", "given_up", "loops", "random_after_update", "sharded")  # else not written
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
 
 def _blocks(part: Part) -> Iterator[memoryview]:
     data = memoryview(part.read())
-    data = data if data.nbytes == 0 else data.cast("B")
+    data = data.cast("B") if data.itemsize > 1 or data.ndim > 1 else data
     if data.nbytes != part.nbytes:
         raise StoreError(f"{part.name!r} has {data.nbytes} bytes, {part.nbytes} were expected")
     for start in range(0, data.nbytes, BLOCK):

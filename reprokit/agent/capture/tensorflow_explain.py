@@ -98,13 +98,8 @@ class OperationWatcher:
                 event.parents.append(maker)
             elif event.inputs[-1].nonfinite:
                 event.given.append(("", event.inputs[-1]))
-        if (
-            phase == FORWARD and event.given and not event.parents
-        ):  # neither an operation nor, as far as it is finite, the batch
-            try:
-                event.lines = lines_that_made(user_functions(sys._getframe(1)), _has_finite_numbers)
-            except Exception:  # of what the script's own classes do when they are asked
-                event.lines = []
+        if phase == FORWARD and event.given and not event.parents:  # neither an operation nor, if finite, the batch
+            event.lines = lines_that_made(user_functions(sys._getframe(1)), lambda value: is_finite(as_array(value)))
         return event
 
     def _tell(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
@@ -166,14 +161,6 @@ def _array(tensor: Any) -> Any:
         return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
     except Exception:  # a device, or a kind of value, that cannot be read; it is left out
         return None
-
-
-def _has_finite_numbers(value: Any) -> bool:
-    """Return whether a tensor or an array has finite numbers only."""
-    try:
-        return is_finite(as_array(value))
-    except Exception:  # it holds no numbers, or shows none
-        return True
 
 
 def _statistics(name: str, array: Any) -> Statistics:

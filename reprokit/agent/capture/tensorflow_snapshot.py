@@ -124,7 +124,6 @@ class RejectedStep:
         number = next((n for n, one in enumerate(state.optimizers) if one is self.optimizer), 0)
         header = self.facts.with_(
             framework="keras" if state.model is not None else "tensorflow",
-            versions=_versions(),
             trigger=triggers[0].with_(optimizers=(f"optimizer#{number}",)),
             also=tuple(triggers[1:]),
             models=tuple(self._models(taking)),
@@ -257,11 +256,6 @@ def _ids(one: Any) -> set[int]:
         return {resource_id(variable) for variable in one.variables}
     except Exception:  # not built
         return set()
-
-
-def _versions() -> dict[str, str]:
-    names = ("tensorflow", "keras", "tf_keras", "numpy")
-    return {name: str(getattr(sys.modules[name], "__version__", "")) for name in names if name in sys.modules}
 
 
 def _deterministic() -> str:

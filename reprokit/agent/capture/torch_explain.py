@@ -204,18 +204,8 @@ class Explaining:
         for tensor in tensors:
             keys, name = [storage(tensor)], self._stranger(tensor)
             if name in ("", CALLED_WITH) and not any(key in self._lines for key in keys):
-                try:
-                    lines = lines_that_made(user_functions(sys._getframe(1)), self._is_finite, name == "")
-                except Exception:  # of what the script's own classes do when they are asked
-                    lines = []
+                lines = lines_that_made(user_functions(sys._getframe(1)), _is_finite, name == "")
                 self._lines.update(dict.fromkeys(keys, lines))
-
-    def _is_finite(self, value: Any) -> bool:
-        """Return whether a tensor or an array has finite numbers only."""
-        try:
-            return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
-        except (TypeError, RuntimeError):  # it holds no numbers, or shows none
-            return True
 
     def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
         values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None
@@ -229,6 +219,10 @@ class Explaining:
                 for tensor in tensors_in(self._torch, value):
                     found.append(_statistics(self._torch, name, tensor))
         return found
+
+
+def _is_finite(value: Any) -> bool:
+    return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
 
 
 def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:

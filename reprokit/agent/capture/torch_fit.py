@@ -52,9 +52,7 @@ class Model:
         self.module = module
         self._entry = entry
         self._reader = reader
-        self._tensors: dict[str, Any] = {}
-        for name, tensor in named_tensors(parts_of(module)):
-            self._tensors.setdefault(name, tensor)
+        self._tensors = Names([module], []).tensors
         self._kept = {name: reader.saved(kept) for name, kept in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:

@@ -92,7 +92,6 @@ class Snapshooter:
         after_update = held.start.updated() if held.start.updated is not None and is_updated else {}
         header = SnapshotHeader(
             framework="pytorch",
-            versions=_versions(self._torch),
             step=step,
             epoch=None if epoch is None else epoch.number,
             steps_in_epoch=None if epoch is None else epoch.steps,
@@ -362,9 +361,3 @@ def _notes(held: TrainingStep) -> list[str]:
     if not held.start.has_random:
         notes.append("no random states are kept, as no module was called and no DataLoader gave a batch in this step")
     return notes
-
-
-def _versions(torch: Any) -> dict[str, str]:
-    found = {"torch": str(torch.__version__)}
-    numpy = sys.modules.get("numpy")
-    return found if numpy is None else {**found, "numpy": str(getattr(numpy, "__version__", ""))}

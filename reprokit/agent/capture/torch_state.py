@@ -8,7 +8,7 @@ from array import array
 
 from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
-from ..pytorch.tensors import components_of, dtype_name, entry, is_nested, is_plain, is_tensor
+from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
 from .snapshot_reader import SnapshotError
@@ -55,7 +55,7 @@ class Tensors:
         if not has_memory(local):
             self.notes.append(f"{wanted} was left out: its memory was freed")
             return None
-        return self._add(wanted, tensor, dtype_name(local), local.shape, size_of(local), _reader(local))
+        return self._add(wanted, tensor, dtype_name(local), local.shape, size_of(local), lambda: bytes_of(local))
 
     def _add(self, wanted: str, owner: Any, dtype: str, shape: Any, size: int, read: Callable[[], Any]) -> str:
         taken, name, number = set(self._names.values()), wanted, 1
@@ -106,27 +106,6 @@ class Tensors:
 
 def _text(item: Any) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
-
-
-def _reader(tensor: Any) -> Callable[[], Any]:
-    """Return what makes the bytes of a tensor in C order when they are written, and holds them as long as it lives."""
-    held: list[Any] = []
-
-    def read() -> Any:
-        held[:] = [on_this_side(tensor)]
-        size = size_of(held[0])
-        return _view(held[0].data_ptr(), size) if size else b""
-
-    return read
-
-
-def _view(address: int, size: int) -> memoryview:
-    import ctypes
-
-    make = ctypes.pythonapi.PyMemoryView_FromMemory
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
-    view: memoryview = make(address, size, 0x100)  # PyBUF_READ
-    return view
 
 
 def on_this_side(tensor: Any) -> Any:
