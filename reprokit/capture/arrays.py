@@ -11,7 +11,7 @@ from reprokit.agent.capture.store import NAMES
 if TYPE_CHECKING:
     import numpy
 
-    from reprokit.agent.capture.snapshot_reader import SavedTensor
+    from reprokit.agent.capture.store import SavedTensor
 
 
 class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.agent.capture.header import SnapshotHeader
+from reprokit.agent.capture.header import SnapshotHeader, in_words
 from reprokit.agent.capture.settings import UNAVAILABLE, Conditions
-from reprokit.agent.capture.snapshot_reader import SnapshotError, SnapshotFile, read_header
-from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX
-from reprokit.agent.capture.trigger import in_words
+from reprokit.agent.capture.store import NOT_COMPARED, PARTIAL, PREFIX, SnapshotError, SnapshotFile, read_header
 from reprokit.model.run import SnapshotFacts
 from reprokit.rundir import SNAPSHOTS, RunDirectory
 

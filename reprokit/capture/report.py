@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reprokit.agent.capture import trees
-from reprokit.agent.capture.header import SnapshotHeader
-from reprokit.agent.capture.snapshot_reader import SnapshotFile
-from reprokit.agent.capture.trigger import Trigger, in_words
+from reprokit.agent.capture.header import SnapshotHeader, Trigger, in_words
+from reprokit.agent.capture.store import SnapshotFile
 from reprokit.printable import printable
 from reprokit.screen import Cells, labelled, print_rows
 from reprokit.untrusted_json import object_in

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from reprokit.agent.capture import trees
-from reprokit.agent.capture.snapshot_reader import SnapshotError, SnapshotFile
-from reprokit.agent.capture.trigger import in_words
+from reprokit.agent.capture.header import in_words
+from reprokit.agent.capture.store import SnapshotError, SnapshotFile
 from reprokit.capture.arrays import Arrays
 from reprokit.errors import BadSnapshot
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit.agent.capture.assignments import lines_that_made
+from reprokit.agent.capture.variables import lines_that_made
 
 ZERO = numpy.zeros(4)
 Lines = list[tuple[str, int, str]]

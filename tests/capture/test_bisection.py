@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprokit.agent.capture.bisection import MAX_TRIALS, SmallestPart, next_part
+from reprokit.agent.capture.redo import MAX_TRIALS, SmallestPart, next_part
 
 Samples = tuple[int, ...]
 

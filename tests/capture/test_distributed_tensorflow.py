@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit.agent.capture.snapshot_reader import SnapshotError
+from reprokit.agent.capture.store import SnapshotError
 from reprokit.agent.capture.tensorflow_redo import batches_of
 from reprokit.capture import Snapshot, load
 from tests.capture.schema import check_schema

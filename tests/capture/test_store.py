@@ -27,12 +27,11 @@ from reprokit.agent.capture import (
     SnapshotContents,
     Store,
     StoreError,
-    snapshot_reader,
     store,
     trees,
 )
+from reprokit.agent.capture.header import Trigger, in_words
 from reprokit.agent.capture.settings import CaptureSettings
-from reprokit.agent.capture.trigger import Trigger, in_words
 from reprokit.capture import BadSnapshot, files, report
 
 TRIGGER = {"kind": "gradient", "name": "fc2.weight", "count": 12, "of": 5120, "where": [["/a/train.py", 7, "main"]]}
@@ -112,9 +111,7 @@ def test_two_captures_of_one_step_have_equal_digests(place: Path) -> None:
         {"trigger": moved, "pid": 1, "host": "other", "environment": {"a": 1}},
         {"losses": ["nan"]},
     )
-    one, other, third = (
-        snapshot_reader.read_header(Store(str(place)).save(contents(**more)))["digest"] for more in ways
-    )
+    one, other, third = (store.read_header(Store(str(place)).save(contents(**more)))["digest"] for more in ways)
     assert one == other
     assert one != third
 
@@ -162,7 +159,7 @@ def test_what_the_disk_has_no_room_for_goes_to_the_fallback(tmp_path: Path) -> N
             Store(str(place)).save(SnapshotContents({"step": 1}, parts))
         path = Store(str(place), fallback=str(other)).save(SnapshotContents({"step": 1}, parts))
         assert path == str(other / "run" / "step-00000001")
-        assert snapshot_reader.SnapshotFile(path).tensors["w"].shape == (300 << 10,)
+        assert store.SnapshotFile(path).tensors["w"].shape == (300 << 10,)
     finally:
         subprocess.run(["umount", str(tmp_path / "run")], check=True)
 
@@ -457,7 +454,7 @@ def test_any_header_is_shown_or_refused(place: Path, capsys: pytest.CaptureFixtu
             notes=["a note"],
         )
     )
-    file = snapshot_reader.SnapshotFile(saved)
+    file = store.SnapshotFile(saved)
     header = dict(file.header)
     for path in places(header):
         for new in HOSTILE:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from reprokit.agent.capture.snapshot_reader import SnapshotFile
+from reprokit.agent.capture.store import SnapshotFile
 from tests.support import rest_slow
 
 SCRIPT = str(Path(__file__).parent / "keras_steps.py")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit.agent.capture.snapshot_reader import SnapshotFile
+from reprokit.agent.capture.store import SnapshotFile
 from tests.capture.tensorflow_steps import Steps
 from tests.support import training_text
 

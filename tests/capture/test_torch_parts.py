@@ -12,12 +12,12 @@ import numpy
 import pytest
 import torch
 
+from reprokit.agent.capture.header import Trigger
 from reprokit.agent.capture.redo import FINITE, StepOutcome, add_progress, outcomes, own_snapshot
 from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, leaf, shares, turns
 from reprokit.agent.capture.torch_state import SnapshotReader, Tensors
 from reprokit.agent.capture.torch_trials import executed
 from reprokit.agent.capture.trees import pack, unpack
-from reprokit.agent.capture.trigger import Trigger
 
 pytestmark = pytest.mark.torch
 

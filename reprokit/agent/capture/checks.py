@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .header import CONDITION, GRADIENT, Trigger
+from .header import LOSS as OF_LOSS
 from .settings import GRADIENT_JUMP, GRADIENT_SCALE, JUMP, LOSS, LOSS_ABOVE, OTHER_RANK
-from .trigger import CONDITION, GRADIENT, Trigger
-from .trigger import LOSS as OF_LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ SMALLEST_SCALE = 2.0**-10  # of a loss: with less than that gradients overflow b
 MAX_OVERFLOWS = 64  # in a row
 
 
-def elements(kind: str, name: str, count: int, of: int, place: int | None = None) -> Trigger | None:
+def elements(kind: str, name: str, count: int, of: int) -> Trigger | None:
     """Judge a tensor by how many of its elements are not finite."""
-    return Trigger(kind, "not finite", name=name, count=count, of=of, place=place) if count else None
+    return Trigger(kind, "not finite", name=name, count=count, of=of) if count else None
 
 
 def loss(value: float, above: float | None = None) -> Trigger | None:

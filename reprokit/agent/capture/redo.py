@@ -2,6 +2,10 @@
 
 How a step is executed, and on which part of its batch, a framework's part knows. It asks here which samples are wanted
 next, and tells what came of them; the launcher reads the result and the progress.
+
+The search for a smaller batch is bisection first, then ddmin of Zeller and Hildebrandt ("Simplifying and Isolating
+Failure-Inducing Input", 2002): what is left at its end is 1-minimal, without any one of its samples it does not happen
+any more. Nothing is tried twice.
 """
 
 from __future__ import annotations
@@ -9,28 +13,29 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 
 from . import checks
-from .bisection import next_part
-from .snapshot_reader import SnapshotError, SnapshotFile
-from .store import plain
-from .trigger import GRADIENT, Trigger, in_words
+from .header import GRADIENT, Trigger, in_words
+from .store import SnapshotError, SnapshotFile, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any, NoReturn, Optional
 
     from . import CaptureSession
     from .header import SnapshotHeader
 
     Samples = tuple[int, ...]
+    Next = tuple[Optional[Samples], "SmallestPart"]
 
 FORMAT = 1
 REPRODUCE, MINIMISE, EXPLAIN = "reproduce", "minimise", "explain"
 FINITE = "everything is finite"
 FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
 MAX_DIFFERENT = 1000  # names of gradients that are told
+MAX_TRIALS = 1000
 
 
 class StepOutcome:
@@ -102,15 +107,6 @@ class StepOutcome:
         return outcome.again(header.trigger) is not None and not is_other
 
 
-class WholeTrial:
-    """What the trial of the whole batch came to, in this process or an earlier one."""
-
-    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.result: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
-        # Where in the step it ended; 0: at its update.
-        self.place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
-
-
 class RedoDriver:
     """One captured step that is to be done again, as far as this process comes."""
 
@@ -121,7 +117,6 @@ class RedoDriver:
         self._redo = redo
         self.mode = redo.mode
         self.path = own_snapshot(redo.snapshot, os.environ.get("RANK"))
-        self.tells = self.path == redo.snapshot  # other ranks only do their part
         self._file: SnapshotFile | None = None
         self.problems: list[str] = []  # to be told beside the result
         self.trials = 0  # of this process
@@ -129,7 +124,15 @@ class RedoDriver:
         lines = [one for one in redo.trials if isinstance(one, dict)]
         self.fills = any(one.get("filled") is True for one in lines)  # samples stand for those that are left out
         self._known = outcomes(redo.trials)
-        self.whole = WholeTrial(lines)
+        # Of the trial of the whole batch, in this process or an earlier one: the result, and where in the step it ended
+        # (0: at its update).
+        self._whole: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
+        self.whole_place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
+
+    @property
+    def tells(self) -> bool:
+        """Whether this process writes the result; other ranks only do their part."""
+        return self.path == self._redo.snapshot
 
     @property
     def file(self) -> SnapshotFile:
@@ -170,13 +173,13 @@ class RedoDriver:
             return whole
         if not self._known.get(whole):
             unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
-            self.finish({**self.whole.result, "reproduced": False, **unsearched, "only_full": False})
+            self.finish({**self._whole, "reproduced": False, **unsearched, "only_full": False})
         wanted, found = next_part(of, self._known, leaves_out)
         if wanted is not None:
             return wanted
         line = {**found.line(), "indices": [indices[one] for one in found.samples] if len(indices) == of else None}
-        problems = [*(self.whole.result.get("problems") or []), *[FILLED] * self.fills]
-        return self.finish({**self.whole.result, "reproduced": True, **line, "problems": problems})
+        problems = [*(self._whole.get("problems") or []), *[FILLED] * self.fills]
+        return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
 
     def running(self, samples: Sequence[int]) -> None:
         """Tell of a trial that begins, which may end the process."""
@@ -203,7 +206,7 @@ class RedoDriver:
         found.update(outcome.compared(self.header, about))
         if self.mode == MINIMISE:
             if not self._known:
-                self.whole.result = {**found, "problems": self.problems}
+                self._whole = {**found, "problems": self.problems}
             self.note(samples, of, ended or outcome.words(again), did=again is not None)
             return
         found["problems"] = self.problems
@@ -220,7 +223,7 @@ class RedoDriver:
         text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
         line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
         if len(self._known) == 1:
-            line["whole"], line["place"] = self.whole.result, self.whole.place
+            line["whole"], line["place"] = self._whole, self.whole_place
         if self.tells:
             add_progress(self._redo.progress, line)
 
@@ -304,3 +307,62 @@ def own_snapshot(path: str, rank: str | None) -> str:
         return path
     beside = f"{directory}/{step}-rank{rank}"
     return beside if os.path.isdir(beside) else path
+
+
+# The search for a smaller batch
+
+
+@dataclass(frozen=True)
+class SmallestPart:
+    """What a search has come to."""
+
+    samples: Samples
+    of: int
+    trials: int
+    smallest: bool  # no sample of it can be left out; False: the search has not come to its end
+
+    @property
+    def only_full(self) -> bool:
+        """Whether it takes all samples of the batch."""
+        return self.smallest and len(self.samples) == self.of
+
+    def line(self) -> dict[str, object]:
+        """As it stands in result.json."""
+        return {**vars(self), "samples": list(self.samples), "only_full": self.only_full}
+
+
+def next_part(
+    count: int,
+    known: Mapping[Samples, bool],
+    leaves_out: Callable[[Samples], bool] = lambda samples: False,
+    max_trials: int = MAX_TRIALS,
+) -> Next:
+    """Return the part to try next, which is None at the end of the search, and the smallest that is known to do it.
+
+    The whole batch is taken for doing it; ``known`` tells of other parts; ``leaves_out`` tells those not to be tried.
+    """
+    best, parts = tuple(range(count)), 2
+    while len(best) > 1:
+        for part, following in _smaller(best, min(parts, len(best))):
+            if part not in known and not leaves_out(part):
+                wanted = part if len(known) < max_trials else None
+                return wanted, SmallestPart(best, count, len(known), smallest=False)
+            if known.get(part):
+                best, parts = part, following
+                break
+        else:
+            if parts >= len(best):
+                break
+            parts *= 2
+    return None, SmallestPart(best, count, len(known), smallest=True)
+
+
+def _smaller(samples: Samples, parts: int) -> Iterator[tuple[Samples, int]]:
+    """The samples in so many parts, as equal as can be, then all but one part; and how many parts follow on each."""
+    size, more = divmod(len(samples), parts)
+    ends = [(number + 1) * size + min(number + 1, more) for number in range(parts)]
+    chunks = [(start, end) for start, end in zip([0, *ends], ends)]
+    for start, end in chunks:
+        yield samples[start:end], 2
+    for start, end in chunks if parts > 2 else ():  # of two each is the other's rest
+        yield samples[:start] + samples[end:], max(parts - 1, 2)

@@ -12,10 +12,9 @@ import sys
 from ..core import user_frames
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
-from .assignments import lines_that_made
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import as_array, is_finite, limits_of, numbers
-from .variables import user_functions
+from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ from ..events import BatchFetched, GradientsDue, RandomDrawn
 from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
+from .header import ACTIVATION, CONDITION, Trigger
 from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
-from .snapshot_reader import SnapshotError
+from .store import SnapshotError
 from .tensorflow_capture import TensorFlowCapture, old_version
 from .tensorflow_explain import OperationWatcher
 from .tensorflow_restore import RandomReplay, StateRestorer
 from .tensorflow_snapshot import RejectedStep, dense
 from .tensorflow_state import FIT, LOADER, SCRIPT
-from .trigger import ACTIVATION, CONDITION, Trigger
 from .variables import put, user_functions
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..events import Handler, TrainingEvent
     from . import CaptureSession
     from .settings import Conditions
-    from .snapshot_reader import SnapshotFile
+    from .store import SnapshotFile
     from .tensorflow_steps import OutermostCall, TensorFlowStep
 
 

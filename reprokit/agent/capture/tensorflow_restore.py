@@ -11,8 +11,7 @@ from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import put_back
-from .snapshot_reader import SnapshotError, saved_optimizers
-from .store import DTYPES, NAMES
+from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
 from .tensorflow_graphs import drawing, in_xla
 from .tensorflow_snapshot import all_owners
 from .tensorflow_state import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .redo import RedoDriver
-    from .snapshot_reader import SavedTensor, SnapshotFile
+    from .store import SavedTensor, SnapshotFile
     from .tensorflow_steps import OutermostCall, TrainingState
     from .trees import Node
 

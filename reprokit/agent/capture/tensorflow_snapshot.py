@@ -8,7 +8,7 @@ from itertools import chain
 
 from ..tensorflow import private_api
 from . import checks
-from .header import SnapshotHeader
+from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger
 from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
@@ -28,7 +28,6 @@ from .tensorflow_state import (
     take_random,
 )
 from .tensorflow_steps import StepValues
-from .trigger import ACTIVATION, CONDITION, GRADIENT, PARAMETER, Trigger
 from .variables import user_functions
 
 TYPE_CHECKING = False

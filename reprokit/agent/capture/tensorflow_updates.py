@@ -9,6 +9,7 @@ import sys
 
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
+from .header import Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .tensorflow_graphs import (
     OF_THE_FIRST,
@@ -33,7 +34,6 @@ from .tensorflow_graphs import (
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
 from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
-from .trigger import Trigger, in_words
 from .variables import places_of
 
 TYPE_CHECKING = False

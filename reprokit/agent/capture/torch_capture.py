@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import CaptureSession
-    from .trigger import Trigger
+    from .header import Trigger
 
 
 class TorchCapture:

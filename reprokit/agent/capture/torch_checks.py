@@ -13,8 +13,8 @@ from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor
 from ..trail_library import FORMATS
 from . import checks
-from .trigger import ACTIVATION, Trigger
-from .trigger import LOSS as OF_LOSS
+from .header import ACTIVATION, Trigger
+from .header import LOSS as OF_LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

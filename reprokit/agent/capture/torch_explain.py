@@ -16,9 +16,8 @@ from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
-from .assignments import lines_that_made
 from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
-from .variables import user_functions
+from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

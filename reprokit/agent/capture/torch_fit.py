@@ -7,8 +7,7 @@ import weakref
 
 from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import dtype_name
-from .snapshot_reader import SnapshotError, saved_optimizers
-from .store import NAMES
+from .store import NAMES, SnapshotError, saved_optimizers
 from .torch_state import SnapshotReader, parameters_of, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..pytorch.state import Modules
-    from .snapshot_reader import SnapshotFile
+    from .store import SnapshotFile
 
 MAX_NAMED = 3  # differences that are told
 

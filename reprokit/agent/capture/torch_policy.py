@@ -6,19 +6,19 @@ import sys
 
 from ..pytorch import private_api
 from ..pytorch.state import named_tensors, parts_of
+from .header import PARAMETER, in_words
 from .settings import ROLLBACK, STOP
 from .torch_copies import StateCopy
 from .torch_snapshot import left_out_of
-from .trigger import PARAMETER, in_words
 from .variables import places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from .header import Trigger
     from .torch_capture import OptimizerSteps, Training
     from .torch_steps import TrainingStep
-    from .trigger import Trigger
 
 
 class CapturePolicy:

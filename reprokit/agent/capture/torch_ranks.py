@@ -12,17 +12,16 @@ import weakref
 
 from ..pytorch import private_api
 from . import checks
+from .header import ACTIVATION, CONDITION, GRADIENT, LOSS
 from .settings import OTHER_RANK
-from .trigger import ACTIVATION, CONDITION, GRADIENT, LOSS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from .header import SnapshotHeader
+    from .header import SnapshotHeader, Trigger
     from .store import Part
-    from .trigger import Trigger
 
 PATIENCE = 60  # seconds for which the others are waited for, before this process ends
 PAUSE = 0.02

@@ -8,7 +8,7 @@ from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
 from . import checks
-from .header import SnapshotHeader
+from .header import GRADIENT, PARAMETER, SnapshotHeader
 from .torch_batches import BatchRecord, leaf
 from .torch_checks import values_of
 from .torch_fit import Names
@@ -24,7 +24,6 @@ from .torch_state import (
     take_random,
 )
 from .trees import below, pack, refers
-from .trigger import GRADIENT, PARAMETER
 from .variables import of_loops, with_samples
 
 TYPE_CHECKING = False
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from .header import Trigger
     from .store import Part
     from .torch_capture import OptimizerSteps, Watched
     from .torch_checks import FiniteTests
     from .torch_steps import TrainingStep
     from .trees import Node
-    from .trigger import Trigger
 
 MAX_TRIGGERS = 1000
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"

@@ -11,8 +11,7 @@ from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
-from .snapshot_reader import SnapshotError
-from .store import DTYPES, NAMES, Part
+from .store import DTYPES, NAMES, Part, SnapshotError
 from .torch_batches import leaf
 
 TYPE_CHECKING = False
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from .snapshot_reader import SavedTensor
+    from .store import SavedTensor
 
     Node = dict[str, Any]
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..events import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
+    from .header import Trigger
     from .random_states import RandomReader, RandomStates
     from .torch_capture import Epoch, Training
     from .torch_copies import StateCopy
-    from .trigger import Trigger
 
 LOSSES = 100
 MAX_ENTRIES = 64

@@ -9,12 +9,12 @@ from _thread import _local
 
 from ..pytorch.tensors import is_finite, numbers
 from . import checks
+from .header import ACTIVATION, GRADIENT, LOSS, Trigger
 from .redo import EXPLAIN, MINIMISE, StepOutcome
 from .settings import LOSS_ABOVE
-from .snapshot_reader import SnapshotError
+from .store import SnapshotError
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_state import digest
-from .trigger import ACTIVATION, GRADIENT, LOSS, Trigger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .redo import RedoDriver
-    from .snapshot_reader import SnapshotFile
+    from .store import SnapshotFile
     from .torch_explain import Explaining
     from .torch_fit import Built
 
@@ -237,9 +237,9 @@ class StepTrials:
         """
         self.trial.places += 1
         place = self.trial.places
-        if not self.is_seen() or self.driver.whole.place not in (None, place):
+        if not self.is_seen() or self.driver.whole_place not in (None, place):
             return False
-        if self.driver.whole.place is None and not self._is_same(self.outcome(has_digests=True)):
+        if self.driver.whole_place is None and not self._is_same(self.outcome(has_digests=True)):
             return False
         self.conclude(place=place)
         return True
@@ -274,8 +274,8 @@ class StepTrials:
         trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._without, self._failed_part = 0, None
         is_same = self._is_same(outcome)
-        if driver.whole.place is None:
-            driver.whole.place = place
+        if driver.whole_place is None:
+            driver.whole_place = place
         if not (trial.inputs.fetched or driver.is_begun or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
         if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):

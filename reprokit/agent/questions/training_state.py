@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from ..capture import numeric_variable
-from ..capture.snapshot_reader import SnapshotFile
-from ..capture.store import PREFIX, SnapshotContents, Store
+from ..capture.store import PREFIX, SnapshotContents, SnapshotFile, Store
 from ..core.json_text import to_json
 from ..observing.files import append
 from .step_window import StepWindow
