@@ -97,10 +97,10 @@ def _of_numpy(memory: bytes, gauss: bytes) -> Any:
     return ("MT19937", sys.modules["numpy"].array(words, "uint32"), position, *_GAUSS.unpack(gauss))
 
 
-def as_values(states: dict[str, Any]) -> dict[str, Any]:
+def as_values(states: Mapping[str, Any]) -> dict[str, Any]:
     """Return states with arrays for long tuples of numbers, as snapshots hold them."""
     if "python" not in states:
-        return states
+        return dict(states)
     version, words, following = states["python"]
     return {**states, "python": (version, array("I", words), following)}
 

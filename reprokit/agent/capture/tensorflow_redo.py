@@ -219,7 +219,7 @@ class StepExecutor:
         driver = self._trials.driver
         while True:
             driver.attempt(self._execute)
-            self._trials.end(self._owner.last, lambda: driver.attempt(self._explain))  # type: ignore[no-any-return]
+            self._trials.end(self._owner.last, lambda: driver.attempt(self._explain))
 
     def _execute(self) -> None:
         trials, count = self._trials, 0

@@ -283,8 +283,8 @@ def take_random(
     drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
     """The random states at the start of the step, of which ``kept`` has Python's, NumPy's and TensorFlow's "eager"."""
-    states = {name: kept[name] for name in ("python", "numpy") if name in kept}
-    nodes = {name: taking.value(f"random.{name}", state) for name, state in as_values(states).items()}
+    states = {name: state for name, state in as_values(kept).items() if name != "eager"}
+    nodes = {name: taking.value(f"random.{name}", state) for name, state in states.items()}
     value: dict[str, Any] = {}
     if kept.get("eager") is not None:
         seed, state = kept["eager"]

@@ -306,7 +306,7 @@ def _items(node: Node) -> list[Node]:
 
 def _arrays(node: Node, besides: int = 0) -> Iterator[Any]:
     """Yield the tensors and arrays with axes in a node, besides those in a list that has so many samples."""
-    held = node.get("held")
+    held: Any = node.get("held")
     if hasattr(type(held), "shape"):
         yield from [] if is_nested(held) or not held.ndim else [held]
     elif not (besides and _is_list_of_samples(node, besides)):

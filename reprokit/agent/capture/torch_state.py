@@ -171,7 +171,7 @@ def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, 
 def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
     """Return the states of generators, as these give them."""
     found: Node = {}
-    for name, state in as_values(dict(states)).items():
+    for name, state in as_values(states).items():
         if name == "torch.cuda":
             found[name] = [tensors.pack(f"{prefix}.cuda.{n}", part) for n, part in enumerate(state)]
         else:
