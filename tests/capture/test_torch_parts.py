@@ -6,6 +6,7 @@ from collections import OrderedDict, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -17,7 +18,7 @@ from reprokit.agent.capture.redo import FINITE, StepOutcome, add_progress, outco
 from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, leaf, shares, turns
 from reprokit.agent.capture.torch_state import SnapshotReader, Tensors
 from reprokit.agent.capture.torch_trials import executed
-from reprokit.agent.capture.trees import pack, unpack
+from reprokit.agent.capture.trees import MAX_NODES, pack, unpack
 
 pytestmark = pytest.mark.torch
 
@@ -73,6 +74,13 @@ def test_numbers_of_numpy_are_kept_as_arrays_are() -> None:
     nodes = [node for _, node in tensors.fill("batch", held.node)["dict"]]
     assert nodes == [*[{"array": f"batch.{n}"} for n in range(3)], {"strings": [[], ["a"]]}]
     assert [(part.dtype, tuple(part.shape)) for part in tensors.parts] == [("F32", ()), ("U32", ()), ("F64", ())]
+
+
+def test_what_is_not_kept_of_objects_leaves_room_for_tensors_behind_it() -> None:
+    given = [SimpleNamespace(numbers=list(range(MAX_NODES))), SimpleNamespace(x=torch.ones(2)), torch.ones(3)]
+    held = Batches(torch).add("loader", given)
+    assert held is not None
+    assert [next(iter(node)) for node in held.node["list"]] == ["left_out", "object", "held"]
 
 
 def batch(source: str, samples: int | None = 4) -> Batch:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 32
 MAX_NODES = 100_000
+MAX_OBJECTS = 10_000  # of the user's classes
 
 
 class BadTree(ValueError):
@@ -92,7 +93,7 @@ class _Packing:
     def __init__(self, put: Callable[[Any], Node | None], has_objects: bool) -> None:
         self._put = put
         self._count = 0
-        self._leaves = 0
+        self._leaves = self._objects = 0
         self._open: set[int] | None = set() if has_objects else None  # objects whose attributes are being packed
 
     def node(self, value: Any, depth: int) -> Node:
@@ -134,13 +135,17 @@ class _Packing:
         return self._object(value, depth) or _left_out(value)
 
     def _object(self, value: Any, depth: int) -> Node | None:
-        if self._open is None or id(value) in self._open:
+        if self._open is None or id(value) in self._open or self._objects >= MAX_OBJECTS:
             return None
-        before = self._leaves
+        self._objects += 1
+        before = self._count, self._leaves
         self._open.add(id(value))
         pairs = self._pairs(own_attributes(value), depth)
         self._open.discard(id(value))
-        return {"object": [class_name(value), pairs]} if self._leaves > before else None
+        if self._leaves > before[1]:
+            return {"object": [class_name(value), pairs]}
+        self._count = before[0]  # what is not kept leaves room for the rest
+        return None
 
 
 _PLAIN: dict[Any, Callable[[Any], Node]] = {
