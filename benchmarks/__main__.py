@@ -1,8 +1,8 @@
 """python -m benchmarks [NAME...]
 
 capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, startup, supervisor,
-tensors, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its setups, 512 runs in
-some 45 minutes, which go on where they stopped.
+tensors, throughput, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its setups,
+512 runs in some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks import (
     startup,
     supervisor,
     tensors,
+    throughput,
     trail,
     training,
     trees,
@@ -43,6 +44,7 @@ BENCHMARKS = {
     "startup": startup.main,
     "supervisor": supervisor.main,
     "tensors": tensors.main,
+    "throughput": throughput.main,
     "trail": trail.main,
     "training": training.main,
     "trees": trees.main,

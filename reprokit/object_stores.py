@@ -122,3 +122,11 @@ class StoredObject:
             return bytes(library().get(self._store, self._meta["path"], options=options).bytes())
         except Exception as error:
             raise failed(f"{self._url}/{self._meta['path']}", error) from None
+
+    def stream(self) -> Iterator[Any]:
+        """Yield all bytes, by one request, as buffers."""
+        try:
+            answer = library().get(self._store, self._meta["path"], options={"if_match": self._meta["e_tag"]})
+            yield from answer.stream(min_chunk_size=1 << 20)
+        except Exception as error:
+            raise failed(f"{self._url}/{self._meta['path']}", error) from None

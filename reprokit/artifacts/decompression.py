@@ -105,7 +105,7 @@ class Unpacked:
 
     def _head(self, length: int) -> bytes:
         found = b""
-        for block in self._blocks():
+        for block in unpacked_blocks(self.packed, self.method):
             found += block
             if len(found) >= length:
                 break
@@ -123,7 +123,7 @@ class Unpacked:
 
     def _fill(self, file: IO[bytes]) -> None:
         size = crc = 0
-        for block in self._blocks():
+        for block in unpacked_blocks(self.packed, self.method):
             size += len(block)
             crc = zlib.crc32(block, crc)
             self._check_size(size)
@@ -141,15 +141,17 @@ class Unpacked:
         if size > HARMLESS and size > self._limits.ratio * self.packed.size:
             raise ArtifactDamaged(f"{self.packed.size} bytes unpack to more than {self._limits.ratio} times as many")
 
-    def _blocks(self) -> Iterator[bytes]:
-        try:
-            yield from _of_text(self.packed) if self.method == AS_TEXT else _decompressed(self.packed, self.method)
-        except (zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
-            raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
-        except OSError as error:  # what bz2 raises for damage has no number
-            if error.errno is not None:
-                raise
-            raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
+
+def unpacked_blocks(packed: Source, method: str) -> Iterator[bytes]:
+    """Yield what a source unpacks to; raises ArtifactDamaged behind the last good block."""
+    try:
+        yield from _of_text(packed) if method == AS_TEXT else _decompressed(packed, method)
+    except (zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
+        raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
+    except OSError as error:  # what bz2 raises for damage has no number
+        if error.errno is not None:
+            raise
+        raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
 
 
 def write(file: IO[bytes], block: bytes) -> None:

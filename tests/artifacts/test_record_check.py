@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
+import os
 import struct
+import subprocess
 import tarfile
 import uuid
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reprokit import object_stores
-from reprokit.artifacts import record_check
+from reprokit.artifacts import parquet_pages, record_check
+from reprokit.artifacts import records as record_files
 from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.record_check import BadRecord, check
+from reprokit.artifacts.sources import open_file
 from reprokit.errors import ArtifactNotReadable, StoreUnreachable
 from tests.object_store import ObjectStore
 from tests.support import Reprokit
 
 SIZES = [0, 10, 200_000, 70]  # of records
+PYTHON = Path(
+    os.environ.get("REPROKIT_TRACKERS_PYTHON") or Path(__file__).parents[2] / ".venv-trackers" / "bin" / "python"
+)
+PARQUET = (Path(__file__).parent / "pages.parquet").read_bytes()  # with checksums, as pyarrow writes them
+PAGE = 506  # of rows 100 to 149
 STARTS = [sum(size + 16 for size in SIZES[:number]) for number in range(len(SIZES))]
 
 
@@ -64,6 +76,14 @@ DAMAGED = {
     "cut in a member": ("a.tar", samples()[: 1536 + 512 + 512 + 512 + 600], [(1, 1536)]),
     "no end": ("a.tar", samples()[: 3 * 1536 + 1024], [(3, 3 * 1536 + 1024)]),
     "bytes behind the end": ("a.tar", samples() + b"more", [(3, 3 * 1536 + 1024)]),
+    "gzip, data": ("a.tfrecord.gz", gzip.compress(changed(records(), STARTS[2] + 190_000)), [(2, STARTS[2])]),
+    "gzip, cut": ("a.tfrecord.gz", gzip.compress(records())[:-5], [(4, len(records()))]),
+    "gzip, cut in a record": ("a.tfrecord.gz", gzip.compress(records(), 0)[:150_000], [(2, STARTS[2])]),
+    "zlib": ("a.tfrecord", zlib.compress(changed(records(), STARTS[3])), [(3, STARTS[3])]),
+    "xz, header": ("a.tar.xz", lzma.compress(changed(samples(), 1536)), [(1, 1536)]),
+    "gzip, cut in a member": ("a.tgz", gzip.compress(samples()[:4700]), [(2, 2 * 1536 + 1024)]),
+    "gzip, packed bytes": ("a.tar.gz", changed(gzip.compress(samples(), 0), 9000), [(3, 7665)]),
+    "parquet, page": ("a.parquet", changed(PARQUET, PAGE + 200), [(100, PAGE)]),
 }
 
 
@@ -92,8 +112,8 @@ def test_what_is_not_checked_is_said(reprokit: Reprokit) -> None:
     (data / "deep").mkdir(parents=True)
     (data / "deep" / "a.tfrecord").write_bytes(records())
     (data / "b.tar").write_bytes(samples())
-    (data / "c.parquet").write_bytes(b"PAR1....PAR1")
-    (data / "d.tar.gz").write_bytes(b"\x1f\x8b\x08....")
+    (data / "c.zst").write_bytes(b"\x28\xb5\x2f\xfd....")
+    (data / "d.txt.gz").write_bytes(gzip.compress(b"text"))
     (data / "e").symlink_to("nothing")
     done = reprokit.run("data", "check", "data", "--json")
     assert done.returncode == 0, done.stderr
@@ -106,13 +126,13 @@ def test_what_is_not_checked_is_said(reprokit: Reprokit) -> None:
         "records": 7,
         "size": size,
         "bad": [],
-        "not_checked": {"compressed": 1, "no regular file": 1, "parquet": 1},
+        "not_checked": {"compressed": 2, "no regular file": 1},
     }
     (data / "b.tar").write_bytes(changed(samples(), 1536))
     done = reprokit.run("data", "check", "data")
     assert done.returncode == 1
     assert done.stdout.startswith("bad: data/b.tar: record 1 at byte 1536: ")
-    assert "not checked: 1 file (parquet)\n" in done.stdout
+    assert "not checked: 2 files (compressed)\n" in done.stdout
 
 
 def test_nothing_to_check_is_trouble(reprokit: Reprokit) -> None:
@@ -131,7 +151,7 @@ def test_objects_are_checked_in_the_store(
     object_store.put(bucket, "shards/b.tar", samples())
     for name, value in object_store.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(record_check, "STORE_BLOCK", 50_000)
+    monkeypatch.setattr(record_files, "STORE_BLOCK", 50_000)
     found = check(f"s3://{bucket}/{place}")
     where = f"s3://{bucket}/shards/deep/a.tfrecord"
     assert found.bad == [BadRecord(where, 2, STARTS[2], found.bad[0].problem)]
@@ -157,3 +177,35 @@ def test_an_object_that_is_overwritten_meanwhile_is_trouble(
     object_store.put(bucket, "a.tfrecord", changed(records(), 5000))
     with pytest.raises(StoreUnreachable):
         stored.read(0, 12)
+
+
+def test_parquet_without_sums_is_said(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    polars.DataFrame({"number": range(100)}).write_parquet(tmp_path / "a.parquet")
+    found = check(str(tmp_path))
+    assert (found.records, found.bad, dict(found.not_checked)) == (100, [], {record_check.UNSUMMED: 1})
+
+
+@pytest.mark.parametrize("damage", [0, 4, 1700, 4000, len(PARQUET) - 6, len(PARQUET) - 1])
+def test_parquet_damaged_in_its_heads_or_footer_is_bad(tmp_path: Path, damage: int) -> None:
+    (tmp_path / "a.parquet").write_bytes(changed(PARQUET, damage))
+    assert check(str(tmp_path)).bad
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is not there: make .venv-trackers/.installed")
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd"])
+def test_any_damage_in_pages_of_arrow_is_found(tmp_path: Path, codec: str, version: str) -> None:
+    path = tmp_path / "a.parquet"
+    program = Path(__file__).parent.parent / "trainings" / "parquet_pages.py"
+    done = subprocess.run([PYTHON, program, path, codec, version], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    data, view = path.read_bytes(), record_files.Ahead(open_file(path), 1 << 16)
+    groups = list(parquet_pages.row_groups(view))
+    pages = [(page.offset, page.row) for group in groups for page in group.pages(view)]
+    assert sum(group.rows for group in groups) == 1000
+    assert check(str(path)).bad == []
+    for (offset, row), end in zip(pages, sorted(offset for offset, _ in pages)[1:], strict=False):
+        path.write_bytes(changed(data, end - 1))  # of the page's bytes, not of its head
+        assert [(one.record, one.offset) for one in check(str(path)).bad] == [(row, offset)]

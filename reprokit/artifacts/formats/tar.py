@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
-from reprokit.artifacts.sources import Stream, blocks, piece
+from reprokit.artifacts.sources import BLOCK, Stream, piece
 from reprokit.errors import ArtifactDamaged
 
 _KINDS = {
@@ -69,10 +69,14 @@ def members(source: Source) -> Iterator[tuple[tarfile.TarInfo, int]]:
 
 def _require_zeros(source: Source, start: int) -> None:
     """Refuse an archive that goes on behind its end, where other programs may read on."""
-    if start >= source.size:
+    block = source.read(start, BLOCK)
+    if not block:
         raise ArtifactDamaged("it has no end: it was cut short")
-    if any(block.strip(b"\0") for block in blocks(source, start)):
-        raise ArtifactDamaged("there are bytes behind its end")
+    while block:
+        if block.strip(b"\0"):
+            raise ArtifactDamaged("there are bytes behind its end")
+        start += len(block)
+        block = source.read(start, BLOCK)
 
 
 def _part(member: tarfile.TarInfo, source: Source) -> Part:

@@ -1,0 +1,169 @@
+"""Measures how fast a data set is read, by number of threads: each file by one of them, all of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from reprokit.artifacts import records
+from reprokit.errors import ArtifactNotReadable
+from reprokit.pages import drawing
+from reprokit.printable import printable
+from reprokit.screen import Cells, print_rows
+
+FORMAT = 1  # of the JSON document
+MEGABYTE = 1_000_000
+PLOT: Final = (480, 300)
+STYLE: Final = (
+    "<style>text{font:12px sans-serif;fill:#333}path{fill:none;stroke:#bbb}"
+    "polyline{fill:none;stroke:#1f77b4;stroke-width:2}circle{fill:#1f77b4}</style>"
+)
+
+
+@dataclass
+class ThroughputPass:
+    """One reading of all files."""
+
+    threads: int
+    seconds: float = 0.0
+    size: int = 0  # bytes as stored
+    records: int = 0
+    bad: int = 0
+    batches: list[tuple[float, int, int]] = field(default_factory=list)  # when, of which file, which of its batches
+
+    def gap(self, share: float) -> float:
+        """Seconds between two batches, which so large a share does not exceed; the first has begun with the pass."""
+        times = [0.0, *(at for at, _, _ in self.batches)]
+        gaps = sorted(after - before for before, after in pairwise(times))
+        return gaps[math.ceil(share * len(gaps)) - 1] if gaps else 0.0
+
+    @property
+    def order(self) -> str:
+        """A digest of the order in which batches came."""
+        return hashlib.sha256("".join(f"{file} {number}\n" for _, file, number in self.batches).encode()).hexdigest()
+
+
+@dataclass
+class MeasuredThroughput:
+    """All passes over a data set."""
+
+    path: str
+    batch: int  # records
+    files: int = 0
+    passes: list[ThroughputPass] = field(default_factory=list)
+    not_read: Counter[str] = field(default_factory=Counter)  # files by kind
+
+
+def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput:
+    """Read a data set once for each number of threads."""
+    result = MeasuredThroughput(path, batch)
+    files = [file for file in records.files(path) if file is not None]
+    for count in threads:
+        done, others = _pass(files, count, batch)
+        result.passes.append(done)
+        result.not_read.update(others.values())
+        files = [file for file in files if file.name not in others]
+    result.files = len(files)
+    if not files:
+        raise ArtifactNotReadable(
+            f"{path} has no records that are known; name TFRecords, tar archives or Parquet files"
+        )
+    return result
+
+
+def _pass(files: Sequence[records.DataFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
+    """Read all files; returns also of which kind those are that cannot be read."""
+    done, others = ThroughputPass(threads), dict[str, str]()
+    began = time.perf_counter()
+
+    def read(position: int) -> tuple[int, int, int]:
+        file = files[position]
+        source = file.open()
+        good = bad = batches = 0
+        try:
+            for some in records.read(file.name, source, whole=True):
+                bad += bool(some.problem)
+                good += 0 if some.problem else some.amount
+                while (batches + 1) * batch <= good:
+                    done.batches.append((time.perf_counter() - began, position, batches))
+                    batches += 1
+        except records.NotARecordFile as kind:
+            others[file.name] = str(kind)
+            return 0, 0, 0
+        if good > batches * batch:
+            done.batches.append((time.perf_counter() - began, position, batches))
+        return source.size, good, bad
+
+    with ThreadPoolExecutor(threads) as pool:
+        sums = [sum(column) for column in zip(*pool.map(read, range(len(files))), strict=True)]
+    done.size, done.records, done.bad = sums or (0, 0, 0)
+    done.seconds = time.perf_counter() - began
+    return done, others
+
+
+def document(result: MeasuredThroughput) -> dict[str, Any]:
+    """Return what --json prints."""
+    return {
+        "format": FORMAT,
+        "path": result.path,
+        "batch": result.batch,
+        "files": result.files,
+        "not_read": dict(sorted(result.not_read.items())),
+        "passes": [
+            {
+                "threads": one.threads,
+                "seconds": one.seconds,
+                "size": one.size,
+                "records": one.records,
+                "bad": one.bad,
+                "batches": len(one.batches),
+                "longest_gap": one.gap(1.0),
+                "gap_p99": one.gap(0.99),
+                "order": f"sha256:{one.order}",
+            }
+            for one in result.passes
+        ],
+    }
+
+
+def print_throughput(result: MeasuredThroughput) -> None:
+    """Print a line for each number of threads."""
+    rows = [Cells(("threads", "MB/s", "records/s", "longest gap", "p99 gap", "order of batches"))]
+    for one in result.passes:
+        rates = (f"{rate(one):.1f}", f"{one.records / one.seconds:.0f}")
+        gaps = [f"{1000 * one.gap(share):.2f} ms" for share in (1.0, 0.99)]
+        rows.append(Cells((str(one.threads), *rates, *gaps, one.order[:16])))
+    last = result.passes[-1]
+    footer = [f"not read: {count} files ({kind})" for kind, count in sorted(result.not_read.items())]
+    if last.bad:
+        footer.append(f"{last.bad} bad records: see 'reprokit data check'")
+    print_rows(f"{result.files} files of {last.size} bytes, batches of {result.batch} records", rows, footer)
+
+
+def rate(one: ThroughputPass) -> float:
+    """Return its megabytes per second."""
+    return one.size / one.seconds / MEGABYTE
+
+
+def plot(result: MeasuredThroughput) -> str:
+    """Return a drawing of the rates by threads, that stands alone."""
+    (width, height), passes = PLOT, sorted(result.passes, key=lambda one: one.threads)
+    across = drawing.axis([float(one.threads) for one in passes], 60, width - 20)
+    up = drawing.axis([0.0, *map(rate, passes)], height - 40, 30)
+    body = [STYLE, drawing.text((60, 18), f"MB/s by threads: {printable(result.path)}")]
+    body.append(drawing.path("axis", f"M60 30V{height - 40}H{width - 20}"))
+    body += [drawing.text((54, round(up.place(mark)) + 4), f"{mark:g}", "end") for mark in up.marks(5)]
+    places = [(across.place(float(one.threads)), up.place(rate(one))) for one in passes]
+    for one, (x, _) in zip(passes, places, strict=True):
+        body.append(drawing.text((round(x), height - 20), str(one.threads), "middle"))
+    body += [drawing.line(places, "line"), *(drawing.line([place], "dot", 4) for place in places)]
+    spoken = "; ".join(f"{one.threads} threads {rate(one):.1f} MB/s" for one in passes)
+    svg = drawing.drawing(PLOT, "throughput", "Throughput by threads", spoken, body)
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
