@@ -104,6 +104,14 @@ def create(store: Any, url: str, name: str, data: Path | bytes) -> None:
         raise failed(f"{url}/{name}", error) from None
 
 
+def write(store: Any, url: str, name: str, data: bytes) -> None:
+    """Write an object, in the place of what is there."""
+    try:
+        library().put(store, name, data)
+    except Exception as error:
+        raise failed(f"{url}/{name}", error) from None
+
+
 class StoredObject:
     """An object as a source of bytes, as long as nobody overwrites it."""
 

@@ -114,9 +114,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hide_rdrand: bool = False  # hide RDRAND and RDSEED by CPUID faulting
     orders: bool = True  # record who came first, of threads and processes
     trail: Switch = ON  # digest what each step was made of
+    batch_digests: bool = False  # digest batches of tf.data, for the ledger
     console: bool = True  # keep what the command prints
     prove: bool = False  # run strace beside, and account for every request to the kernel
     keep_outputs: int = KEEP_OUTPUTS  # bytes of outputs of which copies are kept in the run directory
+    push: str = ""  # URL to which another process writes what the run saves
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
     knows_children: bool = False  # replay: the recording wrote down which programs it started
@@ -152,6 +154,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         optional = {
             "trail": str(trail) if self.trail.is_on else "",
             "trail_gradients": "in graphs" if self.trail.code == WITH_GRADIENTS.code else "",
+            "batch_digests": self.batch_digests and self.trail.is_on,
             "pools": dict(self.pools),
             "versions": dict(self.versions),
             "patches": list(patches),

@@ -252,6 +252,11 @@ def wants_gradients_in_graphs(run: str) -> bool:
     return "trail_gradients" in _plan(run)
 
 
+def wants_batch_digests(run: str) -> bool:
+    """Return whether --batch-digests was given."""
+    return "batch_digests" in _plan(run)
+
+
 def _plan(run: str) -> dict[str, Any]:
     with open(run + "/plan.json", encoding="utf-8") as file:
         plan: dict[str, Any] = json.load(file)

@@ -56,7 +56,7 @@ def check(path: str) -> CheckedData:
     return result
 
 
-def _check_file(file: records.DataFile, result: CheckedData) -> None:
+def _check_file(file: records.RecordFile, result: CheckedData) -> None:
     source, unsummed = file.open(), False
     for number, some in records.numbered(records.read(file.name, source)):
         unsummed |= some.unsummed

@@ -40,7 +40,7 @@ class CheckedRecords(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DataFile:
+class RecordFile:
     """A file or an object of a data set."""
 
     name: str
@@ -127,7 +127,7 @@ class Streamed:
 View = Ahead | Streamed
 
 
-def files(path: str) -> Iterator[DataFile | None]:
+def files(path: str) -> Iterator[RecordFile | None]:
     """Yield a file, what is below a directory, or what is below a store's URL; None stands for no regular file."""
     if object_stores.is_remote(path):
         yield from _stored(path)
@@ -135,7 +135,7 @@ def files(path: str) -> Iterator[DataFile | None]:
     place = Path(path)
     for file in _walk(place) if place.is_dir() else [place]:
         is_file = file.is_file() or not place.is_dir()
-        yield DataFile(str(file), lambda file=file: open_file(file)) if is_file else None  # type: ignore[misc]
+        yield RecordFile(str(file), lambda file=file: open_file(file)) if is_file else None  # type: ignore[misc]
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -148,7 +148,7 @@ def _refuse(error: OSError) -> None:
     raise ArtifactNotReadable(f"{error.filename}: {error.strerror}; name a place that can be read")
 
 
-def _stored(url: str) -> Iterator[DataFile]:
+def _stored(url: str) -> Iterator[RecordFile]:
     """Yield all objects below the URL, or the one that it names."""
     root = url.rstrip("/")
     store = object_stores.open_store(root)
@@ -159,7 +159,7 @@ def _stored(url: str) -> Iterator[DataFile]:
         metas = list(filter(None, [object_stores.found(store, root, name)]))
     for meta in sorted(metas, key=lambda one: str(one["path"])):
         stored = object_stores.StoredObject(store, root, meta)
-        yield DataFile(f"{root}/{meta['path']}", lambda stored=stored: stored)  # type: ignore[misc]
+        yield RecordFile(f"{root}/{meta['path']}", lambda stored=stored: stored)  # type: ignore[misc]
 
 
 def read(name: str, source: Source, *, whole: bool = False) -> Iterator[CheckedRecords]:

@@ -18,15 +18,20 @@ from reprokit.printable import printable
 @flag("--with-entropy", "Also push the random profile and its key, which can be secret.")
 @flag("--with-snapshots", "Also push snapshots, which hold training data.")
 @flag("--keep-paths", "Keep paths, user names and the host name as they are.")
+@flag("--follow", "Write saved tensors too, from now on, and all else when the run has ended.")
 @options.ADVISING
-def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_paths: bool) -> None:
+def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_paths: bool, follow: bool) -> None:
     """Write the run directory RUN below URL, such as s3://bucket/prefix.
 
     What is written is what 'reprokit bundle' packs, file by file, the list of contents last. Nothing is
     overwritten. After an interruption the same command writes what is missing.
     """
+    from reprokit.bundle.follow import follow as follow_run
     from reprokit.bundle.pack import BundleRequest
     from reprokit.bundle.stored import push
+
+    if follow:
+        follow_run(run, url)
 
     wanted = BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths)
     listed, there = push(run, url, wanted)

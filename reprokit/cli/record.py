@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag
 from reprokit.cli.output import launch
+from reprokit.errors import UsageError
 from reprokit.model.states import WITH_GRADIENTS
 from reprokit.plan import RECORD, Plan, key_of_seed
 
@@ -42,6 +43,16 @@ from reprokit.plan import RECORD, Plan, key_of_seed
 @options.NO_TRAIL
 @options.NO_ORDERS
 @flag("--trail-gradients", "Also record digests of gradients inside TensorFlow graphs, which changes these graphs.")
+@flag(
+    "--batch-digests",
+    "Also record digests of tf.data's batches, for which Keras' fit gets a data set with one more operation.",
+)
+@click.option(
+    "--push",
+    metavar="URL",
+    default="",
+    help="Write saved tensors to an object store while COMMAND runs, and the rest of the run after it.",
+)
 @click.option(
     "--data",
     multiple=True,
@@ -58,11 +69,22 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
     Its exit status is passed on. reprokit's own failures exit with 125, a command that cannot be run
     with 126, one that is not found with 127.
     """
+    if plan.push:
+        _require_store(plan.push)
     if seed is not None:
         plan = replace(plan, key=key_of_seed(seed), keyed=True)
     if trail_gradients and plan.trail.is_on:
         plan = replace(plan, trail=WITH_GRADIENTS)
     launch(plan if recipe_file is None else _with_recipe(plan, recipe_file), "reprokit", "replay")
+
+
+def _require_store(url: str) -> None:
+    """Refuse before the training what could not be written after it."""
+    from reprokit import object_stores
+
+    if not object_stores.is_remote(url):
+        raise UsageError(f"--push {url}: name a place in a store, such as s3://bucket/prefix")
+    object_stores.open_store(url)
 
 
 def _with_recipe(plan: Plan, path: Path) -> Plan:

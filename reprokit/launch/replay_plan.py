@@ -68,6 +68,7 @@ def replay_plan(
         hide_rdrand=run.hide_rdrand,
         supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
         trail=_trail(recording, trail),
+        batch_digests=run.batch_digests,
         console=recording.keeps_console,
         keep_outputs=keep_outputs,
         data=_declared(recording),

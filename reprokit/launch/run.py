@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from reprokit.launch.prove import Tracing
     from reprokit.launch.run_patches import PreparedPatches
     from reprokit.launch.snapshots import Hook
+    from reprokit.launch.upload import Upload
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
 Watch = Callable[[Child], None]
@@ -183,6 +184,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
         include_crypto=plan.record_crypto,
         hide_rdrand=plan.hide_rdrand,
         trail=plan.trail,
+        batch_digests=plan.batch_digests,
         started=rundir.utc_now(),
         launcher_pid=os.getpid(),
         launcher_started=host.started_at(),
@@ -218,12 +220,15 @@ def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watches: Sequ
     import reprokit.launch.finish  # noqa: F401
 
     hook = hook_of(plan, path)
-    all_watches = (*instruments.watches(), hook, *watches, limit_of(plan, began))
+    upload = upload_of(plan, path)
+    all_watches = (*instruments.watches(), hook, upload, *watches, limit_of(plan, began))
     ended = child.wait([watch for watch in all_watches if watch is not None])
     interruption = LateSignals()
     finish = instruments.finish(prepared, ended, lambda: interruption.asked, hook)
     finish.close(began, gathering)
     instruments.leave(prepared)
+    if upload is not None:
+        upload.finish(lambda: interruption.asked)
     return CompletedRun(path, finish.ended, child.used)
 
 
@@ -362,6 +367,15 @@ def hook_of(plan: Plan, path: Path) -> Hook | None:
     from reprokit.launch.snapshots import Hook
 
     return Hook(plan.capture.hook, path, plan.capture.fallback_of(path))
+
+
+def upload_of(plan: Plan, path: Path) -> Upload | None:
+    """Return what writes the run to an object store, where that is asked for."""
+    if not plan.push:
+        return None
+    from reprokit.launch.upload import Upload
+
+    return Upload(path, plan.push)
 
 
 def limit_of(plan: Plan, began: float) -> Termination | None:

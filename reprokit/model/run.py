@@ -235,6 +235,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: Switch | None = None
     trail: Switch | None = None
+    batch_digests: bool = False  # of tf.data, in the ledger
     shim: Loading | None = None
     agent: Loading | None = None
     replay_of: ReplayOf | None = None

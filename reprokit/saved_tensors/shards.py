@@ -47,9 +47,14 @@ def numpy() -> Any:
     return numpy
 
 
+def name_of(key: str, line: IndexLine) -> str:
+    """Return the name of the shard that a line of the index of a process refers to."""
+    return f"{key}-{line.shard:06d}.safetensors"
+
+
 def read(directory: Path, key: str, line: IndexLine) -> Array:
     """Return the tensor that a line of the index of a process refers to."""
-    path = directory / f"{key}-{line.shard:06d}.safetensors"
+    path = directory / name_of(key, line)
     where = f"{path}: {line.name[:80]!r}"
     dtype = _dtype(line.dtype, where)
     with os.fdopen(open_file(path), "rb") as file:

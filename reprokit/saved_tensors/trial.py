@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from reprokit import run_home, rundir
+from reprokit import object_stores, run_home, rundir
 from reprokit.errors import NothingSaved, RunDamaged, TensorUnavailable
 from reprokit.model.run import RUNNING
 from reprokit.rundir import RunDirectory
@@ -30,6 +30,7 @@ from reprokit.saved_tensors.step_states import (
     StepUnavailable,
     TensorUnavailableForStep,
 )
+from reprokit.saved_tensors.stored import StoredTensors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,9 +60,10 @@ class TensorTrial:
     """The saved tensors of one run. It follows a run that is being written; several can be open at once."""
 
     def __init__(self, run: str | Path) -> None:
-        self.path = run_home.resolve(str(run))
-        self.name = self.path.name
-        self.run = RunDirectory(self.path)
+        self._stored = StoredTensors(str(run)) if object_stores.is_remote(str(run)) else None
+        self.path = run_home.resolve(str(run)) if self._stored is None else self._stored.path
+        self.name = self.path.name if self._stored is None else str(run)
+        self._run = RunDirectory(self.path) if self._stored is None else None
         self.loaded_all_steps = False
         self.follows = True  # whether each question looks for new steps first
         self.reads = 0  # values and reductions that were given
@@ -79,6 +81,13 @@ class TensorTrial:
     def __repr__(self) -> str:
         return f"<TensorTrial of {self.path}: {len(self._tensors)} tensors>"
 
+    @property
+    def run(self) -> RunDirectory:
+        """The run directory; of a run in a store there is none."""
+        if self._run is None:
+            raise NothingSaved(f"{self.name} is no run directory; 'reprokit pull' makes one of it")
+        return self._run
+
     def refresh(self) -> None:
         """Read what was written since the last look."""
         if self.loaded_all_steps:
@@ -93,9 +102,11 @@ class TensorTrial:
 
     def _is_over(self) -> bool:
         """Return whether the run has ended. Of a launcher on another machine only the end of the run is seen."""
+        if self._stored is not None:
+            return self._stored.refresh()
         now = time.monotonic()
         if self.run.run.status == RUNNING and now - self._renewed > RENEWED:
-            self.run, self._renewed = RunDirectory(self.path), now
+            self._run, self._renewed = RunDirectory(self.path), now
         return self.run.run.status != RUNNING or self.run.orphaned
 
     def _add(self, index: WorkerIndex, line: IndexLine) -> None:
@@ -113,6 +124,11 @@ class TensorTrial:
         if name not in self._tensors:
             self._tensors[name] = TrialTensor(self, name)
         return self._tensors[name]
+
+    def require_shard(self, name: str) -> None:
+        """Fetch it, if the run is in a store."""
+        if self._stored is not None:
+            self._stored.require(name)
 
     def look(self) -> None:
         """Refresh, unless the caller does so itself."""
@@ -338,6 +354,7 @@ class TrialTensor:
             text = f"of {self.name!r} only reductions were saved at step {step_num}: {', '.join(line.reductions)}"
             raise TensorUnavailableForStep(f"{text}; reduction_value gives them")
         self.trial.reads += 1
+        self.trial.require_shard(shards.name_of(key, line))
         return shards.read(self.trial.path / DIRECTORY, key, line)
 
     def values(self, mode: object = None, worker: str | None = None) -> dict[int, Array]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import object_stores
-from reprokit.errors import StoreUnreachable
+from reprokit import object_stores, trial
+from reprokit.errors import NothingSaved, StoreUnreachable
 from tests.object_store import SECRET, ObjectStore
 from tests.support import Reprokit, training_text, wait_until
 
@@ -143,3 +143,51 @@ def test_large_objects_go_in_parts_and_small_ones_overwrite_nothing(
     with pytest.raises(StoreUnreachable):
         object_stores.create(store, url, "small", b"second")
     assert b"".join(object_stores.content(store, url, "small")) == b"first"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_tensors_are_read_from_the_store_while_the_training_runs(
+    reprokit: Reprokit, object_store: ObjectStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    script = reprokit.script("train.py", training_text("pushed_tensors.py"))
+    command = ["record", "--push", url, "--tensors", "weights", "-o", "run", "--", sys.executable, str(script), "go"]
+    process = reprokit.start(*command, env={**os.environ})
+    wait_until(lambda: any(key.endswith(".jsonl") for key in keys(object_store, url)), "the first tensors")
+    meanwhile = trial(url)
+    meanwhile.wait_for_steps([2])
+    first = meanwhile.tensor("net.weight" if meanwhile.has_tensor("net.weight") else meanwhile.tensor_names()[0])
+    assert process.poll() is None
+    assert not meanwhile.loaded_all_steps
+    early = first.value(2)
+    (reprokit.directory / "go").touch()
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    stored, local = trial(url), trial(reprokit.directory / "run")
+    assert stored.loaded_all_steps
+    assert stored.steps() == local.steps()
+    assert stored.tensor_names() == local.tensor_names()
+    for tensor in map(stored.tensor, stored.tensor_names()):
+        for step, array in tensor.values().items():
+            assert array.tobytes() == local.tensor(tensor.name).value(step).tobytes()
+    assert early.tobytes() == local.tensor(first.name).value(2).tobytes()
+    with pytest.raises(NothingSaved):
+        _ = stored.run
+    run = reprokit.directory / "run"
+    held = [path for path in run.rglob("*") if path.is_file()]
+    assert not [path for path in held if SECRET.encode() in path.read_bytes()]
+    assert reprokit.run("pull", url, "pulled").returncode == 0
+    assert reprokit.run("verify", "run", "pulled").returncode == 0
+
+
+def test_a_store_that_fails_does_not_fail_the_training(reprokit: Reprokit, object_store: ObjectStore) -> None:
+    command = ["-o", "run", "--", sys.executable, "-c", "print('trained')"]
+    done = reprokit.run("record", "--push", "s3://no-such-bucket/run", *command, environment=object_store.environment)
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "store-unreachable" in done.stderr
+    assert "--push: the run is not whole in the store" in done.stderr
+    assert reprokit.run("check", "run").returncode == 0
+    refused = reprokit.run("record", "--push", "somewhere", *command)
+    assert (refused.returncode, "name a place in a store" in refused.stderr) == (125, True)

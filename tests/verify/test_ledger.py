@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import sys
 from collections import Counter
@@ -203,3 +204,29 @@ def test_fits_of_keras(reprokit: Reprokit) -> None:
         "record", "--no-trail", "-o", "without", "--", sys.executable, "ledgered_fit.py", "other.json"
     )
     assert without.stdout == recorded.stdout != ""  # the order is noted, and nothing else is changed
+
+
+@pytest.mark.tensorflow
+@pytest.mark.slow
+def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Reprokit) -> None:
+    script = reprokit.script("ledgered_datasets.py", training_text("ledgered_datasets.py"))
+    command = ["--", sys.executable, str(script), "seen.json"]
+    recorded = reprokit.run("record", "--batch-digests", "-o", "run", *command)
+    assert recorded.returncode == 0, recorded.stderr
+    assert "samples are kept" not in recorded.stderr
+    content = json.loads((reprokit.directory / "seen.json").read_text())
+    digests = [by_step(exported(reprokit, "run"), number) for number in range(len(content))]
+    for number, (batches, known) in enumerate(zip(content, digests, strict=True)):
+        assert [len(step) for step in known] == [1] * len(batches), number
+        pairs = {(str(batch), step[0]) for batch, step in zip(batches, known, strict=True)}
+        assert len(pairs) == len({batch for batch, _ in pairs}) == len({digest for _, digest in pairs})
+    overview = reprokit.run("ledger", "run")
+    rows = [re.split("  +", line)[1:] for line in overview.stdout.splitlines()[1:]]
+    assert ["fit#0, epoch 1", "4 batches", "each once"] in rows, overview.stdout
+    assert ["fit#1, epoch 1", "3 batches", "each once"] in rows, overview.stdout
+    assert ["dataset#0, epoch 1", "4 batches", "each once"] in rows, overview.stdout
+    other = reprokit.run("record", "--batch-digests", "-o", "other", *command)
+    assert other.returncode == 0, other.stderr
+    verified = reprokit.run("verify", "run", "other")
+    assert verified.returncode == 1
+    assert "batch of step 0 differs" in verified.stdout

@@ -11,7 +11,6 @@ from ..frameworks.base import Adapter
 from ..sample_ledger import SampleLedger
 from . import private_api
 from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
-from .fit_samples import order_facts
 from .trail import TensorflowTrail
 
 TYPE_CHECKING = False
@@ -61,9 +60,11 @@ class TensorflowAdapter(Adapter):
             in_graphs = trail_library.wants_gradients_in_graphs(self._agent.run)
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
             keras.events.add(self._trail)
-            self._samples = SampleLedger(self._agent, keras.events, order_facts, lambda _: None)
+            self._samples = SampleLedger(self._agent, keras.events, lambda order: order.facts(), lambda _: None)
             keras.events.add(self._samples)
             keras.samples.begin(self._samples)
+            if trail_library.wants_batch_digests(self._agent.run):
+                keras.datasets.begin(self._samples, library)
 
     def parts(self) -> list[Any]:
         parts = (self._trail, self._samples, self._keras.records, self._optimizers.records)

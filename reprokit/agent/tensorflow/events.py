@@ -24,6 +24,7 @@ from ..events import (
 from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
+from .dataset_samples import DatasetSamples
 from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
 from .fit_samples import FitSamples
 from .state import OptimizerStep, VariableRecords, pairs_of
@@ -125,6 +126,7 @@ class KerasHooks(OptimizerHooks):
         self._truths = KnownTruths()
         self._evaluations = Evaluations(agent)
         self.samples = FitSamples(agent)
+        self.datasets = DatasetSamples(agent)
 
     def watch_models(self, name: str, module: Any) -> None:
         """Watch a module with losses or models."""
@@ -171,8 +173,13 @@ class KerasHooks(OptimizerHooks):
             def train_function(*arguments: Any) -> Any:
                 step = OptimizerStep(getattr(model, "optimizer", None), model)
                 tell(events.update_due, UpdateDue(step))
-                step.results = function(*arguments)
+                try:
+                    step.results = function(*arguments)
+                except BaseException as error:
+                    self._agent.attempt(self.datasets.failed, error)
+                    raise
                 self._agent.attempt(self.samples.stepped, model)
+                self._agent.attempt(self.datasets.stepped, model)
                 tell(events.update_done, UpdateDone(step))
                 return step.results
 
@@ -202,11 +209,13 @@ class KerasHooks(OptimizerHooks):
             name, given = prepared
             self._evaluations.fitting = True
             self.samples.fitting(name, given.arguments)
+            self._agent.attempt(self.datasets.fitting, name, given.arguments)
             try:
                 result = self.records.outermost(original, *given.args, **given.kwargs)
             finally:
                 self._evaluations.fitting = False
                 self.samples.ended()
+                self.datasets.ended()
                 self._evaluations.end(failed=True)  # a validation that was broken off
                 self._agent.attempt(self.records.note, model)
             self._agent.attempt(self._fit_ended, name, result)

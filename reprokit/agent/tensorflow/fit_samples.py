@@ -54,6 +54,11 @@ class FitOrder:
         (*others, self.current), self.shuffled = self.shuffled or [range(0)], []
         return not others and len(self.current) == self.size
 
+    def facts(self) -> dict[str, object]:
+        """Return what the ledger keeps of it."""
+        sampler = "shuffled by Keras" if self.shuffle else "in order"
+        return {"dataset": "arrays", "sampler": sampler, "samples": self.size}
+
 
 class FitThread(_local):
     """What a thread fits."""
@@ -147,9 +152,3 @@ class FitSamples:
             tell(self._events.batch_fetched, BatchFetched(None, order.began, indices))
             if end == order.size:
                 return
-
-
-def order_facts(order: FitOrder) -> dict[str, object]:
-    """Return what the ledger keeps of it."""
-    sampler = "shuffled by Keras" if order.shuffle else "in order"
-    return {"dataset": "arrays", "sampler": sampler, "samples": order.size}

@@ -1,0 +1,61 @@
+"""Writes the saved tensors of a run to an object store while the run goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from reprokit import object_stores, rundir
+from reprokit.bundle import manifest
+from reprokit.errors import ReprokitError
+from reprokit.launch.messages import warn
+from reprokit.model.run import RUNNING
+from reprokit.rundir import RunDirectory
+from reprokit.saved_tensors.index import ENDING, keys
+
+POLL = 1.0  # seconds between looks, at least
+SHARE = 20  # times as long as the last upload took is waited for the next
+
+
+class FollowedTensors:
+    """What of a run's tensors is in the store."""
+
+    def __init__(self, run: Path, url: str) -> None:
+        self._directory = run / rundir.TENSORS
+        self._url = f"{url.rstrip('/')}/{manifest.HOME}{rundir.TENSORS}"
+        self._store = object_stores.open_store(self._url)
+        self._shards = {str(meta["path"]) for meta in object_stores.listed(self._store, self._url)}
+        self._sizes: dict[str, int] = {}  # of the indexes
+
+    def upload(self) -> None:
+        """Write finished shards, then the indexes that refer to them."""
+        for key in keys(self._directory):
+            index = self._directory / f"{key}{ENDING}"
+            size = index.stat().st_size
+            if size == self._sizes.get(key):
+                continue
+            for shard in sorted(self._directory.glob(f"{key}-*.safetensors")):
+                if shard.name not in self._shards:
+                    object_stores.create(self._store, self._url, shard.name, shard)
+                    self._shards.add(shard.name)
+            with open(index, "rb") as file:
+                object_stores.write(self._store, self._url, index.name, file.read(size))
+            self._sizes[key] = size
+
+
+def follow(path: Path, url: str) -> None:
+    """Write what a run saves until it has ended; while the store cannot be reached, try again."""
+    tensors, failure = FollowedTensors(path, url), ""
+    run = RunDirectory(path)
+    while run.run.status == RUNNING and not run.orphaned:
+        began = time.monotonic()
+        try:
+            tensors.upload()
+            failure = ""
+        except ReprokitError as error:
+            if not failure:
+                warn(f"{error}; trying again")
+            failure = str(error)
+        time.sleep(max(POLL, SHARE * (time.monotonic() - began)))
+        run = RunDirectory(path)
+    tensors.upload()

@@ -1,0 +1,62 @@
+"""The process of record --push, which writes what a run saves to an object store, beside the training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from reprokit.launch import environment
+from reprokit.launch.messages import warn
+from reprokit.launch.process import FORWARDED, Child
+
+# Modules come from where this process has them, not from the directory in which the user stands.
+COMMAND = (
+    "import os, sys; os.nice(10); sys.path[:] = sys.argv.pop(1).split(':'); from reprokit.cli.main import main; main()"
+)
+NAP = 0.05
+
+
+class Upload:
+    """Starts 'reprokit push --follow', which waits for the run's end by itself, and then waits for it."""
+
+    def __init__(self, run: Path, url: str) -> None:
+        self._arguments = ["push", "--quiet", "--follow", str(run.absolute()), url]
+        self._pid = 0
+        self._failure = ""
+
+    def __call__(self, child: Child | None = None) -> None:
+        """Start it, once."""
+        if self._pid or self._failure:
+            return
+        path = ":".join(filter(os.path.isabs, sys.path))
+        nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-c", COMMAND, path, *self._arguments],
+                environment.without_own(environment.inherited()),
+                file_actions=[nothing, output],
+                setpgroup=0,  # what ends the training by the keyboard does not end this
+                setsigmask=[],
+                setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+            warn(f"--push: {self._failure}; nothing is uploaded")
+
+    def finish(self, interrupted: Callable[[], bool]) -> None:
+        """Wait until all is there; an interruption leaves the rest to 'reprokit push'."""
+        self()
+        ended = status = 0
+        while self._pid and not ended:
+            if interrupted():
+                os.kill(self._pid, signal.SIGTERM)
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if not ended:
+                time.sleep(NAP)
+        if status:
+            warn("--push: the run is not whole in the store; 'reprokit push' writes what is missing")
