@@ -116,6 +116,14 @@ def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
     assert "note: of the left run, epoch 0 of loader#0 of process 0: 2 samples seen twice" in verified.stdout
 
 
+def compared_samples(reprokit: Reprokit, left: str, right: str) -> dict[str, Any]:
+    """The leaf of the samples of the first optimizer."""
+    document = json.loads(reprokit.run("verify", left, right, "--json").stdout)
+    (leaf,) = next(one for one in document["categories"] if one["name"] == "samples")["children"]
+    found: dict[str, Any] = leaf
+    return found
+
+
 def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
     """The first run is killed: what waited for a block is there."""
     killed = record(reprokit, "first", "ledgered_resumed.py", "first", "1")
@@ -138,6 +146,13 @@ def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
     done = reprokit.run("ledger", "first", "positioned")
     assert done.returncode == 0, done.stdout
     assert "160 samples of 160" in done.stdout
+    assert compared_samples(reprokit, "first", "positioned")["verdict"] == "identical"
+    differing = compared_samples(reprokit, "first", "restarted")  # the samples of this training have equal values
+    again = {sample for step in by_step(exported(reprokit, "restarted"), 0)[:2] for sample in step}
+    assert differing["verdict"] == "different"
+    assert "batch of step 6 differs: " in differing["detail"]
+    assert differing["figures"]["differing_samples"] >= len(set(first[6]) - again) > 0
+    assert differing["detail"].endswith("in 2 of 2 steps")
     assert reprokit.run("check", "first").returncode == 0
 
 

@@ -141,9 +141,13 @@ class ObjectsAdapter(Adapter):
         return get_async
 
     def _make_ranged(self, original: Function) -> Function:
-        """Ask for what the object is, as the answers to such reads do not say it."""
+        """Ask for what the object is, as the answers to such reads do not say it; gets can ask for a version too."""
 
         def ranged(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
+            pieces = self._agent.attempt(self._pinned_pieces, store, path, keywords)
+            if pieces:
+                read = [sys.modules["obstore"].get(store, path, options={"range": piece}).bytes() for piece in pieces]
+                return read if "starts" in keywords else read[0]
             self._agent.attempt(self._look, store, path)
             return original(store, path, *arguments, **keywords)
 
@@ -151,10 +155,28 @@ class ObjectsAdapter(Adapter):
 
     def _make_ranged_async(self, original: Function) -> Function:
         def ranged_async(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
+            pieces = self._agent.attempt(self._pinned_pieces, store, path, keywords)
+            if pieces:
+                return _pieces_async(store, path, pieces, "starts" in keywords)
             self._agent.attempt(self._look_async, store, path)
             return original(store, path, *arguments, **keywords)
 
         return ranged_async
+
+    def _pinned_pieces(self, store: Any, path: str, keywords: Any) -> list[tuple[int, int]]:
+        """Return the ranges of a read that must have a certain version; none of any other, nor where one is empty."""
+        if not self._pinned(_url_of(store, path)):
+            return []
+        several = "s" if "starts" in keywords else ""
+        starts, ends, lengths = (keywords.get(name + several) for name in ("start", "end", "length"))
+        if not several:
+            starts, ends, lengths = ([value] if value is not None else None for value in (starts, ends, lengths))
+        if starts is None:  # of open_reader
+            return []
+        if ends is None:
+            ends = [start + length for start, length in zip(starts, lengths)]
+        pieces = list(zip(starts, ends))
+        return pieces if all(start < end for start, end in pieces) else []
 
     def _look(self, store: Any, path: str) -> None:
         url = _url_of(store, path)
@@ -245,6 +267,14 @@ class ObjectsAdapter(Adapter):
     def _note_gfile(self, file: Any, name: str) -> None:
         if not self._knows(name):
             self._note(name, None, None, file.size())
+
+
+async def _pieces_async(store: Any, path: str, pieces: list[tuple[int, int]], several: bool) -> Any:
+    read = []
+    for piece in pieces:
+        answer = await sys.modules["obstore"].get_async(store, path, options={"range": piece})
+        read.append(await answer.bytes_async())
+    return read if several else read[0]
 
 
 def _url_of(store: Any, path: str) -> str:

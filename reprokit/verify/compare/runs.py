@@ -49,7 +49,7 @@ _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", 
 _WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 # Of categories, those that are counted from the start: by calls, steps or epochs.
-_FROM_START = frozenset(["seeds", "samples", "process metrics", "weights"])
+_FROM_START = frozenset(["seeds", "process metrics", "weights"])
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         status.times(runs),
     )
     tree = told_apart(runs, group("runs", children))
-    if trail.is_resumed:
+    if trail.resumed:
         tree = replace(tree, children=tuple(map(_counted_apart, tree.children)))
     notes = (
         *_notes(runs, tree),
@@ -141,8 +141,9 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
 
 def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, ...]:
     """Return samples, trail and process metrics, each of which makes the next differ unless that does so before it."""
-    drawn, steps, values = samples.compare(runs), trail.compare(), metrics.compare(runs)
-    if trail.is_resumed:  # samples and losses of a resumed run are at other steps
+    steps, values = trail.compare(), metrics.compare(runs)
+    drawn = samples.compare(runs, trail.resumed)
+    if trail.resumed:  # losses of a resumed run are at other steps
         return steps, values, drawn
     later = (values, steps) if trails.is_after(steps, runs) else (steps, values)
     return (*later, drawn) if trails.is_before(steps, samples.step_of(drawn)) else (drawn, *later)

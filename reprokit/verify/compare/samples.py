@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from reprokit import sample_ledgers
-from reprokit.difference import Difference, Side, Verdict, different, group, information
+from reprokit.difference import Difference, Role, Side, Verdict, different, group, information
 from reprokit.rundir import RunDirectory
 from reprokit.sample_ledgers import EpochDone, ProcessLedger, Sample, SampleLoader, SampleStep
 from reprokit.verify.compare.divergences import counted
 from reprokit.verify.compare.match import RunPair
+from reprokit.verify.compare.resumption import Resumed
 from reprokit.verify.read.scan import natural
 
 NAME = "samples"
@@ -23,8 +26,8 @@ SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
 # ---- two runs ----------------------------------------------------------------------------------------------
 
 
-def compare(runs: RunPair) -> Difference:
-    """Return a leaf for each optimizer of each process."""
+def compare(runs: RunPair, resumed: Mapping[tuple[str, str], Resumed]) -> Difference:
+    """Return a leaf for each optimizer of each process; a resumed one is compared from where it goes on."""
     kept = [{ledger.process: ledger for ledger in sample_ledgers.ledgers(run)} for run in runs.directories]
     if any(kept) and not all(kept):
         return group(NAME, (information("ledgers", *("recorded" if found else "" for found in kept)),))
@@ -33,7 +36,10 @@ def compare(runs: RunPair) -> Difference:
         left, right = kept[0][process], kept[1][process]
         for optimizer in sorted(_optimizers(left) & _optimizers(right), key=natural):
             title = f"samples of {optimizer} of process {process}"
-            leaves.append(_compared(title, optimizer, left, right))
+            found = resumed.get((process, optimizer))
+            leaf = _compared(title, optimizer, left, right, found)
+            is_apart = bool(resumed) and found is None  # no trail says with which step it goes on
+            leaves.append(replace(leaf, role=Role.CONSEQUENCE) if is_apart and leaf.verdict.differs else leaf)
     return group(NAME, tuple(leaves))
 
 
@@ -47,11 +53,39 @@ def _steps(ledger: ProcessLedger, optimizer: str) -> Iterator[SampleStep]:
             yield step
 
 
-def _compared(title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger) -> Difference:
+def _numbered(ledger: ProcessLedger, optimizer: str, resumed: Resumed | None, is_right: bool) -> Iterator[SampleStep]:
+    """Yield steps by their number in the run that was not interrupted, from where the resumed one goes on."""
+    for step in _steps(ledger, optimizer):
+        if resumed is None:
+            yield step
+        elif is_right is resumed.is_right:
+            yield msgspec.structs.replace(step, number=step.number + resumed.steps)
+        elif step.number >= resumed.steps:
+            yield step
+
+
+def _pairs(
+    left: ProcessLedger, right: ProcessLedger, optimizer: str, resumed: Resumed | None
+) -> Iterator[tuple[SampleStep, SampleStep]]:
+    """Yield the steps that both runs took; the first of a resumed one without what it skipped to come to its place."""
+    both = (_numbered(ledger, optimizer, resumed, ledger is right) for ledger in (left, right))
+    is_first = resumed is not None
+    for one, other in zip(*both, strict=False):
+        if not is_first:
+            yield one, other
+            continue
+        count, is_first = min(len(one.batches), len(other.batches)), False
+        kept = [msgspec.structs.replace(step, batches=step.batches[-count:]) for step in (one, other)]
+        yield kept[0], kept[1]
+
+
+def _compared(
+    title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger, resumed: Resumed | None
+) -> Difference:
     """Return a leaf for the steps that both runs took; that one took more is the trail's to say."""
     first: tuple[SampleStep, SampleStep] | None = None
     steps = differing = 0
-    for one, other in zip(_steps(left, optimizer), _steps(right, optimizer), strict=False):
+    for one, other in _pairs(left, right, optimizer, resumed):
         steps += 1
         if one.number != other.number or _content(one) != _content(other):
             differing += 1
@@ -59,7 +93,7 @@ def _compared(title: str, optimizer: str, left: ProcessLedger, right: ProcessLed
     if first is None:
         text = counted(steps)
         return Difference(title, Verdict.IDENTICAL, text, text)
-    meaning, figures = _divergence(*first, right)
+    meaning, figures = _divergence(*first, right, resumed)
     left_text, right_text = (_listed(step.samples) for step in first)
     figures.update(steps=steps, differing_steps=differing)
     more = f"; in {differing:,} of {counted(steps)}"
@@ -70,7 +104,9 @@ def _content(step: SampleStep) -> list[Sequence[Sample]]:
     return [batch.samples for batch in step.batches]
 
 
-def _divergence(left: SampleStep, right: SampleStep, ledger: ProcessLedger) -> tuple[str, dict[str, Any]]:
+def _divergence(
+    left: SampleStep, right: SampleStep, ledger: ProcessLedger, resumed: Resumed | None
+) -> tuple[str, dict[str, Any]]:
     """Return what differs in the first step that does, and when the right run saw the samples of the left one's."""
     step, samples = min(left.number, right.number), left.samples
     missing = Counter(samples) - Counter(right.samples)
@@ -80,20 +116,23 @@ def _divergence(left: SampleStep, right: SampleStep, ledger: ProcessLedger) -> t
         return f"step {step:,} has a batch in one run only", figures
     if not count:
         return f"batch of step {step:,} has the same samples in another order, or more of them", figures
-    seen = _seen(set(missing), left, ledger)
+    seen = _seen(set(missing), left, ledger, resumed)
     figures.update(seen_at=[min(seen.values()), max(seen.values())] if seen else None, never=len(missing) - len(seen))
     is_digest = all(batch.is_digest for batch in left.batches)
     what = "" if is_digest else f": {count:,} of {len(samples):,} samples"
     return f"batch of step {step:,} differs{what}; {_seen_in_words(len(missing), seen, is_digest)}", figures
 
 
-def _seen(wanted: set[Sample], left: SampleStep, ledger: ProcessLedger) -> dict[Sample, int]:
-    """Return the first step in the same epoch of the run at which it saw each of these samples."""
+def _seen(wanted: set[Sample], left: SampleStep, ledger: ProcessLedger, resumed: Resumed | None) -> dict[Sample, int]:
+    """Return the first step in the same epoch of the run at which it saw each of these samples.
+
+    A resumed run counts its epochs anew: of it, and of the one that it resumes, all that are compared count.
+    """
     epochs = {(batch.loader.name, batch.epoch) for batch in left.batches}
     found: dict[Sample, int] = {}
-    for step in _steps(ledger, left.optimizer):
+    for step in _numbered(ledger, left.optimizer, resumed, True):
         for batch in step.batches:
-            if (batch.loader.name, batch.epoch) in epochs:
+            if resumed is not None or (batch.loader.name, batch.epoch) in epochs:
                 for sample in wanted.intersection(batch.samples):
                     found.setdefault(sample, step.number)
     return found

@@ -42,7 +42,7 @@ class Pair:
     def __init__(self, runs: RunPair):
         self._runs, self._accepted = runs.directories, runs.accepted("trail")
         self._trails = [list(trails.read(run)) for run in runs.directories]
-        self.is_resumed = False  # whether one run goes on in the middle of the other
+        self.resumed: dict[Key, Resumed] = {}  # where one run goes on in the middle of the other
         self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
     @property
@@ -69,7 +69,7 @@ class Pair:
             resumed = Resumed.find(left, right)
             found = compared(left, right) if resumed is None else resumed.compared(left, right)
             if resumed is not None:
-                self.is_resumed = True
+                self.resumed[key] = resumed
                 parted += [] if found.differing else [((NEVER, 0), _resumption(key, resumed, found))]
             for name in set(GENERATORS).intersection(found.differing):
                 (self.idle if found.is_idle(name) else drawn).add((key[0], name))
