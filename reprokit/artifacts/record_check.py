@@ -88,10 +88,11 @@ def print_check(result: CheckedData) -> None:
     for one in result.bad:
         click.echo(f"bad: {printable(one.file)}: record {one.record} at byte {one.offset}: {printable(one.problem)}")
     records = f"{len(result.bad)} bad and {result.records} good records"
-    click.echo(f"{records} in {result.files} {_files_word(result.files)} of {result.size} bytes")
+    click.echo(f"{records} in {result.files} {files_word(result.files)} of {result.size} bytes")
     for kind, count in sorted(result.not_checked.items()):
-        click.echo(f"not checked: {count} {_files_word(count)} ({printable(kind)})")
+        click.echo(f"not checked: {count} {files_word(count)} ({printable(kind)})")
 
 
-def _files_word(count: int) -> str:
+def files_word(count: int) -> str:
+    """Return the word behind a number of files."""
     return "file" if count == 1 else "files"

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from reprokit.artifacts import records
+from reprokit.artifacts.record_check import files_word
 from reprokit.errors import ArtifactNotReadable
 from reprokit.pages import drawing
 from reprokit.printable import printable
@@ -141,10 +142,11 @@ def print_throughput(result: MeasuredThroughput) -> None:
         gaps = [f"{1000 * one.gap(share):.2f} ms" for share in (1.0, 0.99)]
         rows.append(Cells((str(one.threads), *rates, *gaps, one.order[:16])))
     last = result.passes[-1]
-    footer = [f"not read: {count} files ({kind})" for kind, count in sorted(result.not_read.items())]
+    footer = [f"not read: {count} {files_word(count)} ({kind})" for kind, count in sorted(result.not_read.items())]
     if last.bad:
         footer.append(f"{last.bad} bad records: see 'reprokit data check'")
-    print_rows(f"{result.files} files of {last.size} bytes, batches of {result.batch} records", rows, footer)
+    headline = f"{result.files} {files_word(result.files)} of {last.size} bytes, batches of {result.batch} records"
+    print_rows(headline, rows, footer)
 
 
 def rate(one: ThroughputPass) -> float:
