@@ -65,6 +65,10 @@ class Ahead:
         """Return so many bytes from a place; fewer at the end."""
         return bytes(self.view(offset, length))
 
+    def some(self, offset: int) -> Any:
+        """Return bytes from a place on, as many as are at hand; none at the end only."""
+        return self.view(offset, BLOCK)
+
     def view(self, offset: int, length: int) -> Any:
         """As read, and nothing is copied."""
         length = max(0, min(length, self.size - offset))
@@ -91,6 +95,11 @@ class Streamed:
     def read(self, offset: int, length: int) -> bytes:
         """Return so many bytes from a place; fewer at the end."""
         return bytes(self.view(offset, length))
+
+    def some(self, offset: int) -> Any:
+        """Return bytes from a place on, as many as are at hand; none at the end only."""
+        self.view(offset, 1)
+        return self._blocks[0][offset - self._start :] if self._blocks else b""
 
     def view(self, offset: int, length: int) -> Any:
         """As read, and nothing is copied that lies in one block; no later piece begins before this one."""
@@ -223,7 +232,7 @@ def _tfrecords(source: View) -> Iterator[CheckedRecords]:
     ffi, library = native.artifacts()
     count = ffi.new("uint64_t *")
     at = 0
-    while ahead := source.view(at, BLOCK):
+    while ahead := source.some(at):
         at += library.rka_tfrecords(ffi.from_buffer(ahead), len(ahead), count)
         if count[0]:
             yield CheckedRecords(count[0])
