@@ -48,7 +48,7 @@ def fit(data, **options):
 def loop():
     seen.append([])
     weights, optimizer = tf.Variable(tf.zeros([3])), keras.optimizers.SGD(1e-6)
-    named = batches.map(lambda inputs, _: (inputs, tf.strings.as_string(inputs[:, 0])))
+    named = samples.take(9).shuffle(9).batch(1).map(lambda inputs, _: (inputs, tf.strings.as_string(inputs[:, 0])))
     for _ in range(2):
         for inputs, names in named:
             with tf.GradientTape() as tape:
@@ -58,6 +58,7 @@ def loop():
     print(weights.numpy().tobytes().hex())
 
 
+fit(samples.take(9).shuffle(9).batch(1), epochs=3)  # each batch comes again in another place
 fit(batches, epochs=2, validation_data=batches)
 fit(some, epochs=2)
 fit(batches, epochs=3, steps_per_epoch=3)

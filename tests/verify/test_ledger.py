@@ -237,9 +237,9 @@ def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Rep
         assert len(pairs) == len({batch for batch, _ in pairs}) == len({digest for _, digest in pairs})
     overview = reprokit.run("ledger", "run")
     rows = [re.split("  +", line)[1:] for line in overview.stdout.splitlines()[1:]]
-    assert ["fit#0, epoch 1", "4 batches", "each once"] in rows, overview.stdout
-    assert ["fit#1, epoch 1", "3 batches", "each once"] in rows, overview.stdout
-    assert ["dataset#0, epoch 1", "4 batches", "each once"] in rows, overview.stdout
+    assert ["fit#1, epoch 1", "4 batches", "each once"] in rows, overview.stdout
+    assert ["fit#2, epoch 1", "3 batches", "each once"] in rows, overview.stdout
+    assert ["dataset#0, epoch 1", "9 batches", "each once"] in rows, overview.stdout
     other = reprokit.run("record", "--batch-digests", "-o", "other", *command)
     assert other.returncode == 0, other.stderr
     verified = reprokit.run("verify", "run", "other")

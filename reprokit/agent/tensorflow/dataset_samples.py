@@ -56,8 +56,10 @@ class FitDigests:
 
     def take(self) -> int | None:
         """Return the digest of the next step's batch; None where the graph has taken no further one."""
-        if len(self._epochs) > 1 and self.iteration.count:  # what was taken in advance, nobody gets
+        is_new = len(self._epochs) > 1
+        while len(self._epochs) > 1:  # what was taken in advance or to build the model, no step gets
             self._epochs.popleft()
+        if is_new and self.iteration.count:
             self.iteration = DatasetIteration(self.iteration.name, self.iteration.number + 1)
         return self._epochs[0].popleft() if self._epochs and self._epochs[0] else None
 
