@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reprokit.errors import ExtraMissing, ReprokitError, StoreUnreachable, reason
 
@@ -94,9 +94,9 @@ def content(store: Any, url: str, name: str) -> Iterator[bytes]:
         raise failed(f"{url}/{name}", error) from None
 
 
-def create(store: Any, url: str, name: str, data: Path | bytes) -> None:
+def create(store: Any, url: str, name: str, data: Path | bytes | IO[bytes]) -> None:
     """Write an object that must not be there yet; the store itself refuses that of all but the largest."""
-    size = len(data) if isinstance(data, bytes) else data.stat().st_size
+    size = len(data) if isinstance(data, bytes) else os.stat(data if isinstance(data, Path) else data.fileno()).st_size
     mode = "create" if size <= MOST_AT_ONCE else "overwrite"  # only that goes in parts
     try:
         library().put(store, name, data, mode=mode)

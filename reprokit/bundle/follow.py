@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from reprokit import object_stores, rundir
+from reprokit.bounds import open_file
 from reprokit.bundle import manifest
 from reprokit.errors import ReprokitError
 from reprokit.launch.messages import warn
@@ -31,16 +33,20 @@ class FollowedTensors:
         """Write finished shards, then the indexes that refer to them."""
         for key in keys(self._directory):
             index = self._directory / f"{key}{ENDING}"
-            size = index.stat().st_size
-            if size == self._sizes.get(key):
-                continue
-            for shard in sorted(self._directory.glob(f"{key}-*.safetensors")):
-                if shard.name not in self._shards:
-                    object_stores.create(self._store, self._url, shard.name, shard)
-                    self._shards.add(shard.name)
-            with open(index, "rb") as file:
+            with os.fdopen(open_file(index), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == self._sizes.get(key):
+                    continue
+                self._upload_shards(key)
                 object_stores.write(self._store, self._url, index.name, file.read(size))
             self._sizes[key] = size
+
+    def _upload_shards(self, key: str) -> None:
+        for path in sorted(self._directory.glob(f"{key}-*.safetensors")):
+            if path.name not in self._shards:
+                with os.fdopen(open_file(path), "rb") as shard:
+                    object_stores.create(self._store, self._url, path.name, shard)
+                self._shards.add(path.name)
 
 
 def follow(path: Path, url: str) -> None:
