@@ -12,6 +12,7 @@ EXIT_DIFFERENT = 1
 EXIT_TROUBLE = 2  # verify, show, doctor: nothing could be compared or read
 EXIT_NOT_SIGNED = 3  # attest verify
 EXIT_POLICY = 4  # attest verify
+EXIT_STOPPED = 122  # record, replay, run: the training was stopped because a rule raised an alarm
 EXIT_OWN_FAILURE = 125  # record, replay: reprokit itself failed (as env and timeout do)
 EXIT_CANNOT_RUN = 126
 EXIT_NOT_FOUND = 127
@@ -140,7 +141,7 @@ class RunInProgress(RunError, slug="run-in-progress"):
 
 
 class NotProfiled(RunError, slug="not-profiled"):
-    """The run holds no findings, as it was not made by reprokit profile."""
+    """The run holds no findings, as it was neither made by reprokit profile nor judged by rules."""
 
 
 class NoLedger(RunError, slug="no-ledger"):

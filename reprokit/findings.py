@@ -114,9 +114,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.verdict == SUSPECT and within == ["uninitialised-memory"]
 
     @property
+    def title(self) -> str:
+        """Its subject; of a rule's alarm the rule too."""
+        return f"{self.rule}: {self.subject}" if self.rule else self.subject
+
+    @property
     def blamed(self) -> bool:
         """Whether it may be what makes runs differ."""
         return self.verdict in (GUILTY, SUSPECT) and not self.only_unwritten_memory
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether code hosts are given it."""
+        return self.blamed or self.verdict == ALARM
 
 
 class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,6 +137,16 @@ class FindingsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     findings: list[Finding] = []
     notes: list[str] = []  # what was not looked at, and why
     rule_notes: list[str] = []  # rules that failed, or found nothing to judge
+
+
+class RuleReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A line of the process that judges a run beside it: a new finding, or at its end all of them."""
+
+    finding: Finding | None = None
+    words: str = ""  # the new one in a sentence
+    findings: list[Finding] | None = None
+    problems: list[str] = []  # that the user should know of, among the notes too
+    notes: list[str] = []
 
 
 def repeated(finding: Finding) -> Finding:

@@ -88,6 +88,14 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class RulesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Rules that judge the training beside it, and what an alarm does."""
+
+    specs: tuple[str, ...]  # ID[=PARAM=VALUE,...] or FILE.py[:CLASS]
+    stops: bool = False  # the training
+    command: str = ""  # that is run for each alarm
+
+
 class Varied(msgspec.Struct, frozen=True, kw_only=True):
     """What the shim tells a replay otherwise than its recording was told, to see whether that matters."""
 
@@ -139,6 +147,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     recipe: RecipeUsed | None = None  # from which a part of this plan comes
     changed: tuple[str, ...] = ()  # replay: what is known to be different before the start
     question: Question | None = None  # what its agents keep of it, beside what each run keeps
+    rules: RulesPlan | None = None
     varied: Varied | None = None  # replay: what is made different on purpose
     fresh: Path | None = None  # a copy that was made for this run alone, with the working directory in it
     moved: tuple[Path, Path] | None = None  # replay: a directory of the recording, and where it stands in this run

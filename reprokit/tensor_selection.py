@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from reprokit.errors import UsageError, reason
-from reprokit.model.question import StepSpan, TensorRule, TensorSelection
+from reprokit.model.question import BUFFER, StepSpan, TensorRule, TensorSelection
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +26,7 @@ COLLECTIONS = (
     "predictions", "labels",
 )  # fmt: skip
 ALL = "all"
+FOR_RULES = ("all mode=train,eval 0-49,50-:10", "losses mode=train,eval")  # where nothing else is asked for
 MODES = ("train", "eval", "predict", "global")
 _PLAIN = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 REDUCTIONS = (*_PLAIN, *(f"abs_{name}" for name in _PLAIN))
@@ -52,7 +53,7 @@ class RuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tensors: list[RuleText]
 
 
-def selection(specifications: Sequence[str], buffer: int) -> TensorSelection:
+def selection(specifications: Sequence[str], buffer: int = BUFFER) -> TensorSelection:
     """Return what is asked for; raises UsageError for what cannot be meant."""
     found = [rule for text in specifications for rule in _rules(text)]
     if not 0 < len(found) <= MAX_RULES:

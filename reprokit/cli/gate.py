@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from reprokit.gate.check import GateWork
     from reprokit.gate.trainings import GateTraining
 
+
+def _checked_rules(_context: click.Context, _option: click.Parameter, specs: tuple[str, ...]) -> tuple[str, ...]:
+    if not specs:
+        return ()
+    from reprokit.rules import catalogue
+
+    return catalogue.checked(specs)
+
+
 MAX_FAILURES = 50  # that are named in a statement
 
 
@@ -71,6 +80,14 @@ MAX_FAILURES = 50  # that are named in a statement
 )
 @flag("--no-findings", "Fail if profiling finds an unpatched nondeterministic operation.")
 @path_option("--accepted", "FILE", "Fail if profiling finds anything to blame that is not in this findings.json.")
+@click.option(
+    "--forbid-rule",
+    "forbid_rules",
+    metavar="ID[=PARAM=VALUE,...]|FILE",
+    multiple=True,
+    callback=_checked_rules,
+    help="Also save tensors, and fail if this rule raises an alarm, as 'reprokit rules --rule'. Repeatable.",
+)
 @path_option("--golden", "DIR", "Also replay the golden for this kind of machine, and compare.")
 @flag("--update-golden", "Store today's recording as the golden for this kind of machine.")
 @options.output("DIR", "Keep the runs in DIR [default: removed if everything passes].")
@@ -156,7 +173,7 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     """Return the training with what the command line asks for beyond its own."""
     given = {name: value for name, value in asked.items() if value}
     given |= {name: str(value.absolute()) for name, value in given.items() if isinstance(value, Path)}
-    requirements = ("fidelity", "overhead", "accepted", "ranks_agree", "exact_resume")
+    requirements = ("fidelity", "overhead", "accepted", "ranks_agree", "exact_resume", "forbid_rules")
     require: dict[str, Any] = {name: given.pop(name) for name in requirements if name in given}
     if given.pop("no_findings", False):
         require["findings"] = "none"

@@ -16,7 +16,7 @@ import click
 from reprokit import redaction, run_home
 from reprokit.errors import DashesMissing, WorkingDirectoryMissing
 from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
-from reprokit.plan import CapturePlan, Plan
+from reprokit.plan import CapturePlan, Plan, RulesPlan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -248,15 +248,16 @@ def _checked_conditions(_context: click.Context, _option: click.Parameter, words
     return words
 
 
-def _checked_hook(_context: click.Context, _option: click.Parameter, command: str | None) -> str | None:
+def _command(option: str, command: str) -> str:
+    """Return a command of the user's that can be parted into words."""
     import shlex
 
     try:
-        if command is None or shlex.split(command):
+        if shlex.split(command):
             return command
     except ValueError as error:
-        raise click.UsageError(f"--on-capture: {error}.") from None
-    raise click.UsageError("--on-capture: the command is empty.")
+        raise click.UsageError(f"{option}: {error}.") from None
+    raise click.UsageError(f"{option}: the command is empty.")
 
 
 CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they stand for
@@ -302,7 +303,7 @@ CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they s
         "--on-capture",
         "hook",
         metavar="COMMAND",
-        callback=_checked_hook,
+        callback=lambda _context, _option, command: None if command is None else _command("--on-capture", command),
         help="Run COMMAND, outside the training, after each snapshot, whose path is in REPROKIT_SNAPSHOT.",
     ),
 }
@@ -344,20 +345,53 @@ TENSOR_BUFFER = click.option(
 )
 
 
+RULES = click.option(
+    "--rules",
+    multiple=True,
+    metavar="auto|ID|FILE",
+    help="Judge the training meanwhile by these rules, as 'reprokit rules' does, in another process: auto, or as its"
+    " --rule. Without --tensors all are saved at the first 50 steps and each tenth behind them. Repeatable.",
+)
+ON_RULE = click.option(
+    "--on-rule",
+    metavar="warn|stop|COMMAND",
+    help="What an alarm of --rules does beside a warning: stop interrupts the training, which then ends with status"
+    " 122; COMMAND is run outside the training, with the finding in REPROKIT_FINDING.",
+)
+
+
+def _rules(specs: tuple[str, ...], on_rule: str | None) -> RulesPlan | None:
+    """Return what is to judge the training; raises UsageError and BadRule for what makes no sense."""
+    if not specs:
+        if on_rule is not None:
+            raise click.UsageError("--on-rule needs --rules too.")
+        return None
+    from reprokit.rules import catalogue
+
+    action = on_rule or "warn"
+    command = "" if action in ("warn", "stop") else _command("--on-rule", action)
+    return RulesPlan(specs=catalogue.checked(specs), stops=action == "stop", command=command)
+
+
 def saving_tensors(function: Function) -> Function:
-    """Add the options that save tensors to a command, which is given what they ask for as `question`."""
+    """Add the options that save tensors, and judge by them; a command is given them as `question` and `rules`."""
 
     @functools.wraps(function)
-    def with_question(*arguments: Any, tensors: tuple[str, ...], tensor_buffer: int, **options: Any) -> Any:
-        question = None
-        if tensors:
+    def with_question(
+        *arguments: Any, tensors: tuple[str, ...], tensor_buffer: int, rules: tuple[str, ...], on_rule: str | None,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        question, plan = None, _rules(rules, on_rule)
+        if tensors or plan is not None:
             from reprokit.model.question import Question
-            from reprokit.tensor_selection import selection
+            from reprokit.tensor_selection import FOR_RULES, selection
 
-            question = Question(tensors=selection(tensors, tensor_buffer))
-        return function(*arguments, question=question, **options)
+            may_stop = plan is not None and plan.stops
+            question = Question(tensors=selection(tensors or FOR_RULES, tensor_buffer), may_stop=may_stop)
+        return function(*arguments, question=question, rules=plan, **options)
 
-    with_question = TENSOR_BUFFER(with_question)
+    for option in (ON_RULE, RULES, TENSOR_BUFFER):
+        with_question = option(with_question)
     return click.option(
         "--tensors",
         multiple=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 @click.option(
     "--rule",
     "specs",
-    metavar="ID[=PARAM=VALUE,...]",
+    metavar="ID[=PARAM=VALUE,...]|FILE",
     multiple=True,
-    help="Judge by this rule only, or by one of your own: FILE.py:CLASS. Repeatable.",
+    help="Judge by this rule only, by those of your own in FILE.py or FILE.py:CLASS, or by those that FILE.toml lists."
+    " Repeatable.",
 )
 @flag("--follow", "Wait for further steps until the training has ended.")
 @options.json_option()
@@ -41,7 +43,7 @@ def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: b
 
     trial = TensorTrial(run)
     session = evaluation.RuleSession(trial, catalogue.chosen(specs, trial))
-    for finding in session.judge(follow=follow):
+    for finding in session.judge(_wait if follow else None):
         if not as_json:
             _print(finding)
     try:
@@ -53,6 +55,13 @@ def command(context: click.Context, run: Path, specs: tuple[str, ...], follow: b
     else:
         report.print_end(trial.path, session)
     context.exit(EXIT_DIFFERENT if session.findings else 0)
+
+
+def _wait() -> bool:
+    from reprokit.saved_tensors.trial import POLL
+
+    time.sleep(POLL)
+    return True
 
 
 def _print(finding: Finding) -> None:

@@ -24,6 +24,6 @@ def command(context: click.Context, plan: Plan) -> None:
     failures exit with 125, a command that cannot be run with 126, one that is not found with 127.
     """
     if plan.capture is None and plan.question is None and not context.params["patches"]:
-        advice = "add --on-nan capture, --tensors or --patch, or use reprokit record."
+        advice = "add --on-nan capture, --tensors, --rules or --patch, or use reprokit record."
         raise click.UsageError(f"nothing to watch or to patch: {advice}")
     launch(plan if plan.question is None else replace(plan, observed=True))

@@ -15,7 +15,7 @@ from reprokit.errors import NotProfiled, UsageError
 @click.command(epilog="Example: reprokit show last --entropy")
 @click.argument("run", type=options.RUN)
 @flag("--entropy", "Show who asked for how much entropy instead.", "who_asked")
-@flag("--findings", "Show what 'reprokit profile' found instead.", "what_varies")
+@flag("--findings", "Show what 'reprokit profile' or rules found instead.", "what_varies")
 @flag("--tensors", "Show the tensors that were saved instead.", "tensors")
 @flag("--stdout", "Print what the run's processes printed instead.", "stdout")
 @flag("--stderr", "Likewise, what they printed to stderr.", "stderr")
@@ -33,7 +33,7 @@ def command(
     With --entropy: every library and call site that asked for entropy, by which source, in which threads
     and processes, how often and for how many bytes; of a replay, what was not answered exactly.
 
-    With --findings: what in a run of 'reprokit profile' keeps runs from being the same.
+    With --findings: what in a run of 'reprokit profile' keeps runs from being the same, and alarms of rules.
 
     With --tensors: each saved tensor, its steps and shape, and its mean over the steps.
 
@@ -73,9 +73,11 @@ def _show_findings(run: Path, as_json: bool) -> None:
     from reprokit.rundir import RunDirectory
 
     directory = RunDirectory(run)
-    if directory.run.profiling is None:
-        raise NotProfiled(f"{run} was not profiled; 'reprokit profile -- COMMAND' makes a run that is")
     found = findings.read(directory)
+    if directory.run.profiling is None and found is None:
+        raise NotProfiled(
+            f"{run} was not profiled, nor judged by rules; 'reprokit profile -- COMMAND' makes such a run"
+        )
     if found is None:
         directory.require_finished()
         found = profiling.analyse(directory)

@@ -13,11 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import findings as findings_file
-from reprokit import profiling, recipe, rundir, state_files, untrusted_json
+from reprokit import profiling, recipe, rundir, state_files
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
-from reprokit.findings import Finding, FindingsFile
-from reprokit.gate import exact_resume, goldens, variation_search
+from reprokit.findings import Finding
+from reprokit.gate import exact_resume, goldens, required_findings, variation_search
 from reprokit.gate.located import located
 from reprokit.gate.results import (
     FAILED,
@@ -57,8 +57,6 @@ from reprokit.version import VERSION
 
 BARE_RUNS = 3  # each beside a recording, for the overhead
 REPEATS = 30  # of each operator call, in a profile
-MAX_ACCEPTED = 64 << 20  # bytes of a file of accepted findings
-ACCEPTED = "name the findings.json of a run of 'reprokit profile'"
 ADVICE = (  # where there was state
     "remove it before the gate, name it with --data if it is data, or accept it with --allow-state;"
     " with --clean no run sees what another wrote"
@@ -161,6 +159,7 @@ class Check:
         yield from _told(GOLDEN, self._golden(recording, is_identical))
         yield from _told(REQUIRED, self._overhead())
         yield from _told(REQUIRED, self._unpatched())
+        yield from _told(REQUIRED, self._forbidden())
         place, data = self._new("resume"), tuple(str(self._work.base / path) for path in self._training.data)
         resumed = exact_resume.judge(self._training, self._directory, place, data, self._interruption)
         yield from _told(REQUIRED, resumed)
@@ -379,11 +378,21 @@ class Check:
         run = self._made(plan)
         found = profiling.analyse(run)
         findings_file.write(run.path, found)
-        self._findings = tuple(found.findings)
+        self._findings += tuple(found.findings)
         accepted = None
         if require.accepted is not None:
-            accepted = read_accepted(self._work.base / require.accepted)
-        yield from findings_judged(found, self._settings.patches, accepted)
+            accepted = required_findings.read_accepted(self._work.base / require.accepted)
+        yield from required_findings.of_profile(found, self._settings.patches, accepted)
+
+    def _forbidden(self) -> Iterator[Case]:
+        """In a run of its own, as saving tensors takes time and room."""
+        specs = self._training.require.forbid_rules
+        if specs:
+            self._renew()
+            run = self._made(replace(self._plan("rules"), question=required_findings.QUESTION))
+            session = required_findings.judged_by_rules(run, specs)
+            self._findings += tuple(session.findings.values())
+            yield from required_findings.of_rules(session)
 
 
 def judge(
@@ -430,36 +439,6 @@ def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
         yield from cases
     except ReprokitError as error:
         yield Case(suite=suite, name="the training", outcome=TROUBLE, message=str(error))
-
-
-def findings_judged(found: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:
-    """Yield a failed case for each finding that is blamed, neither patched nor, where some are, accepted."""
-    chosen = {patch.partition("=")[0] for patch in patches}
-    passed = True
-    for finding in found.findings:
-        cures = {cure.patch.partition("=")[0] for cure in finding.cures if cure.patch is not None}
-        if not finding.blamed or cures & chosen or finding.id in (accepted or ()):
-            continue
-        passed = False
-        what = "is not patched" if accepted is None else "was not accepted"
-        message = f"{finding.subject} {what}: {finding.why}"
-        yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message, finding=finding.id)
-    if passed:
-        yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(found))
-
-
-def read_accepted(path: Path) -> set[str]:
-    """Return the ids of findings in a findings.json or a list of ids."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_ACCEPTED + 1)
-        if len(data) > MAX_ACCEPTED:
-            raise ReprokitError(f"{path} is larger than {MAX_ACCEPTED} bytes; {ACCEPTED}")
-        content = untrusted_json.loads(data)
-    except (OSError, ValueError) as error:
-        raise ReprokitError(f"{path}: {error}; {ACCEPTED}") from None
-    listed = content.get("findings", []) if isinstance(content, dict) else content
-    return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}
 
 
 def _cases_of(suite: str, comparison: Comparison) -> Iterator[Case]:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from reprokit.findings import Finding
+from reprokit.findings import ALARM, Finding
 from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, GateVerdict, Judged
 from reprokit.printable import printable
 
 MAX_RESULTS = 5000  # that GitHub shows
-LEVELS = {"guilty": "error", "suspect": "warning"}
-SEVERITIES = {"guilty": "major", "suspect": "minor"}
+LEVELS = {ALARM: "error", "guilty": "error", "suspect": "warning"}
+SEVERITIES = {ALARM: "major", "guilty": "major", "suspect": "minor"}
 SUITE_RULES = {
     PAIRED: "A run and its replay must be identical",
     VARIED: "A replay in other surroundings must be identical",
@@ -72,18 +72,21 @@ def _failure(training: Judged, case: Case) -> dict[str, Any]:
 
 
 def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
-    every = ((one, finding) for one in verdict.trainings for finding in one.findings if finding.blamed)
+    every = ((one, finding) for one in verdict.trainings for finding in one.findings if finding.is_reported)
     for number, found in enumerate(every):
         if number < MAX_RESULTS:
             yield found
 
 
 def rule_id(finding: Finding) -> str:
-    """Return what is known of it, or its kind and subject."""
-    return printable(finding.fact or f"{finding.kind}/{finding.subject}", 200)
+    """Return what is known of it, or its kind with the rule that raised it or its subject."""
+    return printable(finding.fact or f"{finding.kind}/{finding.rule or finding.subject}", 200)
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
+    if finding.rule:
+        text = f"{finding.rule} raised an alarm about the training"
+        return {"shortDescription": {"text": printable(text)}, "help": {"text": "see 'reprokit rules'"}}
     cures = "; ".join(cure.does or f"--patch {cure.patch}" for cure in finding.cures)
     return {
         "shortDescription": {"text": printable(f"{finding.subject} may not repeat")},
@@ -107,7 +110,7 @@ def _location(path: str, line: int) -> dict[str, Any]:
 
 
 def _message(finding: Finding) -> str:
-    return f"{finding.subject}: {finding.why}" if finding.why else f"{finding.subject} may not repeat"
+    return f"{finding.title}: {finding.why}" if finding.why else f"{finding.title} may not repeat"
 
 
 def _place_or_script(training: Judged, finding: Finding) -> tuple[str, int]:

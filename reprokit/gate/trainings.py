@@ -16,6 +16,7 @@ console = false                 # what it prints is no result
 fidelity = true
 overhead = 1.5
 findings = "none"               # or "accepted"
+forbid_rules = ["DyingReLU"]    # as reprokit rules --rule
 accepted = "accepted.json"
 """
 
@@ -50,6 +51,7 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     findings: Literal["none", "accepted"] | None = None  # what is blamed and not patched; beyond the accepted
     ranks_agree: bool = False  # parameters of all ranks are equal after every step
     exact_resume: bool = False  # interrupted and resumed, it is the training that was not
+    forbid_rules: tuple[Text, ...] = ()  # none of these raises an alarm
     accepted: Text | None = None  # file of the findings that were accepted
 
     def __post_init__(self) -> None:

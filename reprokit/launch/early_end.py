@@ -1,4 +1,4 @@
-"""Ends a run in good order once enough of it was seen: a profile has its steps, or a question is answered.
+"""Ends a run in good order: a profile has its steps, a question is answered, or a rule has raised an alarm.
 
 It is interrupted as by Ctrl-C, and ended by force where that does not help. An interrupted Python program leaves by
 its handlers, so that its agent writes what it has seen. Where the command is no Python program (a shell script,
@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reprokit import rundir
+from reprokit.errors import EXIT_IDENTICAL
 from reprokit.launch import agent_lines
 from reprokit.launch.process import GRACE, Child, Ended
 from reprokit.launch.stragglers import PAUSE, processes
@@ -27,8 +28,11 @@ STEPPED, ANSWERED = "stepped", "answered"  # in a run's answers: a byte of each 
 class EarlyEnd:
     """Watches a run while its command goes on, and ends it once there is a reason to."""
 
-    def __init__(self, run: Path, enough: Path, reason: Callable[[], str], patience: float = GRACE):
+    def __init__(
+        self, run: Path, enough: Path, reason: Callable[[], str], patience: float = GRACE, status: int = EXIT_IDENTICAL
+    ):
         self._run, self._enough, self._reason_now, self._patience = run, enough, reason, patience
+        self._status = status  # that the training counts as ended with
         self._force = [signal.SIGKILL, signal.SIGTERM]  # the next one last
         self._deadline = 0.0
         self.reason = ""  # why the training was ended; empty where it ended by itself
@@ -46,7 +50,7 @@ class EarlyEnd:
             send([child.pid, *processes(self._run)], self._force.pop())
 
     def finish(self, ended: Ended) -> Ended:
-        """End what else of the run goes on; return how it counts as ended: well, where it was ended here."""
+        """End what else of the run goes on; return how it counts as ended."""
         if not self.reason:
             return ended
         if not _none_left(self._run, MOMENT):
@@ -55,7 +59,7 @@ class EarlyEnd:
                 if _none_left(self._run, GRACE):
                     break
                 send(list(processes(self._run)), number)
-        return Ended(exit_code=0)
+        return Ended(exit_code=self._status)
 
 
 def once_answered(run: Path) -> EarlyEnd:

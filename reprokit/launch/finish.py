@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from reprokit.errors import ReprokitError, reason
 from reprokit.launch import agent_lines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
-from reprokit.launch.process import Ended
+from reprokit.launch.process import Child, Ended
 from reprokit.launch.supervisor import fresh_requests
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from reprokit.launch.plain_run import WatchedFiles
     from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
-    from reprokit.launch.snapshots import Hook
 
 T = TypeVar("T")
 TOO_OLD = re.compile(r"python(2(\.\d+)?|3\.[0-6])m?")  # for the agent
@@ -49,6 +49,16 @@ class Recorded(msgspec.Struct, frozen=True):
     profiled: Profiled | None = None
 
 
+class Beside(Protocol):
+    """What runs beside the training, and is waited for a while at its end."""
+
+    def __call__(self, child: Child) -> None:
+        """Look at what the training has come to."""
+
+    def finish(self, interrupted: Callable[[], bool]) -> list[str]:
+        """Come to an end; returns what went wrong."""
+
+
 class Finish:
     """The end of one run. Each step may fail by itself: the training's status is passed on all the same."""
 
@@ -59,12 +69,12 @@ class Finish:
         run: RunFile,
         ended: Ended,
         interrupted: Callable[[], bool],
-        hook: Hook | None = None,
+        beside: Sequence[Beside] = (),
         recorded: Recorded | None = None,
         written: WatchedFiles | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
-        self.ended, self._hook = ended, hook
+        self.ended, self._beside = ended, beside
         self._recorded, self._written = recorded, written
         self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._full = False  # the disk, at the end
@@ -90,6 +100,9 @@ class Finish:
         if recorded is not None:
             run.signals = self._attempt(lambda: _signals_sent(self._path)) or []
             self._attempt(self._take_modules)
+        for one in self._beside:
+            for words in self._attempt(partial(one.finish, self._interrupted)) or ():
+                self._warn(words)
         self._attempt(self._take_snapshots)
         run.status = FINISHED
         self._attempt(lambda: rundir.write_json(self._path / rundir.RUN, run))
@@ -265,8 +278,6 @@ class Finish:
         from reprokit.launch import snapshots
 
         for words in snapshots.remove_partials(self._path, self._fallback):
-            self._warn(words)
-        for words in self._hook.finish(self._interrupted) if self._hook is not None else ():
             self._warn(words)
         self._run.snapshots = files.collect(self._path, self._fallback)
 

@@ -6,7 +6,7 @@ No entropy is recorded. Which files an observed or untouched command wrote is fo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -25,8 +25,7 @@ from reprokit.names import NOISE, NOISE_SUFFIXES
 from reprokit.plan import Plan
 
 if TYPE_CHECKING:
-    from reprokit.launch.finish import Finish
-    from reprokit.launch.snapshots import Hook
+    from reprokit.launch.finish import Beside, Finish
 
 NOTHING = off("nothing was recorded", "not-recorded")
 OWN = ((rundir.RUN, rundir.AGENT_PLAN), ("study.json", "results.jsonl"))  # what runs and studies of others hold
@@ -127,11 +126,13 @@ class Unshimmed:
         """Nothing more than at every run."""
         return ()
 
-    def finish(self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], hook: Hook | None) -> Finish:
+    def finish(
+        self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], beside: Sequence[Beside]
+    ) -> Finish:
         """Return what gathers the run."""
         from reprokit.launch.finish import Finish
 
-        return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, hook, written=self._files)
+        return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, beside, written=self._files)
 
     def leave(self, prepared: Prepared) -> None:
         """Say where the run is, or remove it; who has a step done again reads the result himself."""

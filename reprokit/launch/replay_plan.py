@@ -15,7 +15,7 @@ from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDir
 from reprokit.launch import compute_pins, host, variables
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
-from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan
+from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, RulesPlan
 from reprokit.printable import printable
 from reprokit.rundir import RunDirectory
 from reprokit.version import VERSION
@@ -40,6 +40,7 @@ def replay_plan(
     force: bool = False,
     pin_versions: bool = False,
     question: Question | None = None,
+    rules: RulesPlan | None = None,
 ) -> Plan:
     """Return the plan that gives the recorded command its recorded entropy again."""
     _require_replayable(recording)
@@ -87,6 +88,7 @@ def replay_plan(
         capture=capture or _capture(run),
         force=force,
         question=question,
+        rules=rules,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
     )
 

@@ -42,10 +42,11 @@ from reprokit.version import VERSION
 
 if TYPE_CHECKING:
     from reprokit.launch.early_end import EarlyEnd
-    from reprokit.launch.finish import Finish
+    from reprokit.launch.finish import Beside, Finish
     from reprokit.launch.plain_run import Unshimmed
     from reprokit.launch.profile_run import Profiled
     from reprokit.launch.prove import Tracing
+    from reprokit.launch.rule_watch import RuleWatch
     from reprokit.launch.run_patches import PreparedPatches
     from reprokit.launch.snapshots import Hook
     from reprokit.launch.upload import Upload
@@ -219,12 +220,13 @@ def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watches: Sequ
     # Only now, as they would have delayed the training's start.
     import reprokit.launch.finish  # noqa: F401
 
-    hook = hook_of(plan, path)
-    upload = upload_of(plan, path)
-    all_watches = (*instruments.watches(), hook, upload, *watches, limit_of(plan, began))
+    hook, rules, upload = hook_of(plan, path), rules_of(plan, path, run), upload_of(plan, path)
+    beside = [one for one in (hook, rules) if one is not None]
+    all_watches = (*instruments.watches(), *beside, upload, *watches, limit_of(plan, began))
     ended = child.wait([watch for watch in all_watches if watch is not None])
     interruption = LateSignals()
-    finish = instruments.finish(prepared, ended, lambda: interruption.asked, hook)
+    ended = ended if rules is None else rules.ended(ended)
+    finish = instruments.finish(prepared, ended, lambda: interruption.asked, beside)
     finish.close(began, gathering)
     instruments.leave(prepared)
     if upload is not None:
@@ -331,7 +333,9 @@ class Shimmed:
         assert self._unreached is not None
         return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
 
-    def finish(self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], hook: Hook | None) -> Finish:
+    def finish(
+        self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], beside: Sequence[Beside]
+    ) -> Finish:
         """End the supervisor and what bounded the command."""
         from reprokit.launch.finish import Finish, Recorded
 
@@ -350,7 +354,7 @@ class Shimmed:
         if self._stopped:
             run.warnings.append(f"the strict replay was stopped: {self._stopped}")
         recorded = Recorded(prepared.command.refusal.why, goes_on, self._tracing, self._profiled)
-        return Finish(plan, path, run, ended, interrupted, hook, recorded)
+        return Finish(plan, path, run, ended, interrupted, beside, recorded)
 
     def leave(self, prepared: Prepared) -> None:
         """Say where the run is, and fail where a strict replay was stopped."""
@@ -376,6 +380,15 @@ def upload_of(plan: Plan, path: Path) -> Upload | None:
     from reprokit.launch.upload import Upload
 
     return Upload(path, plan.push)
+
+
+def rules_of(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
+    """Return what judges the training beside it, where it was asked for."""
+    if plan.rules is None:
+        return None
+    from reprokit.launch.rule_watch import RuleWatch
+
+    return RuleWatch(plan.rules, path, run.run_id)
 
 
 def limit_of(plan: Plan, began: float) -> Termination | None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+BUFFER = 256 << 20
+
 
 class StepRange(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of a training, both ends included: step n is under way once some optimizer has made n updates."""
@@ -66,7 +68,7 @@ class TensorSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is saved of a training's tensors."""
 
     rules: tuple[TensorRule, ...]
-    buffer: int = 256 << 20  # bytes of values that are not yet written
+    buffer: int = BUFFER  # bytes of values that are not yet written
 
     @property
     def steps(self) -> StepRange:
@@ -85,3 +87,4 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None
     tensors: TensorSelection | None = None
+    may_stop: bool = False  # the launcher may interrupt the training at any time

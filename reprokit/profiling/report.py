@@ -49,19 +49,29 @@ def document(run: RunDirectory, found: FindingsFile) -> dict[str, Any]:
         "signal": run.run.signal,
         "profiling": msgspec.to_builtins(run.run.profiling),
         "findings": msgspec.to_builtins(found.findings),
-        "notes": found.notes,
+        "notes": [*found.notes, *found.rule_notes],
     }
 
 
 def print_findings(run: RunDirectory, found: FindingsFile) -> None:
     """The most urgent first and explained; the rest in a line for each kind."""
     blamed = [one for one in found.findings if one.blamed]
-    rows = [*_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
+    rows = [*_alarms(run.run, found), *_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
     cells = list(map(Cells, labelled(rows)))
-    style = "bold red" if any(one.verdict == findings.GUILTY for one in blamed) else "bold yellow" if blamed else "bold"
+    urgent = (findings.GUILTY, findings.ALARM)
+    style = "bold red" if any(one.verdict in urgent for one in found.findings) else "bold yellow" if blamed else "bold"
     print_rows(
         f"findings in {run.path}: {findings.in_words(found)}", cells, list(_advice(run.run, blamed)), style=style
     )
+
+
+def _alarms(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
+    alarms = [one for one in found.findings if one.verdict == findings.ALARM]
+    for one in alarms[:SHOWN]:
+        where = f" ({_where(run, one.where)})" if one.where else ""
+        yield "alarm", f"{one.title}{where} at step {one.step}: {_short(one.why)}"
+    if len(alarms) > SHOWN:
+        yield "alarm", f"and {len(alarms) - SHOWN} more (--json has them all)"
 
 
 def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
@@ -220,14 +230,17 @@ def _last_names(one: Finding) -> str:
 
 
 def _notes(found: FindingsFile) -> Iterator[tuple[str, str]]:
-    for text in found.notes[:SHOWN_NOTES]:
+    notes = [*found.notes, *found.rule_notes]
+    for text in notes[:SHOWN_NOTES]:
         yield "note", text
-    if len(found.notes) > SHOWN_NOTES:
-        yield "note", f"and {len(found.notes) - SHOWN_NOTES} more"
+    if len(notes) > SHOWN_NOTES:
+        yield "note", f"and {len(notes) - SHOWN_NOTES} more"
 
 
 def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
-    """Yield what to do next."""
+    """Yield what to do next, where it was looked for what varies."""
+    if run.profiling is None:
+        return
     patches = list(dict.fromkeys(one.cures[0].patch for one in blamed if one.cures and one.cures[0].patch))
     command = shlex.join(run.command)
     if patches:

@@ -424,13 +424,13 @@ def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowM
 
 
 def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFinding, ...], str]:
-    """Return those of the run that was profiled, the first of them."""
+    """Return those of the first run that was profiled or judged by rules."""
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."
     found = tuple(
         audit.ReportedFinding(
-            subject=one.subject,
+            subject=one.title,
             verdict=findings_file.WORDS[one.verdict],
             why=one.why,
             where=", ".join(f"{place.file}:{place.line}" for place in one.where[:1]),
@@ -438,8 +438,8 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFind
         )
         for one in content.findings[:MAX_FINDINGS]
     )
-    notes = "; ".join(content.notes)
-    return found, findings_file.in_words(content) + (f". Not looked at: {notes}" if notes else "")
+    notes = "; ".join((*content.notes, *content.rule_notes))
+    return found, findings_file.in_words(content) + (f". Notes: {notes}" if notes else "")
 
 
 def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:

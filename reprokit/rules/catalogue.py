@@ -1,19 +1,28 @@
-"""The rules by name, and what users ask for: ID[=PARAM=VALUE,...], or FILE:CLASS with a rule of their own."""
+"""The rules by name, and what users ask for: ID[=PARAM=VALUE,...], auto, FILE.py[:CLASS], or FILE.toml with a list."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from reprokit.errors import BadRule, reason
 from reprokit.rules import activations, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 AUTOMATIC = (  # which hold for every training; the others are matters of opinion
     weights.ExplodingTensor,
@@ -39,12 +48,62 @@ ASKED_FOR = (
 )
 RULES: dict[str, type] = {rule.__name__: rule for rule in (*AUTOMATIC, *ASKED_FOR)}
 HOOKS = ("invoke_at_step", "invoke_at_evaluation", "invoke_when_idle")
-OWN = re.compile(r"(.+\.py):([A-Za-z_]\w*)")
+OWN = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
+AUTO, SUFFIX = "auto", ".toml"
+MAX_FILE = 1 << 20  # bytes
+
+
+class RuleList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A TOML file: rules = ["VanishingGradient=threshold=1e-6", "own.py:LargeGradient"]"""
+
+    rules: list[str]
 
 
 def chosen(specs: Sequence[str], trial: TensorTrial) -> dict[str, Any]:
     """Return the rules that are asked for, by name; without any, those that hold for every training."""
-    return dict(_made(spec, trial) for spec in specs or [rule.__name__ for rule in AUTOMATIC])
+    return {name: rule for spec in listed(specs or [AUTO]) for name, rule in _made(spec, trial)}
+
+
+def listed(specs: Sequence[str]) -> Iterator[str]:
+    """Yield what is asked for, with what stands in a file in its place."""
+    for spec in specs:
+        if spec == AUTO:
+            yield from (rule.__name__ for rule in AUTOMATIC)
+        elif spec.endswith(SUFFIX):
+            try:
+                yield from msgspec.convert(tomllib.loads(_text(Path(spec))), RuleList).rules
+            except (msgspec.ValidationError, tomllib.TOMLDecodeError, RecursionError) as error:
+                raise BadRule(f"{spec}: {reason(error)}") from None
+        else:
+            yield spec
+
+
+def checked(specs: Sequence[str]) -> tuple[str, ...]:
+    """Return what is asked for; raises BadRule for what can be known to be wrong without executing it."""
+    found = tuple(listed(specs))
+    for spec in found:
+        head, parameters = _parts(spec)
+        if own := OWN.fullmatch(head):
+            try:
+                ast.parse(_text(Path(own[1])))
+            except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+                raise BadRule(f"{own[1]} is no Python: {reason(error)}") from None
+        else:
+            _typed(_of_name(head), parameters)
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise BadRule(f"{path} is larger than {MAX_FILE} bytes")
+        return content.decode()
+    except OSError as error:
+        raise BadRule(f"{path}: {error.strerror}; name a file of rules") from None
+    except UnicodeDecodeError as error:
+        raise BadRule(f"{path}: {reason(error)}") from None
 
 
 def known(name: str) -> str | None:
@@ -53,23 +112,31 @@ def known(name: str) -> str | None:
     return spelled.get(re.sub("[-_]", "", name).lower())
 
 
-def _made(spec: str, trial: TensorTrial) -> tuple[str, Any]:
-    head, _, rest = spec.partition("=")
-    parameters = dict(_parameter(spec, text) for text in rest.split(",") if rest)
+def _made(spec: str, trial: TensorTrial) -> list[tuple[str, Any]]:
+    head, parameters = _parts(spec)
     own = OWN.fullmatch(head)
-    name = own[2] if own else known(head)
+    kinds = _own_classes(Path(own[1]), own[2], trial.path) if own else [_of_name(head)]
+    try:
+        return [(kind.__name__, kind(trial, **(parameters if own else _typed(kind, parameters)))) for kind in kinds]
+    except (TypeError, ValueError) as error:
+        raise BadRule(f"{spec}: {reason(error)}") from None
+    except Exception as error:  # of somebody else's code
+        raise BadRule(f"{spec}: {type(error).__name__}: {reason(error)}") from error
+
+
+def _parts(spec: str) -> tuple[str, dict[str, Any]]:
+    head, _, rest = spec.partition("=")
+    return head, dict(_parameter(spec, text) for text in rest.split(",") if rest)
+
+
+def _of_name(head: str) -> Any:
+    name = known(head)
     if name is None:
         near = difflib.get_close_matches(head, RULES, 3, 0.3)
         raise BadRule(
             f"there is no rule {head!r}; near ones: {', '.join(near or RULES)}; FILE.py:CLASS is one of your own"
         )
-    kind = _own_class(Path(own[1]), name, trial.path) if own else RULES[name]
-    try:
-        return name, kind(trial, **(parameters if own else _typed(kind, parameters)))
-    except (TypeError, ValueError) as error:
-        raise BadRule(f"{spec}: {reason(error)}") from None
-    except Exception as error:  # of somebody else's code
-        raise BadRule(f"{spec}: {type(error).__name__}: {reason(error)}") from error
+    return RULES[name]
 
 
 def _parameter(spec: str, text: str) -> tuple[str, Any]:
@@ -98,8 +165,8 @@ def _typed(kind: Any, parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: type(defaults[name])(value) for name, value in parameters.items()}
 
 
-def _own_class(path: Path, name: str, run: Path) -> Any:
-    """Return a class from a file of the user's: nothing in a run directory is ever executed."""
+def _own_classes(path: Path, name: str | None, run: Path) -> list[Any]:
+    """Return a class from a file of the user's, or all: nothing in a run directory is ever executed."""
     real = Path(os.path.realpath(path))
     if real.is_relative_to(os.path.realpath(run)):
         raise BadRule(f"{path} lies in the run directory, from where nothing is executed; copy it elsewhere")
@@ -111,7 +178,12 @@ def _own_class(path: Path, name: str, run: Path) -> Any:
         specification.loader.exec_module(module)
     except Exception as error:  # whatever the user's file does
         raise BadRule(f"{path} cannot be imported: {type(error).__name__}: {reason(error)}") from error
-    found = getattr(module, name, None)
-    if not (isinstance(found, type) and any(hasattr(found, hook) for hook in HOOKS)):
-        raise BadRule(f"{path} has no class {name} with a method invoke_at_step(step)")
+    own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
+    found = [value for value in (own if name is None else [getattr(module, name, None)]) if _is_rule(value)]
+    if not found:
+        raise BadRule(f"{path} has no class{f' {name}' if name else ''} with a method invoke_at_step(step)")
     return found
+
+
+def _is_rule(value: object) -> bool:
+    return isinstance(value, type) and any(hasattr(value, hook) for hook in HOOKS)

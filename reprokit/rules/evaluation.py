@@ -12,7 +12,7 @@ from reprokit.errors import ReprokitError, RunDamaged, reason
 from reprokit.findings import ALARM, MAX_FINDINGS, RULE, CodePlace, Finding, FindingsFile
 from reprokit.model.run import RUNNING
 from reprokit.rules.observations import Alarm, EvaluationStep
-from reprokit.saved_tensors.trial import EVAL, POLL, TRAIN, TensorTrial
+from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
 
@@ -24,7 +24,10 @@ class RuleSession:
         self.trial = trial
         self.findings: dict[tuple[str, str], Finding] = {}
         self.problems: list[str] = []
-        self._rules = dict(rules)
+        self.failed: list[str] = []  # rules
+        self._rules: dict[str, Any] = {}
+        self.names: list[str] = []  # of all rules, also of those that failed
+        self.add(rules)
         self._reads = Counter[str]()  # of each rule
         self._raised = Counter[str]()
         self._position = 0
@@ -37,27 +40,40 @@ class RuleSession:
         """Return how many rules found something to judge."""
         return sum(1 for count in self._reads.values() if count)
 
-    def judge(self, *, follow: bool) -> Iterator[Finding]:
-        """Yield each finding when it is first raised; with follow until the run has ended."""
+    @property
+    def unjudged(self) -> list[str]:
+        """Return the rules that found nothing in the run that they could judge."""
+        return [name for name, rule in self._rules.items() if not self._reads[name] and hasattr(rule, "trial")]
+
+    def add(self, rules: dict[str, Any]) -> None:
+        """Have further rules judge the steps that come."""
+        self._rules.update(rules)
+        self.names.extend(rules)
+
+    def judge(self, goes_on: Callable[[], bool] | None = None) -> Iterator[Finding]:
+        """Yield each finding when it is first raised.
+
+        Further steps are waited for with `goes_on`, which lets time pass and returns whether the training may go on.
+        """
         self.trial.follows = False
         idle_since = time.monotonic()
+        is_over = False
         while True:
-            self.trial.refresh()
+            self.trial.refresh(is_over=is_over)
             position = self._position
             yield from self._new_steps()
-            if self.trial.loaded_all_steps or not follow:
+            if self.trial.loaded_all_steps or goes_on is None:
                 yield from self._close_evaluation()
                 return
             if self._position > position:
                 idle_since = time.monotonic()
             idle = time.monotonic() - idle_since
             yield from self._ask("invoke_when_idle", idle)
-            time.sleep(POLL)
+            is_over = not goes_on()
 
     def notes(self) -> list[str]:
         """Return what went wrong, and which rules found nothing in the run that they could judge."""
-        idle = [name for name in self._rules if not self._reads[name] and hasattr(self._rules[name], "trial")]
-        idle = [name for name in idle if not hasattr(self._rules[name], "invoke_when_idle")]
+        idle = [name for name in self.unjudged if not hasattr(self._rules[name], "invoke_when_idle")]
         unjudged = [f"not judged, as nothing that they look at was saved: {', '.join(sorted(idle))}"] if idle else []
         return [*self.problems, *unjudged]
 
@@ -92,6 +108,7 @@ class RuleSession:
             except Exception as error:
                 what = reason(error) if isinstance(error, ReprokitError) else f"{type(error).__name__}: {reason(error)}"
                 self.problems.append(f"{name} failed after step {self._last} and was not asked again: {what}")
+                self.failed.append(name)
                 del self._rules[name]
             self._reads[name] += self.trial.reads - reads
 

@@ -88,11 +88,11 @@ class TensorTrial:
             raise NothingSaved(f"{self.name} is no run directory; 'reprokit pull' makes one of it")
         return self._run
 
-    def refresh(self) -> None:
-        """Read what was written since the last look."""
+    def refresh(self, *, is_over: bool = False) -> None:
+        """Read what was written since the last look, after which nothing more comes if the run is over."""
         if self.loaded_all_steps:
             return
-        is_over = self._is_over()  # before the last look, so that nothing can come behind it
+        is_over = is_over or self._is_over()  # before the last look, so that nothing can come behind it
         directory = self.path / DIRECTORY
         for key in keys(directory):
             index = self._indexes.setdefault(key, WorkerIndex(directory, key))

@@ -105,7 +105,7 @@ def test_a_run_has_the_terminal(reprokit: Reprokit) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "add --on-nan capture, --tensors or --patch"),
+        ([], "add --on-nan capture, --tensors, --rules or --patch"),
         (["--max-snapshots", "2"], "need --on-nan too"),
         (["--rollback-every", "5"], "need --on-nan too"),
         (["--on-nan", "skip", "--rollback-every", "5"], "--rollback-every is for --on-nan rollback"),

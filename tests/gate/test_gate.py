@@ -15,10 +15,15 @@ import yaml
 
 from reprokit.errors import BadGate, ReprokitError
 from reprokit.findings import CodePlace, Cure, Finding, FindingsFile
-from reprokit.gate import findings_reports, github, trainings
-from reprokit.gate.check import findings_judged, read_accepted
+from reprokit.gate import findings_reports, github, required_findings, trainings
+from reprokit.gate.required_findings import of_profile, read_accepted
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.rundir import RunDirectory
+from tests.rules import large_gradient
+from tests.saved_tensors.writer import TensorWriter, run_directory
 from tests.support import COMMAND, Done, Reprokit
+
+TRAININGS = Path(__file__).parents[1] / "trainings"
 
 REPEATS = """
 import random, reprokit
@@ -183,6 +188,44 @@ def test_what_a_profile_blames_can_be_asserted(project: Reprokit, tmp_path: Path
     assert result["partialFingerprints"]["reprokitFinding/v1"] == entry["fingerprint"]
 
 
+@pytest.mark.torch
+@pytest.mark.extended
+def test_rules_can_be_forbidden_to_raise_an_alarm(project: Reprokit, tmp_path: Path) -> None:
+    script, sarif = str(TRAININGS / "judged_meanwhile.py"), tmp_path / "found.sarif"
+    rules = ("--forbid-rule", "exploding-tensor", "--forbid-rule", "WeightUpdateRatio", "--forbid-rule", "Overfit")
+    done = project.run("gate", *rules, "--sarif", str(sarif), "--json", "--", sys.executable, script, "8")
+    assert done.returncode == 1, done.stderr
+    (training,) = json.loads(done.stdout)["trainings"]
+    cases = {case["name"]: case["outcome"] for case in training["cases"] if case["suite"] == "required"}
+    assert cases["rule ExplodingTensor: loss"] == "failed"
+    assert (cases["rule WeightUpdateRatio"], cases["rule Overfit"]) == ("passed", "trouble")
+    (run,) = json.loads(sarif.read_text())["runs"]
+    alarms = [one for one in run["results"] if one["ruleId"] == "rule/ExplodingTensor"]
+    assert ("error", "ExplodingTensor: loss: it holds NaN") in {
+        (one["level"], one["message"]["text"]) for one in alarms
+    }
+    done = project.run("gate", "--forbid-rule", "Nothing", "--", sys.executable, script, "8")
+    assert (done.returncode, "bad-rule" in done.stderr) == (2, True)
+
+
+def test_a_forbidden_rule_fails_passes_or_is_trouble(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run")
+    writer = TensorWriter(run)
+    writer.name("loss", "losses")
+    for step in range(3):
+        writer.reduce(step, "loss", mean="inf", min="inf", max="inf")  # type: ignore[arg-type]
+        writer.pass_step(step)
+    specs = ("ExplodingTensor", "LossNotDecreasing", "Overfit", f"{large_gradient.__file__}:Broken")
+    session = required_findings.judged_by_rules(RunDirectory(run), specs)
+    outcomes = {case.name: case.outcome for case in required_findings.of_rules(session)}
+    assert outcomes == {
+        "rule ExplodingTensor: loss": FAILED,
+        "rule LossNotDecreasing": PASSED,
+        "rule Overfit": TROUBLE,
+        "rule Broken": TROUBLE,
+    }
+
+
 def test_places_count_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As code hosts want them, also where the gate runs further down."""
     (tmp_path / "below").mkdir()
@@ -205,7 +248,7 @@ def test_findings_that_are_patched_or_accepted_pass() -> None:
     found = FindingsFile(run_id="r", findings=[finding])
 
     def outcomes(patches: tuple[str, ...], accepted: set[str] | None) -> list[str]:
-        return [case.outcome for case in findings_judged(found, patches, accepted)]
+        return [case.outcome for case in of_profile(found, patches, accepted)]
 
     assert outcomes((), None) == outcomes((), set()) == outcomes(("threads=1",), {"g"}) == [FAILED]
     assert outcomes(("torch-operator=aten::x",), None) == outcomes((), {"f"}) == [PASSED]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 
@@ -25,3 +27,16 @@ class Broken:
 
     def invoke_at_step(self, step: int) -> bool:
         raise KeyError(step)
+
+
+class Crash:
+    """A rule that takes its process with it."""
+
+    def __init__(self, trial: Any) -> None:
+        self.trial = trial
+
+    def invoke_at_step(self, step: int) -> bool:
+        print("what a rule prints is no report")
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return step == 1

@@ -53,6 +53,7 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.TENSORS: [(r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|-[0-9]+\.safetensors)", False)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
+    rundir.ANSWERS: [(_NUMBERED, False)],
     rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],
     pending_lines.DIRECTORY: [(_NUMBERED, False)],
 }
