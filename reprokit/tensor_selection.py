@@ -23,7 +23,7 @@ else:
 
 COLLECTIONS = (
     "weights", "biases", "gradients", "losses", "metrics", "inputs", "outputs", "optimizer_variables",
-    "predictions", "labels",
+    "hyperparameters", "predictions", "labels", "feature_importance", "average_shap", "full_shap", "trees",
 )  # fmt: skip
 ALL = "all"
 FOR_RULES = ("all mode=train,eval 0-49,50-:10", "losses mode=train,eval")  # where nothing else is asked for

@@ -352,6 +352,23 @@ class ResultsReported(TrainingEvent):
     values: dict[str, Any]
 
 
+@dataclass(eq=False)
+class RoundComputed(TrainingEvent):
+    """A booster has made a round."""
+
+    round: Any
+    series: Any  # the rounds that the trail counts it to
+
+
+@dataclass(eq=False)
+class RoundScored(TrainingEvent):
+    """A round was evaluated."""
+
+    round: Any
+    scores: dict[str, tuple[float, str]]  # by data and metric: value and mode
+    sets: dict[str, Any]  # data beside that of the training, as the round takes it
+
+
 # Each event, and the attribute of Events with its handlers.
 _NAMES = {event: re.sub("(?<=.)(?=[A-Z])", "_", event.__name__).lower() for event in TrainingEvent.__subclasses__()}
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from reprokit.errors import BadRule, reason
-from reprokit.rules import activations, data, losses, weights
+from reprokit.rules import activations, boosting, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
 
 if sys.version_info >= (3, 11):
@@ -45,6 +45,8 @@ ASKED_FOR = (
     weights.PoorWeightInitialization,
     weights.TensorVariance,
     data.Confusion,
+    boosting.TreeDepth,
+    boosting.FeatureImportanceOverweight,
 )
 RULES: dict[str, type] = {rule.__name__: rule for rule in (*AUTOMATIC, *ASKED_FOR)}
 HOOKS = ("invoke_at_step", "invoke_at_evaluation", "invoke_when_idle")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labelled, predicted, values
+from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labelled, predicted, predicted_pairs, values
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
@@ -67,13 +67,10 @@ class Confusion:
     max_off_diag: float = 0.1
 
     def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
-        pairs: Counter[tuple[int, int]] = Counter()
-        names = {}
-        for step in evaluation.eval_steps:
-            for name, labels, scores in labelled(self.trial, step, EVAL):
-                if scores is not None:
-                    names[name] = True
-                    pairs.update(zip(labels.tolist(), predicted(scores).tolist(), strict=False))
+        for name, pairs in predicted_pairs(self.trial, evaluation.eval_steps, EVAL).items():
+            yield from self._judge(name, pairs)
+
+    def _judge(self, name: str, pairs: Counter[tuple[int, int]]) -> Iterator[Alarm]:
         sizes: Counter[int] = Counter()
         for (label, _), count in pairs.items():
             sizes[label] += count
@@ -83,7 +80,7 @@ class Confusion:
                                key=lambda pair: pair[1], default=(label, 0))  # fmt: skip
             if share < self.min_diag or count / size > self.max_off_diag:
                 confused = f", {100 * count / size:.0f} % are taken for class {other}" if count else ""
-                yield Alarm(next(iter(names)), f"of class {label} {100 * share:.0f} % are predicted right{confused}")
+                yield Alarm(name, f"of class {label} {100 * share:.0f} % are predicted right{confused}")
 
 
 @dataclass

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,8 @@ def labelled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple
     for name in trial.given_to_loss("labels", 1, step, mode):
         tensor = trial.tensor(name)
         beside = trial.given_to_loss("predictions", 0, step, mode)
+        if name.startswith("labels/"):  # of one of several sets
+            beside = [one for one in beside if one == f"predictions/{name[len('labels/') :]}"]
         if name.endswith("_input_1"):
             beside = [one for one in beside if one == f"{name[:-1]}0"]
             if not CLASSIFYING.search(name) and not CLASSIFYING.search(tensor.layer):
@@ -114,6 +117,17 @@ def labelled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple
             classes = _classes(labels)
             if classes is not None and not _is_of_language(trial, step, scores):
                 yield name, classes, scores
+
+
+def predicted_pairs(trial: TensorTrial, steps: Iterable[int], mode: str) -> dict[str, Counter[tuple[int, int]]]:
+    """Return how often each class was predicted for each label in some steps, by the name of the labels."""
+    found: dict[str, Counter[tuple[int, int]]] = {}
+    for step in steps:
+        for name, labels, scores in labelled(trial, step, mode):
+            if scores is not None:
+                pairs = zip(labels.tolist(), predicted(scores).tolist(), strict=False)
+                found.setdefault(name, Counter()).update(pairs)
+    return found
 
 
 def _classes(labels: Array) -> Array | None:

@@ -75,7 +75,7 @@ def ask(directory: Path, run: str, *words: str, status: int = 0) -> dict[str, An
 
 
 def both(directory: Path, training: str, *words: str) -> tuple[Saved, Saved]:
-    saved = record(directory, "saved", training, "--tensors", "all mode=global")
+    saved = record(directory, "saved", training, "--tensors", "all mode=global", *words)
     asked = record(directory, "asked", training)
     assert not (asked / "tensors").exists()
     answer = ask(directory, "asked", "all", "--mode", "global")

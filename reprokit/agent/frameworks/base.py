@@ -67,6 +67,12 @@ class ParametersAdapter(Adapter):
                 given = ledger.seed(f"{call} {name}", asked, sys._getframe(1))
                 if given is not asked:
                     params = {**params, name: given}
-            return original(params, *arguments, **keywords)
+            try:
+                return original(params, *arguments, **keywords)
+            finally:
+                self.trained()
 
         return train
+
+    def trained(self) -> None:
+        """A training has come to its end."""

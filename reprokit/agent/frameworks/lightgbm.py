@@ -1,24 +1,46 @@
-"""LightGBM: its version, the seed among the parameters of a training, and what boosters predict."""
+"""LightGBM: its version, the seed among the parameters of a training, its rounds, and what boosters predict."""
 
 from __future__ import annotations
 
 from ..core.patching import replace
+from ..events import RoundScored
 from .base import ParametersAdapter
+from .boosting import NODES, BoostingHooks, bare
 from .estimators import watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
+
+    from ..agent import Agent
+    from .boosting import Columns
 
 
 class LightgbmAdapter(ParametersAdapter):
     """Watches lightgbm; its estimators are those of scikit-learn."""
 
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        self._hooks: BoostingHooks | None = None
+
     def instrument(self, name: str, module: Any) -> None:
         if name == "lightgbm.basic":
             replace(module.Booster, "predict", watched(self._agent, self._note))
+            if self._hooks is None:
+                self._hooks = BoostingHooks(self._agent, "lightgbm")
+            replace(module.Booster, "update", self._hooks.updates(LightgbmRound))
+            replace(module.Booster, "eval_train", self._hooks.scores(_trained_scored))
+            replace(module.Booster, "eval_valid", self._hooks.scores(_valid_scored))
         else:
             super().instrument(name, module)
+
+    def parts(self) -> list[Any]:
+        return [] if self._hooks is None else [self._hooks]
+
+    def trained(self) -> None:
+        if self._hooks is not None:
+            self._hooks.end_round()
 
     def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         booster = arguments[0]
@@ -27,3 +49,86 @@ class LightgbmAdapter(ParametersAdapter):
         is_class = objective.startswith(("binary", "multiclass", "cross_entropy"))
         hint = "classification" if is_class and not kinds else "regression" if kinds else None
         self._agent.evaluation.note(".".join(["lightgbm.Booster.predict", *kinds]), result, hint=hint)
+
+
+_PREDICT = "_Booster__inner_predict"  # private, from 2.0 to 4.7: data may be freed, and its predictions are here
+_IMPORTANCE = ("split", "gain")
+
+
+class LightgbmRound:
+    """The last round of a booster; data is the number of a set, of which the training's is 0."""
+
+    def __init__(self, booster: Any, *_arguments: Any, **_keywords: Any) -> None:
+        self._booster = booster
+
+    def model(self) -> bytes:
+        number = self._booster.current_iteration()
+        text: str = self._booster.model_to_string(num_iteration=1, start_iteration=number - 1)
+        return text.encode()
+
+    def trees(self) -> Columns:
+        number = self._booster.current_iteration()
+        content = self._booster.dump_model(num_iteration=1, start_iteration=number - 1)
+        columns: Columns = {name: [] for name in NODES}
+        for number, tree in enumerate(content["tree_info"]):
+            _take_nodes(columns, number, tree["tree_structure"])
+        return columns
+
+    def importance(self) -> Iterator[tuple[str, Any]]:
+        for kind in _IMPORTANCE:
+            yield kind, self._booster.feature_importance(kind).astype("float64")
+
+    def hyperparameters(self) -> Iterator[tuple[str, float]]:
+        for name, value in self._booster.params.items():
+            if isinstance(value, (bool, int, float)):
+                yield name, float(value)
+
+    def predictions(self, data: Any = None) -> Any:
+        return getattr(self._booster, _PREDICT)(data_idx=data or 0)
+
+    def labels(self, data: Any = None) -> Any:
+        booster = self._booster
+        return (booster.valid_sets[data - 1] if data else booster.train_set).get_label()
+
+    def contributions(self) -> Any:
+        """Raises an error where the booster was not told to keep the data (free_raw_data=False).
+
+        A copy computes them: a booster that was asked for them once aborts the process when it has got further trees.
+        """
+        data, kind = self._booster.train_set.get_data(), type(self._booster)
+        copy = kind(model_str=self._booster.model_to_string(num_iteration=-1))
+        return bare(kind.predict)(copy, data, pred_contrib=True)
+
+
+def _take_nodes(columns: Columns, tree: int, root: dict[str, Any]) -> None:
+    """Add the nodes of a tree, parents before children."""
+    waiting = [root]
+    for node in waiting:  # which grows
+        children = [node[side] for side in ("left_child", "right_child") if side in node]
+        left = len(waiting) if children else -1
+        waiting += children
+        facts = {
+            "tree": tree,
+            "left": left,
+            "right": left + 1 if children else -1,
+            "feature": node.get("split_feature", 0),
+            "split": node["threshold"] if isinstance(node.get("threshold"), float) else 0.0,  # of a category a text
+            "gain": node.get("split_gain", 0.0),
+            "cover": node.get("internal_count", node.get("leaf_count", 0)),
+            "value": node.get("internal_value", node.get("leaf_value", 0.0)),
+        }
+        for name, value in facts.items():
+            columns[name].append(value)
+
+
+def _trained_scored(_last: Any, result: Any, booster: Any, *_arguments: Any, **_keywords: Any) -> RoundScored:
+    return RoundScored(LightgbmRound(booster), _scores(result, "train"), {})
+
+
+def _valid_scored(_last: Any, result: Any, booster: Any, *_arguments: Any, **_keywords: Any) -> RoundScored:
+    sets = {name: number for number, name in enumerate(booster.name_valid_sets, 1)}
+    return RoundScored(LightgbmRound(booster), _scores(result, "eval"), sets)
+
+
+def _scores(result: Any, mode: str) -> dict[str, tuple[float, str]]:
+    return {f"{one[0]}-{one[1]}": (float(one[2]), mode) for one in result}

@@ -1,21 +1,26 @@
-"""XGBoost: its version, the seed among the parameters of a training, what boosters and estimators predict."""
+"""XGBoost: its version, the seed among the parameters of a training, its rounds, and what is predicted."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import weakref
 
 from ..core.patching import replace
+from ..events import RoundScored
 from .base import ParametersAdapter
+from .boosting import NODES, BoostingHooks, bare
 from .estimators import Estimators, Scoring, watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
     from typing import Any
 
     from ..agent import Agent
+    from .boosting import Columns
 
 _CLASSIFIES = ("binary:", "multi:")
 _COUNTS = ("count:", "reg:", "survival:")
@@ -26,16 +31,28 @@ class XgboostAdapter(ParametersAdapter):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
+        self._hooks: BoostingHooks | None = None
         self._tasks: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "xgboost.core":
             for method in ("predict", "inplace_predict"):
                 replace(module.Booster, method, watched(self._agent, self._note))
+            if self._hooks is None and "raw_format" in inspect.signature(module.Booster.save_raw).parameters:  # 1.6
+                self._hooks = BoostingHooks(self._agent, "xgboost")
+                replace(module.Booster, "update", self._hooks.updates(XgboostRound))
+                replace(module.Booster, "eval_set", self._hooks.scores(_scored))
         elif name == "xgboost.sklearn":
             self._instrument_estimators(module)
         else:
             super().instrument(name, module)
+
+    def parts(self) -> list[Any]:
+        return [] if self._hooks is None else [self._hooks]
+
+    def trained(self) -> None:
+        if self._hooks is not None:
+            self._hooks.end_round()
 
     def _instrument_estimators(self, module: ModuleType) -> None:
         """Without scikit-learn they are classes like any other."""
@@ -64,3 +81,89 @@ class XgboostAdapter(ParametersAdapter):
             task = "classification" if objective.startswith(_CLASSIFIES) else None
             self._tasks[booster] = "regression" if objective.startswith(_COUNTS) else task
         return self._tasks[booster]
+
+
+_COLUMNS = {  # of a model in JSON
+    "left": "left_children",
+    "right": "right_children",
+    "feature": "split_indices",
+    "split": "split_conditions",
+    "gain": "loss_changes",
+    "cover": "sum_hessian",
+    "value": "base_weights",
+}
+_IMPORTANCE = ("weight", "gain", "cover", "total_gain", "total_cover")
+
+
+class XgboostRound:
+    """The last round of a booster."""
+
+    def __init__(self, booster: Any, dtrain: Any, *_arguments: Any, **_keywords: Any) -> None:
+        self._booster, self.data = booster, dtrain
+
+    def _added(self) -> Any:
+        """Return a model of this round's trees alone; a linear one, or another without slices, is taken whole."""
+        number = self._booster.num_boosted_rounds()
+        try:
+            return self._booster[number - 1 : number]
+        except (IndexError, ValueError):
+            return self._booster
+
+    def model(self) -> bytes:
+        return bytes(self._added().save_raw("ubj"))
+
+    def trees(self) -> Columns:
+        content = json.loads(bytes(self._added().save_raw("json")))["learner"]["gradient_booster"]
+        columns: Columns = {name: [] for name in NODES}
+        for number, tree in enumerate(content.get("gbtree", content).get("model", {}).get("trees", ())):
+            columns["tree"] += [number] * len(tree["left_children"])
+            for name, theirs in _COLUMNS.items():
+                columns[name] += tree[theirs]
+        return columns
+
+    def importance(self) -> Iterator[tuple[str, Any]]:
+        booster, numpy = self._booster, sys.modules["numpy"]
+        names = booster.feature_names or [f"f{number}" for number in range(booster.num_features())]
+        for kind in _IMPORTANCE:
+            try:
+                scores = booster.get_score(importance_type=kind)
+            except ValueError:  # a linear model has weights only
+                continue
+            yield kind, numpy.asarray([scores.get(name, 0.0) for name in names], "float64")
+
+    def hyperparameters(self) -> Iterator[tuple[str, float]]:
+        yield from _numbers_in(json.loads(self._booster.save_config()))
+
+    def predictions(self, data: Any = None) -> Any:
+        return bare(type(self._booster).predict)(self._booster, self.data if data is None else data)
+
+    def labels(self, data: Any = None) -> Any:
+        return (self.data if data is None else data).get_label()
+
+    def contributions(self) -> Any:
+        return bare(type(self._booster).predict)(self._booster, self.data, pred_contribs=True)
+
+
+def _scored(
+    last: XgboostRound | None, result: str, booster: Any, evals: Any, *_arguments: Any, **_keywords: Any
+) -> RoundScored:
+    """Read what an evaluation returned: [3]\ttrain-rmse:0.5\tvalid-rmse:0.6"""
+    trained = None if last is None else last.data
+    sets = {name: data for data, name in evals if data is not trained and name != "train"}
+    scores = {}
+    for part in result.split("\t")[1:]:
+        name, _, value = part.rpartition(":")
+        is_other = any(name.startswith(f"{other}-") for other in sets)
+        scores[name] = float(value), "eval" if is_other else "train"
+    return RoundScored(XgboostRound(booster, None), scores, sets)
+
+
+def _numbers_in(config: Any) -> Iterator[tuple[str, float]]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _numbers_in(value)
+        elif isinstance(value, str):
+            try:
+                yield name, float(value)
+            except ValueError:  # a text
+                continue

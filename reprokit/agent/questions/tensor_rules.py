@@ -75,6 +75,13 @@ class TensorRules:
         rules = self._rules if ever else self._due
         return any(rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules)
 
+    def asks_for(self, name: str) -> bool:
+        """Return whether a rule of this step names a collection of one tensor, be it by a pattern, beside `all`."""
+        return any(
+            name in rule.collections or any(pattern.pattern and pattern.search(name) for pattern in rule.patterns)
+            for rule in self._due
+        )
+
     def choice(self, name: str, collections: Sequence[str], mode: str) -> Choice | None:
         """Return what of a tensor is saved in this step, if anything."""
         key = name, mode

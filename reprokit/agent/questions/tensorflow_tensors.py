@@ -6,7 +6,6 @@ In a graph that Keras builds, variables beside take the gradients, where gradien
 
 from __future__ import annotations
 
-import sys
 import weakref
 
 from ..events import GradientsDue, OutputComputed, UpdateDone, UpdateDue
@@ -15,7 +14,6 @@ from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import is_eager, name_of, value, view
 from ..tensorflow.trail import NOT_RESULTS, take_in_graph
 from .tensor_rules import TRAIN
-from .tensor_writer import NumbersOf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
     from .tensors import SavedSteps
-
-_REDUCED = {"float32": False, "float64": True}  # as they lie, and whether the library takes them for double
 
 
 class TensorflowTensors:
@@ -129,23 +125,11 @@ class TensorflowTensors:
         return self._optimizers[optimizer]
 
     def _take(self, name: str, collections: Sequence[str], tensor: Any) -> None:
-        choice = self._steps.rules.choice(name, collections, TRAIN)
-        if choice is None:
-            return
-        at = self._steps.at(name, TRAIN)
-        array = view(tensor)
-        if array is None and tensor is not None and private_api.has_value(tensor):
-            array = sys.modules["numpy"].ascontiguousarray(tensor.numpy())  # of another device
-        if array is None or array.dtype.hasobject:
-            self._steps.writer.drop(at[0], TRAIN, name, "unreadable")
-            return
-        self._steps.writer.declare(name, collections, dict)
-        place = array.__array_interface__["data"][0], array.nbytes
-        self._steps.writer.put(at, choice, array.dtype.name, array.shape, place, lambda: _numbers(array))
+        self._steps.put_array(name, collections, TRAIN, lambda: _array_of(tensor))
 
 
-def _numbers(array: Any) -> NumbersOf:
-    """Return the numbers to be reduced: of complex ones their sizes."""
-    if array.dtype.name not in _REDUCED:
-        array = (abs(array) if array.dtype.kind == "c" else array).astype("float64")
-    return NumbersOf(array.__array_interface__["data"][0], array.size, _REDUCED[array.dtype.name], array)
+def _array_of(tensor: Any) -> Any:
+    array = view(tensor)
+    if array is None and tensor is not None and private_api.has_value(tensor):
+        array = tensor.numpy()  # of another device
+    return array

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from .step_window import StepWindow
 from .tensor_rules import TensorRules
-from .tensor_writer import TensorWriter
+from .tensor_writer import NumbersOf, TensorWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from ..agent import Agent
     from ..events import EventListener, Events
+
+_REDUCED = {"float32": False, "float64": True}  # as they lie, and whether the library takes them for double
 
 
 class SavedSteps:
@@ -51,6 +54,21 @@ class SavedSteps:
         call = self._calls.get((name, mode), 0)
         self._calls[name, mode] = call + 1
         return self.step, mode, name, call
+
+    def put_array(self, name: str, collections: Sequence[str], mode: str, read: Callable[[], Any]) -> None:
+        """Save an array of NumPy, or what it makes one of, where a rule is about it; None is of no use."""
+        choice = self.rules.choice(name, collections, mode)
+        if choice is None:
+            return
+        at, value, numpy = self.at(name, mode), read(), sys.modules["numpy"]
+        array = None if value is None else numpy.ascontiguousarray(value)
+        if array is None or array.dtype.hasobject:
+            self.writer.drop(at[0], mode, name, "unreadable")
+            return
+        shape = numpy.shape(value)  # a 0-d array loses its own
+        self.writer.declare(name, collections, dict)
+        place = array.__array_interface__["data"][0], array.nbytes
+        self.writer.put(at, choice, array.dtype.name, shape, place, lambda: _numbers(array))
 
     def updated(self, optimizer: object) -> None:
         """Count an update. It ends the step once something else comes than updates by other optimizers."""
@@ -95,6 +113,10 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
         from .torch_tensors import PytorchTensors
 
         return PytorchTensors(agent, steps)
+    if framework in ("xgboost", "lightgbm"):
+        from .boosting_tensors import BoostingTensors
+
+        return BoostingTensors(agent, steps)
     from .tensorflow_tensors import TensorflowTensors
 
     return TensorflowTensors(agent, steps)
@@ -102,3 +124,10 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
 
 def _at_once(then: Callable[[], object]) -> None:
     then()
+
+
+def _numbers(array: Any) -> NumbersOf:
+    """Return the numbers to be reduced: of complex ones their sizes."""
+    if array.dtype.name not in _REDUCED:
+        array = (abs(array) if array.dtype.kind == "c" else array).astype("float64")
+    return NumbersOf(array.__array_interface__["data"][0], array.size, _REDUCED[array.dtype.name], array)

@@ -1,0 +1,213 @@
+"""Boosting rounds of XGBoost and LightGBM as events: a step is a round, whichever booster of the thread makes it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from _thread import _local
+from functools import partial
+
+from .. import trail_library as trail
+from ..events import Events, RoundComputed, RoundScored, UpdateDone, UpdateDue, tell
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, Protocol
+
+    from ..agent import Agent
+    from ..events import Handler, TrainingEvent
+
+    Function = Callable[..., Any]
+    Columns = dict[str, list[Any]]  # of the nodes of trees
+
+    class BoostingRound(Protocol):
+        """The last round of a booster; data is what an evaluation is about, or None for the training's."""
+
+        def model(self) -> bytes:
+            """Return what was added in this round."""
+
+        def trees(self) -> Columns:
+            """Return the nodes of the trees of this round, column by column."""
+
+        def importance(self) -> Iterator[tuple[str, Any]]:
+            """Yield the importance of features by its kind."""
+
+        def hyperparameters(self) -> Iterator[tuple[str, float]]:
+            """Yield the numbers that the booster is set to."""
+
+        def predictions(self, data: Any = None) -> Any:
+            """Return what the booster predicts now."""
+
+        def labels(self, data: Any = None) -> Any:
+            """Return what is true."""
+
+        def contributions(self) -> Any:
+            """Return the SHAP values of the training's data, as the library computes them."""
+
+
+NODES = {  # columns of trees, and their types
+    "tree": "int32", "left": "int32", "right": "int32", "feature": "int32", "split": "float64",
+    "gain": "float64", "cover": "float64", "value": "float64",
+}  # fmt: skip
+
+
+class RoundSeries:
+    """The rounds of one thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count, self.handle = name, 0, 0
+        self.room: Any = None  # for what the trail's library reads: threads may train side by side
+
+
+class _OfThread(_local):
+    series: RoundSeries | None = None
+    is_open = False  # whether a round was made whose end was not told
+    last: Any = None  # round
+
+
+class BoostingHooks:
+    """Tells of the rounds of one library."""
+
+    def __init__(self, agent: Agent, framework: str) -> None:
+        self._agent, self.events, self._thread = agent, Events(), _OfThread()
+        library = trail.load(agent.run)
+        self._trail = None if library is None else BoostingTrail(agent, self.events, library, framework)
+        if self._trail is not None:
+            self.events.add(self._trail)
+        agent.begin_events(framework, self.events)
+
+    def updates(self, round_of: Function) -> Callable[[Function], Function]:
+        """Make wrappers of a method that makes a round; `round_of` returns the round by the same arguments."""
+
+        def make(original: Function) -> Function:
+            def update(booster: Any, *arguments: Any, **keywords: Any) -> Any:
+                self.end_round()
+                thread = self._thread
+                if thread.series is None:
+                    thread.series = RoundSeries(self._agent.name("booster"))
+                tell(self.events.update_due, UpdateDue(thread.series))
+                result = original(booster, *arguments, **keywords)
+                thread.is_open = True
+                if self.events.round_computed:
+                    thread.last = self._agent.attempt(partial(round_of, booster, *arguments, **keywords))
+                    if thread.last is not None:
+                        tell(self.events.round_computed, RoundComputed(thread.last, thread.series))
+                return result
+
+            return update
+
+        return make
+
+    def scores(self, read: Callable[..., RoundScored]) -> Callable[[Function], Function]:
+        """Make wrappers of a method that evaluates; `read` makes the event of its result and arguments."""
+
+        def make(original: Function) -> Function:
+            def evaluate(booster: Any, *arguments: Any, **keywords: Any) -> Any:
+                result = original(booster, *arguments, **keywords)
+                if self.events.round_scored and self._thread.is_open:
+                    event = self._agent.attempt(
+                        partial(read, self._thread.last, result, booster, *arguments, **keywords)
+                    )
+                    if event is not None:
+                        tell(self.events.round_scored, event)
+                return result
+
+            return evaluate
+
+        return make
+
+    def end_round(self) -> None:
+        """Tell that nothing more of the last round of this thread will come."""
+        if self._thread.is_open:
+            self._thread.is_open, self._thread.last = False, None
+            tell(self.events.update_done, UpdateDone(self._thread.series))
+
+    def finish(self) -> None:
+        """Close the trail."""
+        if self._trail is not None:
+            self._trail.finish()
+
+    def forget(self) -> None:
+        """In a forked child: its rounds are its own."""
+        self._thread = _OfThread()
+        if self._trail is not None:
+            self._trail.forget()
+
+
+class BoostingTrail:
+    """The trail of boosting: of each round the trees that it added, and the random states behind it."""
+
+    def __init__(self, agent: Agent, events: Events, library: trail.Library, framework: str) -> None:
+        self._agent, self._events, self._library, self._framework = agent, events, library, framework
+        self._words = trail.Words()
+        self.forget()
+
+    def forget(self) -> None:
+        """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._handle = self._last = 0
+        self._closed = False
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {RoundComputed: self._round_computed}
+
+    def failed(self, error: Exception, _handler: Handler) -> None:
+        """The trail ends, with a warning."""
+        self._events.remove(self)
+        self._agent.warn(f"no further round is kept in the trail: {type(error).__name__}: {error}")
+
+    def _round_computed(self, event: RoundComputed) -> None:
+        series, library = event.series, self._library
+        if self._closed:
+            return
+        if not self._handle:
+            self._handle = library.open(self._agent.run, self._agent.journal.identity)
+        if not series.handle:
+            series.room = library.buffer(trail.FACTS), library.buffer(1), library.buffer(2)
+            tensors = [("trees", "uint64", [1], 8)]
+            kind = f"{self._framework}.Booster"
+            series.handle = library.series(
+                self._handle, series.name, kind, tensors, series.count, framework=self._framework
+            )
+        if not series.handle:
+            raise RuntimeError("there is no room for a series of rounds")
+        python, numpy = self._words.both()
+        flags = trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
+        (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.room
+        model[0] = int.from_bytes(hashlib.sha256(event.round.model()).digest()[:8], "little")
+        pointers[:] = [0, model_address]
+        facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._words.salt]
+        library.step(series.handle, facts_address, pointers_address)
+        series.count += 1
+        self._last = series.handle
+
+    def finish(self) -> None:
+        """Give back the room that the file has at its end."""
+        self._closed = True
+        handle, self._handle = self._handle, 0
+        if handle:
+            self._library.close(handle, self._last)
+
+
+def bare(function: Any) -> Any:
+    """Return a library's function without what was put around it."""
+    return getattr(function, "__wrapped__", function)
+
+
+def arrays_of(columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of trees, and the depth of each tree."""
+    numpy = sys.modules["numpy"]
+    for name, kind in NODES.items():
+        yield name, numpy.asarray(columns[name], kind)
+    depths: dict[int, int] = {}
+    level: dict[tuple[int, int], int] = {}  # of a node of a tree, by parents that come before their children
+    first = 0
+    for place, tree in enumerate(columns["tree"]):
+        if tree not in depths:
+            depths[tree], first = 0, place
+        here = level.get((tree, place - first), 0)
+        depths[tree] = max(depths[tree], here)
+        for side in ("left", "right"):
+            if columns[side][place] >= 0:
+                level[tree, columns[side][place]] = here + 1
+    yield "depth", numpy.asarray(list(depths.values()), "int32")
