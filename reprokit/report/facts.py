@@ -151,6 +151,15 @@ class ReportedFinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     cures: tuple[str, ...]
 
 
+class ConfusionMatrix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often each class was predicted, by the class that was true."""
+
+    title: str  # of which labels, and when
+    classes: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]  # a row for each true class
+    left_out: int  # samples of further classes
+
+
 class AppliedPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A change that the run applied from outside the source."""
 
@@ -204,6 +213,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     outputs: tuple[Output, ...]
     curves: tuple[MetricCurve, ...]
     curves_left_out: int
+    confusion: tuple[ConfusionMatrix, ...] = ()  # of the first run, where it saved labels and predictions
     entropy: Entropy
     findings: tuple[ReportedFinding, ...]
     findings_note: str

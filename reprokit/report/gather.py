@@ -27,6 +27,7 @@ from reprokit.plan import RECORD
 from reprokit.redaction import Secrets
 from reprokit.report import curves
 from reprokit.report import facts as audit
+from reprokit.report.confusion import confusion_of
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
@@ -94,6 +95,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         outputs=tuple(audit.Output(path=file.path, size=file.size, digest=file.digest) for file in first.outputs.files),
         curves=found,
         curves_left_out=left_out,
+        confusion=confusion_of(first.directory),
         entropy=_entropy(first, last),
         findings=findings,
         findings_note=findings_note,

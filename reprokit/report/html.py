@@ -65,6 +65,18 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
             [f"{value:,}" if isinstance(value, int) else value for value in asker.values()]
             for asker in shown["entropy"]["askers"]
         ],
+        "confusion": [
+            {
+                "title": f"Predictions: {one['title']}",
+                "heads": ["true class", "samples", *(f"as {name}" for name in one["classes"])],
+                "rows": [
+                    [str(name), f"{sum(row):,}", *(f"{count:,}" for count in row)]
+                    for name, row in zip(one["classes"], one["counts"], strict=True)
+                ],
+                "left_out": one["left_out"],
+            }
+            for one in shown["confusion"]
+        ],
         "findings": [
             [one["subject"], one["verdict"], one["why"], one["where"], "; ".join(one["cures"])]
             for one in shown["findings"]

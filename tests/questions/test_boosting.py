@@ -71,6 +71,11 @@ def test_rules_judge_trees_and_a_trail_names_the_round_that_differs(tmp_path: Pa
     assert "above 1" in found["TreeDepth"]["why"]
     assert found["FeatureImportanceOverweight"]["subject"] == "feature_importance/weight"
     assert Reprokit(tmp_path).run("rules", "run", "--rule", "TreeDepth=depth=20").returncode == 0
+    done = Reprokit(tmp_path).run("report", "run", "--format", "json")
+    (matrix,) = json.loads(done.stdout)["confusion"]
+    assert (matrix["title"], matrix["classes"]) == ("labels, the batches of 6 training steps", [0, 1])
+    labels = package.trial(tmp_path / "run").tensor("labels").value(0)
+    assert [sum(row) for row in matrix["counts"]] == [6 * (labels == 0).sum(), 6 * (labels == 1).sum()]
     other = ("record", "-q", "-o", "other", *KEYED[:-1], "another", "--")
     command = json.loads((tmp_path / "run" / "run.json").read_text())["command"]
     assert Reprokit(tmp_path).run(*other, *command).returncode == 0

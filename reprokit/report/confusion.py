@@ -1,0 +1,46 @@
+"""The classes that a training predicted beside those that were true, from the tensors that it saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import takewhile
+
+from reprokit import rundir
+from reprokit.errors import ReprokitError
+from reprokit.report.facts import ConfusionMatrix
+from reprokit.rules.observations import predicted_pairs
+from reprokit.rundir import RunDirectory
+from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
+
+MAX_CLASSES = 30  # that a table has, the largest
+MAX_STEPS = 1000  # the last
+
+
+def confusion_of(run: RunDirectory) -> tuple[ConfusionMatrix, ...]:
+    """Return a matrix for each set of labels: of the last evaluation, or else of the training's own batches."""
+    if not run.has(rundir.TENSORS):
+        return ()
+    try:
+        trial = TensorTrial(run.path)
+        order = trial.order()
+        last = max((place for place, (mode, _) in enumerate(order, 1) if mode == EVAL), default=0)
+        steps, mode = [step for _, step in takewhile(lambda one: one[0] == EVAL, reversed(order[:last]))], EVAL
+        what = f"the evaluation at step {max(steps)}" if steps else ""
+        if not steps:
+            steps, mode = [step for mode, step in order if mode == TRAIN][-MAX_STEPS:], TRAIN
+            what = f"the batches of {len(steps)} training steps"
+        found = predicted_pairs(trial, sorted(steps)[-MAX_STEPS:], mode)
+    except ReprokitError:  # damaged, or without NumPy: the report says all else
+        return ()
+    return tuple(_matrix(f"{name}, {what}", pairs) for name, pairs in found.items())
+
+
+def _matrix(title: str, pairs: Counter[tuple[int, int]]) -> ConfusionMatrix:
+    sizes = Counter[int]()
+    for (label, prediction), count in pairs.items():
+        sizes[label] += count
+        sizes[prediction] += 0
+    classes = sorted(one for one, _ in sizes.most_common(MAX_CLASSES))
+    rows = tuple(tuple(pairs[label, prediction] for prediction in classes) for label in classes)
+    left_out = sum(pairs.values()) - sum(map(sum, rows))
+    return ConfusionMatrix(title=title, classes=tuple(classes), counts=rows, left_out=left_out)
