@@ -80,5 +80,6 @@ def test_rules_judge_trees_and_a_trail_names_the_round_that_differs(tmp_path: Pa
     command = json.loads((tmp_path / "run" / "run.json").read_text())["command"]
     assert Reprokit(tmp_path).run(*other, *command).returncode == 0
     verified = Reprokit(tmp_path).run("verify", "run", "other", "--json")
-    assert "parameters" in verified.stdout
+    assert "the parameters are the first to differ" in verified.stdout
+    assert "the cause is in the booster's data, settings or seed, or in how it computes" in verified.stdout
     assert verified.returncode == 1

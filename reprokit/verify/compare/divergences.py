@@ -241,6 +241,7 @@ def _kept_tensors(found: SeriesDivergence, step: int) -> dict[str, list[str]] | 
 
 # Of quantities, in figures.
 NAMES = {**dict.fromkeys(GENERATORS, "random state"), BEFORE: "parameters before", INPUTS: "model inputs"}
+BOOSTING = ("xgboost", "lightgbm")  # of whose steps only results are known
 _PLURAL = frozenset([TENSORS, BEFORE, INPUTS, "gradients", "parameters", BUFFERS])
 
 
@@ -320,6 +321,8 @@ def _cause(found: SeriesDivergence, name: str, step: int) -> str:
         return f"{_equal_there(found, name)} the cause is in {_made_of_it(found, step)}"
     if name == BUFFERS:
         return f"{_equal_there(found, name)} the cause is what changes buffers: the forward computation, or the script"
+    if found.left.framework in BOOSTING:
+        return "the cause is in the booster's data, settings or seed, or in how it computes: none of these is seen"
     return f"{_equal_there(found, name)} the cause is in {_where(found, name, step)}"
 
 
