@@ -37,7 +37,8 @@ def command(
     """Replay RUN and save TENSORS of it in RUN, where 'record --tensors' would have saved them.
 
     TENSORS are collections (weights, biases, gradients, losses, metrics, inputs, outputs,
-    optimizer_variables, all) or regular expressions. The trail proves that the replay is RUN; from the
+    optimizer_variables, all; of boosters hyperparameters, trees, predictions, labels, feature_importance,
+    full_shap, average_shap) or regular expressions. The trail proves that the replay is RUN; from the
     step on where it is not, nothing is saved. Exit codes: 0 all is proved, 1 not all, 2 failure.
     """
     from reprokit.model.question import TensorSelection
