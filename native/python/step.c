@@ -172,19 +172,28 @@ PyDoc_STRVAR(use_exchange_text,
 
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
-PyDoc_STRVAR(fold_text, "fold((plain, parameter, salts, salt_of), before, tensors)\n--\n\n"
-                        "The digest so far, with that of these tensors of the classes `plain` and `parameter`; None\n"
-                        "where the bytes of one are not all that it is. `salts` has what salt_of(tensor) gave.");
+PyDoc_STRVAR(same_text, "same(left, right)\n--\n\nWhether two lists have the same objects.");
+PyDoc_STRVAR(trail_batch_text,
+             "trail_batch((plain, parameter, salts, salt_of), facts, batch)\n--\n\n"
+             "Add a list or tuple of a few tensors of the classes `plain` and `parameter` to the batch in `facts`, the\n"
+             "address of a struct rkt_facts. It gives each tensor and how often it was changed; None where the bytes\n"
+             "of one are not all that it is, and nothing was added. `salts` has what salt_of(tensor) gave.");
+PyDoc_STRVAR(trail_loss_text, "trail_loss((plain, parameter, salts, salt_of), facts, loss)\n--\n\n"
+                              "Add a loss likewise; whether it was.");
+PyDoc_STRVAR(trail_input_text,
+             "trail_input(facts, fetched, arguments)\n--\n\n"
+             "Add a call, where its one argument is the first tensor that trail_batch gave and nobody has changed it;\n"
+             "whether it is, and no other call was added since a step.");
 PyDoc_STRVAR(
     trail_step_text,
     "trail_step((plain, parameter), (now, seen, seen_size, state, size, salt, refresh),\n"
-    "(modules, python, python_at, numpy, numpy_at, words_salt), (series, take, seen, pointers), parameters,\n"
-    "flags, how, batch, loss, before, buffers, inputs, torch_more)\n--\n\n"
+    "(modules, python, python_at, numpy, numpy_at, words_salt), (series, take, seen, pointers), parameters, facts,\n"
+    "flags, how, before, buffers, torch_more)\n--\n\n"
     "Write down a step by `take` (reprokit_trail_step), if all can be read where it lies: tensors of the classes\n"
     "`plain` and `parameter`, parameters where `seen` says, the generators of `modules` that are named.\n"
     "refresh() copies the state of PyTorch's generator to `state` when `now` is not what was `seen`. It gives the\n"
-    "ticket, how often the parameters were changed, and the gradients, which must live as long as they are read;\n"
-    "None where nothing was written. Parameters are None where no pointers are to be set.");
+    "ticket, how often the parameters were changed, and the gradients, which must live as long as they are read,\n"
+    "and begins `facts` anew; None where nothing was written. Of None as parameters no pointers are set.");
 PyDoc_STRVAR(number_text, "number(tensor)\n--\n\n"
                           "What tensors.number() says of it; None of one that it does not describe.");
 PyDoc_STRVAR(loss_line_text, "loss_line(lines, guard, numbers, epoch, head, name, step, dtype, value)\n--\n\n"
@@ -201,7 +210,10 @@ static PyMethodDef methods[] = {
     {"finite", are_finite, METH_VARARGS, finite_text},
     {"number", number, METH_O, number_text},
     {"changes", rkp_changes, METH_O, changes_text},
-    {"fold", rkp_fold, METH_VARARGS, fold_text},
+    {"same", rkp_same, METH_VARARGS, same_text},
+    {"trail_batch", rkp_trail_batch, METH_VARARGS, trail_batch_text},
+    {"trail_loss", rkp_trail_loss, METH_VARARGS, trail_loss_text},
+    {"trail_input", rkp_trail_input, METH_VARARGS, trail_input_text},
     {"random_states", rkp_random_states, METH_VARARGS, random_states_text},
     {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},

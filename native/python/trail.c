@@ -3,7 +3,8 @@
 
 #include "step.h"
 
-#define MAX_AXES 16
+#define MAX_AXES    16
+#define MAX_TENSORS 8 /* of a batch whose tensors are known again */
 
 PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
     (void)module;
@@ -11,6 +12,17 @@ PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
     for (Py_ssize_t i = 0; i < PyList_Size(tensors); i++)
         changes += rkp_number(PyObject_GetAttr(PyList_GetItem(tensors, i), name_of_version));
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(changes);
+}
+
+/* Whether two lists have the same objects. */
+PyObject *rkp_same(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *left, *right;
+    if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &left, &PyList_Type, &right)) return NULL;
+    Py_ssize_t count = PyList_Size(left);
+    bool is_same = count == PyList_Size(right);
+    for (Py_ssize_t i = 0; i < count && is_same; i++) is_same = PyList_GetItem(left, i) == PyList_GetItem(right, i);
+    return PyBool_FromLong(is_same);
 }
 
 /* What tensors are looked at: of these two classes and of no other. */
@@ -90,25 +102,90 @@ static bool fold(const struct classes *classes, const struct salts *salts, PyObj
     return true;
 }
 
-PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
+/* What the agent keeps of a step until it is written: `address` is that of the thread's struct rkt_facts. */
+static bool parse_known(PyObject *known, struct classes *classes, struct salts *salts) {
+    return PyArg_ParseTuple(known, "OOO!O", &classes->plain, &classes->parameter, &PyDict_Type, &salts->known,
+                            &salts->of);
+}
+
+static bool is_few(PyObject *batch) {
+    Py_ssize_t count = PyTuple_CheckExact(batch) || PyList_CheckExact(batch) ? PySequence_Size(batch) : -1;
+    return count >= 0 && count <= MAX_TENSORS;
+}
+
+/* The tensors of a batch, each behind which stands how often it was changed; NULL where one is no simple tensor. */
+static PyObject *fold_each(const struct classes *classes, const struct salts *salts, PyObject *batch,
+                           uint64_t *digest) {
+    Py_ssize_t count = PySequence_Size(batch);
+    PyObject *fetched = PyTuple_New(2 * count);
+    for (Py_ssize_t i = 0; fetched && i < count; i++) {
+        PyObject *tensor = PySequence_GetItem(batch, i);
+        if (tensor) PyTuple_SetItem(fetched, 2 * i, tensor);
+        PyObject *changes = tensor && fold(classes, salts, tensor, digest) ? PyObject_GetAttr(tensor, name_of_version)
+                                                                           : NULL;
+        if (changes)
+            PyTuple_SetItem(fetched, 2 * i + 1, changes);
+        else
+            Py_CLEAR(fetched);
+    }
+    return fetched;
+}
+
+PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;
     struct salts salts;
-    PyObject *known, *before, *tensors;
-    if (!PyArg_UnpackTuple(arguments, "fold", 3, 3, &known, &before, &tensors)) return NULL;
-    if (!PyArg_ParseTuple(known, "OOO!O", &classes.plain, &classes.parameter, &PyDict_Type, &salts.known, &salts.of))
+    PyObject *known, *batch;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "OKO", &known, &address, &batch) || !parse_known(known, &classes, &salts))
         return NULL;
-    uint64_t digest = PyLong_AsUnsignedLongLong(before);
-    Py_ssize_t count = PyErr_Occurred() ? -1 : PySequence_Size(tensors);
-    bool is_whole = count >= 0;
-    for (Py_ssize_t i = 0; i < count && is_whole; i++) {
-        PyObject *tensor = PySequence_GetItem(tensors, i);
-        is_whole = tensor && fold(&classes, &salts, tensor, &digest);
-        Py_XDECREF(tensor);
+    if (!is_few(batch)) Py_RETURN_NONE;
+    struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
+    uint64_t digest = facts->batch;
+    PyObject *fetched = fold_each(&classes, &salts, batch, &digest);
+    if (!fetched) {
+        if (PyErr_Occurred()) return NULL;
+        Py_RETURN_NONE;
     }
+    facts->batch = digest;
+    facts->flags |= facts->flags & RKT_BATCH_PARTIAL ? 0 : RKT_BATCH;
+    return fetched;
+}
+
+PyObject *rkp_trail_loss(PyObject *module, PyObject *arguments) {
+    (void)module;
+    struct classes classes;
+    struct salts salts;
+    PyObject *known, *loss;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "OKO", &known, &address, &loss) || !parse_known(known, &classes, &salts))
+        return NULL;
+    struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
+    uint64_t digest = facts->loss;
+    bool is_whole = fold(&classes, &salts, loss, &digest);
     if (PyErr_Occurred()) return NULL;
-    if (!is_whole) Py_RETURN_NONE;
-    return PyLong_FromUnsignedLongLong(digest);
+    if (!is_whole) Py_RETURN_FALSE;
+    facts->loss = digest;
+    facts->flags |= RKT_LOSS;
+    Py_RETURN_TRUE;
+}
+
+/* Whether the one argument of the first call since a step is the first tensor of the batch, as it came. */
+PyObject *rkp_trail_input(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *fetched, *called_with;
+    unsigned long long address;
+    if (!PyArg_ParseTuple(arguments, "KOO!", &address, &fetched, &PyTuple_Type, &called_with)) return NULL;
+    struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
+    bool is_known = PyTuple_Check(fetched) && PyTuple_Size(fetched) && PyTuple_Size(called_with) == 1 &&
+                    !(facts->flags & RKT_CALLED) && PyTuple_GetItem(called_with, 0) == PyTuple_GetItem(fetched, 0);
+    if (!is_known) Py_RETURN_FALSE;
+    uint64_t changes = rkp_number(PyObject_GetAttr(PyTuple_GetItem(fetched, 0), name_of_version));
+    if (PyErr_Occurred()) return NULL;
+    if (changes != PyLong_AsUnsignedLongLong(PyTuple_GetItem(fetched, 1))) Py_RETURN_FALSE;
+    facts->inputs = reprokit_trail_fold(0, NULL, 0, 1);
+    facts->flags |= RKT_CALLED | RKT_INPUTS;
+    Py_RETURN_TRUE;
 }
 
 /* ---- random generators ----------------------------------------------------------------------------------------- */
@@ -224,28 +301,29 @@ PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
     struct generator generator;
     PyObject *modules, *python, *numpy, *parameters;
     unsigned long long series, function, seen, pointers, now, copied, copied_size, state, state_size, state_salt,
-        python_at, numpy_at, words_salt, facts_of[8];
-    if (!PyArg_ParseTuple(arguments, "(OO)(KKKKKKO)(O!OKOKK)(KKKK)OKKKKKKKK", &classes.plain, &classes.parameter, &now,
+        python_at, numpy_at, words_salt, address, flags, how, before, buffers, more;
+    if (!PyArg_ParseTuple(arguments, "(OO)(KKKKKKO)(O!OKOKK)(KKKK)OKKKKKK", &classes.plain, &classes.parameter, &now,
                           &copied, &copied_size, &state, &state_size, &state_salt, &generator.refresh, &PyDict_Type,
                           &modules, &python, &python_at, &numpy, &numpy_at, &words_salt, &series, &function, &seen,
-                          &pointers, &parameters, facts_of, facts_of + 1, facts_of + 2, facts_of + 3, facts_of + 4,
-                          facts_of + 5, facts_of + 6, facts_of + 7))
+                          &pointers, &parameters, &address, &flags, &how, &before, &buffers, &more))
         return NULL;
     struct steps steps = {(struct rkt_series *)(uintptr_t)series, NULL, (const uint64_t *)(uintptr_t)seen,
                           (uint64_t *)(uintptr_t)pointers};
     memcpy(&steps.take, &(uintptr_t){function}, sizeof(steps.take));
     generator.now = now, generator.seen = copied, generator.size = copied_size;
-    struct rkt_facts facts = {.how = facts_of[1], .batch = facts_of[2], .loss = facts_of[3], .before = facts_of[4]};
-    facts.flags = facts_of[0] | (python_at ? RKT_PYTHON : 0) | (numpy_at ? RKT_NUMPY : 0);
-    facts.buffers = facts_of[5], facts.inputs = facts_of[6], facts.torch_more = facts_of[7];
-    facts.torch_state = state, facts.torch_size = state_size, facts.torch_salt = state_salt;
-    facts.python_state = python_at, facts.numpy_state = numpy_at, facts.words_salt = words_salt;
     uint64_t changes = 0;
     PyObject *held = NULL, *result = NULL;
     if (are_still(modules, python, numpy) && is_copied(&generator))
         held = point(&classes, &steps, parameters, &changes);
-    if (held)
+    if (held) {
+        struct rkt_facts *gathered = (struct rkt_facts *)(uintptr_t)address, facts = *gathered;
+        facts.flags |= flags | RKT_TORCH | (python_at ? RKT_PYTHON : 0) | (numpy_at ? RKT_NUMPY : 0);
+        facts.how = how, facts.before = before, facts.buffers = buffers, facts.torch_more = more;
+        facts.torch_state = state, facts.torch_size = state_size, facts.torch_salt = state_salt;
+        facts.python_state = python_at, facts.numpy_state = numpy_at, facts.words_salt = words_salt;
+        memset(gathered, 0, sizeof(*gathered));
         result = Py_BuildValue("KKO", (unsigned long long)take(&steps, &facts), (unsigned long long)changes, held);
+    }
     Py_XDECREF(held);
     if (result || PyErr_Occurred()) return result;
     Py_RETURN_NONE;

@@ -40,6 +40,10 @@ enum rkt_flag {
     RKT_INPUTS_SEVERAL = 32768  /* one of which counts came after another call */
 };
 
+/* What the agent knows beside of a step that is not written yet; records do not have it. */
+#define RKT_BATCH_PARTIAL (UINT64_C(1) << 32) /* a part of it could not be read, so that it does not count */
+#define RKT_CALLED        (UINT64_C(1) << 33) /* models were */
+
 /* What the agent asks of a step beside. */
 enum rkt_how { RKT_HERE = 1 /* digest in this thread */, RKT_LATER = 2 /* the digests are given later */ };
 

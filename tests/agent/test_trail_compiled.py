@@ -46,8 +46,8 @@ class Steps:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.records.made(self.optimizer)
         self.taken: list[bool] = []
-        if self.trail._step is not None:
-            self.trail._step = self._noting(self.trail._step)
+        if module is not None:
+            self.trail._reader.step = self._noting(self.trail._reader.step)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
@@ -148,10 +148,11 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
     steps = Steps(tmp_path / "run", describing)
     steps.step([torch.ones(3)])
     (record,) = steps.records._optimizers.values()
-    known = steps.trail._words.known, record.trail.series.known
-    first_batch = steps.trail._fold(0, [torch.ones(3)])
-    assert steps.trail._step is not None
-    done = steps.trail._step(*known, None, library.BATCH, library.LATER, first_batch, *[0] * 5)
+    state, reader = steps.trail._state, steps.trail._reader
+    assert reader.batch(state.address, [torch.ones(3)]) is not None
+    known = steps.trail._random.words.known, record.trail.series.known, None, state.address
+    done = reader.step(*known, 0, library.LATER, *[0] * 3)
+    assert not any(state.room)
     assert done == (0, 0, [])
     first, second = steps.written()
     assert (second.batch, second.gradients, second.loss) == (first.batch, None, None)
@@ -170,7 +171,14 @@ def test_changes_are_counted_together() -> None:
     with pytest.raises(TypeError):
         module.trail_step((), ())
     with pytest.raises(TypeError):
-        module.fold((), 0, [])
+        module.trail_batch((), 0, [])
+    with pytest.raises(TypeError):
+        module.trail_loss((), 0, None)
+    with pytest.raises(TypeError):
+        module.trail_input(0, None, [])
+    assert module.same(tensors, list(tensors))
+    assert not module.same(tensors, tensors[:1])
+    assert not module.same(tensors, tensors[::-1])
 
 
 def test_the_number_of_a_loss_is_what_the_loss_says(describing: Any) -> None:

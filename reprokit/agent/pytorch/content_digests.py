@@ -115,18 +115,10 @@ def _are_atoms(values: Any) -> bool:
 
 
 class FetchedTensors:
-    """The tensors of a batch and how often each was changed: an argument that is one of them is not digested again."""
+    """The tensors of a batch: an argument that is one of them is not digested again, as long as nobody changes it."""
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
-        self._tensors = list(tensors)
-        self._changes = list(map(private_api.changes, tensors))
-
-    def is_first(self, arguments: Sequence[Any]) -> bool:
-        """Return whether the one argument is the first tensor, as it came: in most trainings it is."""
-        tensors = self._tensors
-        if len(arguments) != 1 or not tensors or arguments[0] is not tensors[0]:
-            return False
-        return bool(private_api.changes(tensors[0]) == self._changes[0])
+    def __init__(self, tensors_and_changes: Sequence[Any]) -> None:
+        self._tensors, self._changes = tensors_and_changes[::2], tensors_and_changes[1::2]
 
     def name(self, tensor: Any, salt: int) -> int:
         """What stands for the tensor that this is, or has all bytes of in their order, as it was; 0 for another one."""

@@ -68,6 +68,29 @@ class DefaultGenerator:
         self._move(self._address, state.data_ptr(), self.size)
 
 
+class RandomStates:
+    """The states of all generators that the trail knows, as they are now."""
+
+    def __init__(self, torch: Any, loaded: library.Library) -> None:
+        self._torch, self._library = torch, loaded
+        self.words, self.default = library.Words(), DefaultGenerator(torch)
+
+    def torch_digest(self) -> int:
+        """Return the digest of PyTorch's own generator on this side."""
+        return self._library.digest(self.default.state(), self.default.size, self.default.salt)  # type: ignore[no-any-return]
+
+    def devices(self) -> int:
+        """Return the digest of the states of the generators of devices, 0 where none is in use."""
+        return self._library.of_list(of_devices(self._torch)) if private_api.uses_cuda(self._torch) else 0
+
+    def digests(self) -> dict[str, int]:
+        """Return the digests of all of them."""
+        torch, others = self.torch_digest(), self.devices()
+        addresses, salt = zip(("python", "numpy"), self.words.both()), self.words.salt
+        words = {name: self._library.digest(place, library.WORDS, salt) for name, place in addresses if place}
+        return {"torch": library.mix(torch + others) if others else torch, **words}
+
+
 def _engine(torch: Any) -> Any:
     """Gives the part of a generator's memory on which its state depends, proved by a generator of our own."""
     from ctypes import c_char, string_at

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from operator import is_
 
 from ..trail_library import CHANGED_GRADIENTS as GRADIENTS
 from ..trail_library import CHANGED_PARAMETERS as PARAMETERS
+from . import private_api
 from .tensors import dtype_name, is_plain
 
 TYPE_CHECKING = False
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..trail_library import Library, Named
+    from .content_digests import PytorchContents
+    from .generators import RandomStates
 
 
 def size_of(tensor: Any) -> int:
@@ -25,12 +29,40 @@ def _storage(tensor: Any) -> Any:
     return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
 
 
+class StepReader:
+    """What each step asks of its tensors, by compiled code where there is any: it leaves to Python what is not simple.
+
+    See native/python/step.c for the functions.
+    """
+
+    def __init__(self, torch: Any, contents: PytorchContents, random: RandomStates, compiled: Any) -> None:
+        self.batch: Callable[[int, Any], tuple[Any, ...] | None] = _not_compiled
+        self.loss: Callable[[int, Any], object] = _not_compiled
+        self.input: Callable[[int, Any, Any], object] = _not_compiled
+        self.step: Callable[..., tuple[int, int, list[Any]] | None] = _not_compiled
+        self.changes: Callable[[list[Any]], int] = private_api.changes_of  # how often tensors were changed in place
+        self.same: Callable[[list[Any], list[Any]], bool] = _are_same
+        if compiled is not None:
+            classes = torch.Tensor, torch.nn.Parameter
+            known = (*classes, contents.salts, contents.simple_salt)
+            self.batch = functools.partial(compiled.trail_batch, known)
+            self.loss = functools.partial(compiled.trail_loss, known)
+            self.step = functools.partial(compiled.trail_step, classes, random.default.known)
+            self.input, self.changes, self.same = compiled.trail_input, compiled.changes, compiled.same
+
+
+def _not_compiled(*_arguments: Any) -> None:
+    """Leave everything to Python."""
+
+
+def _are_same(left: list[Any], right: list[Any]) -> bool:
+    return len(left) == len(right) and all(map(is_, left, right))
+
+
 class TrackedTensors:
     """The gradients and parameters of one optimizer, and where they lay at its last step."""
 
-    def __init__(
-        self, parameters: list[Any], torch: Any, library: Library, changes: Callable[[list[Any]], int]
-    ) -> None:
+    def __init__(self, parameters: list[Any], torch: Any, library: Library, reader: StepReader) -> None:
         devices = {parameter.device for parameter in parameters}
         self.parameters = list(parameters)
         self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None  # of all of them
@@ -38,7 +70,7 @@ class TrackedTensors:
         self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_far for p in parameters]
         self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, self._readable)]
         self._whole = all(self._readable)
-        self._data_ptr, self._changes = torch.Tensor.data_ptr, changes
+        self._data_ptr, self._reader = torch.Tensor.data_ptr, reader
         self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", size_of)
         self._pointers, self.address = library.buffer(2 * len(parameters))
         self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
@@ -56,7 +88,7 @@ class TrackedTensors:
 
     def are(self, parameters: list[Any]) -> bool:
         """Return whether these are the parameters."""
-        return len(parameters) == len(self.parameters) and all(map(is_, parameters, self.parameters))
+        return self._reader.same(parameters, self.parameters)
 
     def lie_still(self, parameters: list[Any]) -> bool:
         """Return whether the parameters lie where the last step left them, and as large as they were."""
@@ -132,7 +164,8 @@ class TrackedTensors:
 
     def _count(self) -> tuple[int, int]:
         """Return what changes in place raise."""
-        return self._changes([tensor for tensor in self.held if tensor is not None]), self._changes(self.watched)
+        changes = self._reader.changes
+        return changes([tensor for tensor in self.held if tensor is not None]), changes(self.watched)
 
     def let_go(self) -> int:
         """Nothing is read any more; which parts were changed meanwhile, as far as their tensors know."""

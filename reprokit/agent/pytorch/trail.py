@@ -9,7 +9,6 @@ digested before it goes on.
 
 from __future__ import annotations
 
-import functools
 import os
 from _thread import _local
 from operator import attrgetter
@@ -28,11 +27,11 @@ from ..events import (
 )
 from . import generators, private_api
 from .content_digests import CallArguments, FetchedTensors, ModelBuffers, PytorchContents
-from .series import TrackedTensors
+from .series import StepReader, TrackedTensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import Any
 
     from ..agent import Agent
@@ -51,59 +50,14 @@ _SEQUENCES = frozenset([list, tuple])
 _is_here = attrgetter("is_cpu")
 
 
-class Gathered:
-    """A digest of what comes together until the step."""
-
-    def __init__(self) -> None:
-        self.known = False
-        self.is_partial = False  # so that it is not known after all
-        self.digest = 0
-
-    def take(self, contents: PytorchContents, value: Any) -> None:
-        """Digest anything."""
-        self.digest = contents.value(self.digest, value)
-        self.is_partial, contents.missed = self.is_partial or contents.missed, False
-
-
-class GatheredInputs:
-    """What models were called with until the step."""
-
-    def __init__(self) -> None:
-        self.digest = self.flags = 0
-        self.is_called = False
-
-    def take(self, arguments: Any, event: ModelCalled) -> None:
-        """Digest the arguments now, as the training may change them."""
-        flags = 0
-        if event.has_gradients:
-            arguments.take(event.arguments, event.keywords)
-            self.digest = arguments.digest
-            flags = library.INPUTS if arguments.count else 0
-        if arguments.is_partial or not event.has_gradients:
-            flags |= library.INPUTS_PARTIAL
-        if self.is_called and arguments.count:
-            flags |= library.INPUTS_SEVERAL
-        self.flags |= flags
-        self.is_called = True
-
-
 class StepFacts(_local):
     """What a thread has gathered for its next step."""
 
-    def __init__(self) -> None:
-        self.batch = Gathered()
-        self.loss = Gathered()
-        self.inputs = GatheredInputs()
-        self.fetched: Any = None  # the tensors of the batch as they came
+    def __init__(self, loaded: library.Library) -> None:
+        self.room, self.address = loaded.buffer(library.FACTS)  # struct rkt_facts, which compiled code fills too
+        self.fetched: Any = None  # the tensors of the batch as they came, each with how often it was changed
         self.far_losses: list[Any] = []  # on a device
         self.pending: list[StepSeries] = []  # whose tensors are still read
-
-    def clear(self) -> None:
-        """The step is over."""
-        batch, loss, inputs = self.batch, self.loss, self.inputs
-        batch.known = batch.is_partial = loss.known = loss.is_partial = inputs.is_called = False
-        batch.digest = loss.digest = inputs.digest = inputs.flags = 0
-        self.fetched = None
 
 
 class StepSeries:
@@ -118,7 +72,7 @@ class StepSeries:
         self.probing = False
         self.ticket = 0
         self.is_small = sum(tensors.sizes) <= LOOKED_AT
-        self.known = handle, loaded.address(loaded.step), tensors.seen_at, tensors.address
+        self.known = handle, loaded.address(loaded.step), tensors.seen_at, tensors.address  # for the compiled step
         self.whole = True  # all of the last step could be read
         self.is_told = False
 
@@ -136,41 +90,62 @@ class OptimizerTrail:
         self.untouched = untouched  # those that nobody had seeded or drawn from
 
 
+class TrailFile:
+    """The trail of this process in the library, from its first step on."""
+
+    def __init__(self, loaded: library.Library) -> None:
+        self._library = loaded
+        self.is_alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
+        self._handle = 0
+        self._done: Any = None  # the last ticket that is, as it changes
+        self.last = 0  # series that stepped
+        self.is_open = True
+
+    def series(self, agent: Agent, record: Any, kept: OptimizerTrail, tensors: TrackedTensors) -> int:
+        """Return a series of steps of an optimizer."""
+        if not self._handle:
+            self._handle = self._library.open(agent.run, agent.journal.identity)
+            self._done = self._library.done(self._handle)
+        known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
+        described = tensors.described(record.parameter_names())
+        return self._library.series(self._handle, record.name, record.kind, described, kept.steps, **known)
+
+    def wait(self, ticket: int) -> None:
+        """Wait until a step was read."""
+        if ticket > self._done.value:
+            self._library.wait(self._handle, ticket)
+
+    def pause(self) -> None:
+        """Have the worker end what it does; it is made again when it is needed."""
+        if self._handle and self.is_open:
+            self._library.pause(self._handle)
+
+    def close(self) -> None:
+        """Give back the room that the file has at its end."""
+        if self._handle and self.is_open:
+            self._library.close(self._handle, self.last)
+        self.is_open = False
+
+
 class StepTrail:
     """The trail of this process, as far as optimizers make it."""
 
     def __init__(self, agent: Agent, events: Events, loaded: library.Library, torch: Any, compiled: Any = None) -> None:
         self._agent, self._events, self._library, self._torch = agent, events, loaded, torch
-        self._contents = contents = PytorchContents(loaded, torch)
-        self._without_overrides = type(private_api.without_overrides(torch))
-        self._words = library.Words()
-        self._random = random = generators.DefaultGenerator(torch)
-        # How often tensors were changed in place, together; and what the compiled module does, where there is one.
-        self._changes: Callable[[list[Any]], int] = private_api.changes_of
-        self._step: Callable[..., tuple[int, int, list[Any]] | None] | None = None
-        self._fold: Callable[[int, Any], int | None] = _none_folded
-        if compiled is not None:
-            classes = torch.Tensor, torch.nn.Parameter
-            self._step = functools.partial(compiled.trail_step, classes, random.known)
-            self._fold = functools.partial(compiled.fold, (*classes, contents.salts, contents.simple_salt))
-            self._changes = compiled.changes
-        agent.generators.begin("torch", lambda: loaded.digest(random.state(), random.size, random.salt))
-        self._alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
-        self._is_broken = False
-        self._first = loaded.fold(0, 0, 0, 1)  # what stands for the first tensor of a batch
+        self._contents = PytorchContents(loaded, torch)
+        self._random = generators.RandomStates(torch, loaded)
+        self._reader = StepReader(torch, self._contents, self._random, compiled)
+        agent.generators.begin("torch", self._random.torch_digest)
         os.register_at_fork(before=self._pause)
         self.forget()
 
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
-        self._state = StepFacts()
+        self._state = StepFacts(self._library)
+        self._file = TrailFile(self._library)
         self._devices: Devices | None = None
-        self._handle = 0
-        self._done: Any = None
-        self._last = 0
         self._has_optimizers = False
         self._reading = 0  # steps whose tensors are still read
-        self._closed = False
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -187,67 +162,85 @@ class StepTrail:
 
     def failed(self, error: Exception, _handler: Handler) -> None:
         """The trail ends, with a warning. It is not let go of: its worker may still read what it holds."""
-        self._is_broken = True
+        self._file.is_open = False
         self._events.remove(self)
         self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
 
     # What comes together until the step
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        batch: Any = event.batch
-        state, gathered = self._state, self._state.batch
-        is_first, gathered.known = not gathered.known, True
-        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS
-        digest = self._fold(gathered.digest, batch) if are_few else None
-        if digest is not None:
-            gathered.digest, state.fetched = digest, FetchedTensors(batch)
-            event.digest = digest if is_first else None
-            return
-        are_few = are_few and self._contents.are_tensors(batch)
-        state.fetched = FetchedTensors(batch) if are_few and all(map(_is_here, batch)) else None
-        with self._without_overrides():
+        state, batch = self._state, event.batch
+        room = state.room
+        is_first = not room[library.AT_FLAGS] & (library.BATCH | library.BATCH_PARTIAL)
+        state.fetched = self._reader.batch(state.address, batch)
+        if state.fetched is None:
+            self._take_batch(state, batch)
+        if is_first and room[library.AT_FLAGS] & library.BATCH:
+            event.digest = room[library.AT_BATCH]
+
+    def _take_batch(self, state: StepFacts, batch: Any) -> None:
+        are_few = self._are_few(batch)
+        if are_few and all(map(_is_here, batch)):
+            state.fetched = [part for tensor in batch for part in (tensor, private_api.changes(tensor))]
+        state.room[library.AT_BATCH], is_partial = self._digest(state.room[library.AT_BATCH], batch, are_few)
+        flags = state.room[library.AT_FLAGS] | (library.BATCH_PARTIAL if is_partial else library.BATCH)
+        state.room[library.AT_FLAGS] = flags & ~library.BATCH if flags & library.BATCH_PARTIAL else flags
+
+    def _are_few(self, batch: Any) -> bool:
+        return type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
+
+    def _digest(self, digest: int, batch: Any, are_few: bool) -> tuple[int, bool]:
+        """Return the digest so far with that of a batch, and whether a part of it could not be read."""
+        contents, is_partial = self._contents, False
+        with private_api.without_overrides(self._torch):
             for part in batch if are_few else [batch]:
-                gathered.take(self._contents, part)
-        event.digest = gathered.digest if is_first and not gathered.is_partial else None
+                digest = contents.value(digest, part)
+                is_partial, contents.missed = is_partial or contents.missed, False
+        return digest, is_partial
 
     def digest(self, batch: Any) -> int | None:
         """Return the digest of a batch alone, that of the first since a step; None of one that cannot be read whole."""
-        gathered = Gathered()
-        are_few = type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
-        with self._without_overrides():
-            for part in batch if are_few else [batch]:
-                gathered.take(self._contents, part)
-        return None if gathered.is_partial else gathered.digest
+        digest, is_partial = self._digest(0, batch, self._are_few(batch))
+        return None if is_partial else digest
 
     def _model_called(self, event: ModelCalled) -> None:
         state = self._state
-        inputs, fetched = state.inputs, state.fetched
-        if not self._has_optimizers:
-            return
-        is_batch = fetched is not None and event.has_gradients and fetched.is_first(event.arguments)
-        if is_batch and not (inputs.is_called or event.keywords):
-            inputs.digest, inputs.flags, inputs.is_called = self._first, library.INPUTS, True
-        else:
-            inputs.take(CallArguments(inputs.digest, fetched, self._contents, self._library), event)
+        if self._has_optimizers and (
+            event.keywords
+            or not event.has_gradients
+            or not self._reader.input(state.address, state.fetched, event.arguments)
+        ):
+            self._take_inputs(state, event)
+
+    def _take_inputs(self, state: StepFacts, event: ModelCalled) -> None:
+        """Digest the arguments now, as the training may change them."""
+        room, flags = state.room, library.CALLED
+        fetched = None if state.fetched is None else FetchedTensors(state.fetched)
+        arguments = CallArguments(room[library.AT_INPUTS], fetched, self._contents, self._library)
+        if event.has_gradients:
+            arguments.take(event.arguments, event.keywords)
+            room[library.AT_INPUTS] = arguments.digest
+            flags |= library.INPUTS if arguments.count else 0
+        if arguments.is_partial or not event.has_gradients:
+            flags |= library.INPUTS_PARTIAL
+        if room[library.AT_FLAGS] & library.CALLED and arguments.count:
+            flags |= library.INPUTS_SEVERAL
+        room[library.AT_FLAGS] |= flags
 
     def _loss_computed(self, event: LossComputed) -> None:
-        loss = event.loss
-        if event.is_here:
-            gathered = self._state.loss
-            gathered.known = True
-            digest = self._fold(gathered.digest, (loss,))
-            if digest is None:
-                gathered.take(self._contents, loss)
-            else:
-                gathered.digest = digest
-        elif len(self._state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
-            self._state.far_losses.append(loss.detach())
+        loss, state = event.loss, self._state
+        if not event.is_here:
+            if len(state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
+                state.far_losses.append(loss.detach())
+        elif not self._reader.loss(state.address, loss):
+            state.room[library.AT_LOSS], _ = self._digest(state.room[library.AT_LOSS], loss, False)
+            state.room[library.AT_FLAGS] |= library.LOSS
 
     # Who is about to change what is read
 
     def _tensors_change(self, _event: TensorsChange) -> None:
         if self._reading:
-            with self._without_overrides():
+            with private_api.without_overrides(self._torch):
                 self._settle_all()
 
     def _settle_all(self) -> None:
@@ -257,10 +250,9 @@ class StepTrail:
             self._settle(pending.pop())
 
     def _settle(self, series: StepSeries) -> None:
-        if self._closed or not series.tensors.watched:  # let go of already
+        if not (self._file.is_open and series.tensors.watched):  # let go of already
             return
-        if series.ticket > self._done.value:
-            self._library.wait(self._handle, series.ticket)
+        self._file.wait(series.ticket)
         probing, every = series.probing, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
         changed = self._library.changed(series.handle, every) if probing else 0
         seen, series.ticket = series.tensors.let_go(), 0
@@ -275,7 +267,7 @@ class StepTrail:
 
     def _optimizer_made(self, event: OptimizerMade) -> None:
         self._has_optimizers = True
-        event.optimizer.trail = OptimizerTrail(self._generators(), self._agent.generators.untouched())
+        event.optimizer.trail = OptimizerTrail(self._random.digests(), self._agent.generators.untouched())
 
     def _optimizer_named(self, event: OptimizerNamed) -> None:
         if event.models:
@@ -300,27 +292,15 @@ class StepTrail:
         tensors = series.tensors
         if tensors.device is not None or len(parameters) != len(tensors.parameters):
             return
-        same = library.UNCHANGED if series.counted == self._changes(parameters) else 0
+        same = library.UNCHANGED if series.counted == self._reader.changes(parameters) else 0
         if (same and not series.here and not series.is_small) or not tensors.lie_still(parameters):
             kept.found = same, 0
         else:
             kept.found = same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
 
-    def _generators(self) -> dict[str, int]:
-        """Return the digests of the random states as they are now."""
-        random, loaded = self._random, self._library
-        torch = loaded.digest(random.state(), random.size, random.salt)
-        others = self._device_generators() if private_api.uses_cuda(self._torch) else 0
-        addresses = zip(("python", "numpy"), self._words.both())
-        words = {name: loaded.digest(place, library.WORDS, self._words.salt) for name, place in addresses if place}
-        return {"torch": library.mix(torch + others) if others else torch, **words}
-
-    def _device_generators(self) -> int:
-        """Return the digest of the states of the generators of devices."""
-        return self._library.of_list(generators.of_devices(self._torch))
-
     def _update_done(self, event: UpdateDone) -> None:
-        if self._closed or (private_api.uses_cuda(self._torch) and self._torch.cuda.is_current_stream_capturing()):
+        is_capturing = private_api.uses_cuda(self._torch) and self._torch.cuda.is_current_stream_capturing()
+        if is_capturing or not self._file.is_open:
             return  # nothing of ours may get into a CUDA graph
         state, record = self._state, event.optimizer
         if state.pending:
@@ -333,9 +313,9 @@ class StepTrail:
             if not parameters:
                 return
             series = self._begin(record, kept, parameters)
-        self._last = series.handle
+        self._file.last = series.handle
         (self._step_here if series.tensors.device is None else self._step_far)(state, kept, series, parameters)
-        state.clear()
+        state.fetched = None
         series.steps += 1
         kept.steps += 1
         if not (series.whole or series.is_told):
@@ -345,7 +325,7 @@ class StepTrail:
     def _step_here(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
         tensors = series.tensors
         probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
-        here = probing or series.here or self._alone
+        here = probing or series.here or self._file.is_alone
         series.whole = True
         ticket = self._write(state, kept, series, parameters, library.HERE if here else 0)
         if ticket or (probing and not series.here):
@@ -386,15 +366,10 @@ class StepTrail:
     def _begin(self, record: Any, kept: OptimizerTrail, parameters: list[Any]) -> StepSeries:
         if kept.series is not None:
             self._end(kept.series)
-        if not self._handle:
-            self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
-            self._done = self._library.done(self._handle)
-        tensors, handle = TrackedTensors(parameters, self._torch, self._library, self._changes), 0
+        tensors, handle = TrackedTensors(parameters, self._torch, self._library, self._reader), 0
         kept.tables += 1
         if kept.tables <= MAX_TABLES:
-            known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
-            described = tensors.described(record.parameter_names())
-            handle = self._library.series(self._handle, record.name, record.kind, described, kept.steps, **known)
+            handle = self._file.series(self._agent, record, kept, tensors)
         if not handle:
             raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
         kept.series = StepSeries(tensors, handle, self._library)
@@ -405,34 +380,30 @@ class StepTrail:
         flags, before = kept.found
         buffers = kept.buffers.digest() if kept.buffers is not None else None
         flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
-        batch, loss = state.batch, state.loss
-        flags |= state.inputs.flags | library.TORCH | library.LOSS * loss.known
-        devices = self._device_generators() if private_api.uses_cuda(self._torch) else 0
-        more = before, buffers or 0, state.inputs.digest, devices
-        if self._step is not None:
-            now = flags | library.BATCH * (batch.known and not batch.is_partial), how, batch.digest, loss.digest
-            where = self._words.known, series.known, parameters
-            done = self._step(*where, *now, *more)
-            if done is not None:
-                ticket, series.counted, series.tensors.held = done
-                return ticket
-        return self._write_one_by_one(state, series, parameters, flags, how, more)
+        more = flags, how, before, buffers or 0, self._random.devices()
+        done = self._reader.step(self._random.words.known, series.known, parameters, state.address, *more)
+        if done is None:
+            return self._write_one_by_one(state, series, parameters, *more)
+        ticket, series.counted, series.tensors.held = done
+        return ticket
 
     def _write_one_by_one(
-        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, more: tuple[int, ...]
+        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, *known: int
     ) -> int:
         """Write the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
         if parameters is not None:
             series.whole = series.tensors.point(parameters)
-            series.counted = self._changes(parameters)
+            series.counted = self._reader.changes(parameters)
             flags |= 0 if series.whole else library.PARTIAL
-        batch, loss, random = state.batch, state.loss, self._random
-        python, numpy = self._words.both()
-        flags |= library.BATCH * (batch.known and not batch.is_partial)
+        before, buffers, devices = known
+        random, words, room = self._random.default, self._random.words, state.room
+        python, numpy = words.both()
+        flags |= room[library.AT_FLAGS] | library.TORCH
         flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
-        *known, devices = more
-        states = random.state(), random.size, random.salt, devices, python, numpy, self._words.salt
-        facts = library.pack(flags, how, batch.digest, loss.digest, *known, *states)
+        digests = room[library.AT_BATCH], room[library.AT_LOSS], before, buffers, room[library.AT_INPUTS]
+        states = random.state(), random.size, random.salt, devices, python, numpy, words.salt
+        room[:] = [0] * library.FACTS
+        facts = library.pack(flags, how, *digests, *states)
         return self._library.long_step(series.handle, facts, series.tensors.address)  # type: ignore[no-any-return]
 
     # The end
@@ -449,20 +420,13 @@ class StepTrail:
         self._settle(series)
 
     def _pause(self) -> None:
-        """Before a fork: the worker ends what it does, and is made again when it is needed."""
-        if self._handle and not self._is_broken:
-            self._library.pause(self._handle)
+        """Before a fork no worker may be in the midst of something."""
+        self._file.pause()
 
     def finish(self) -> None:
-        """Wait for all that is read, and give back the room that the file has at its end."""
-        if self._handle and not self._is_broken:
+        """Wait for all that is read."""
+        if self._file.is_open:
             self._settle_all()
             if self._devices is not None:
                 self._take_in(self._devices.arrived(all_of_them=True))
-            self._closed = True
-            handle, self._handle = self._handle, 0
-            self._library.close(handle, self._last)
-
-
-def _none_folded(_digest: int, _tensors: Any) -> None:
-    """Leave tensors to Python's code, where nothing is compiled."""
+            self._file.close()
