@@ -200,6 +200,12 @@ PyDoc_STRVAR(loss_line_text, "loss_line(lines, guard, numbers, epoch, head, name
                              "Write the line of a loss where lines wait, if there is room and nobody else writes\n"
                              "there: whether it did. `lines` is the address of their place, its used bytes and size.");
 
+PyDoc_STRVAR(ledger_put_text, "ledger_put(waiting, guard, entries, numbers)\n--\n\n"
+                              "Put the samples of a step where they wait, if there is room and nobody else writes\n"
+                              "there: whether it did. `waiting` is the address of its place, count of puts and room.");
+PyDoc_STRVAR(words_text, "words(indices)\n--\n\n"
+                         "A list of integers below 2^32 as words of 32 bits; None of anything else.");
+
 PyDoc_STRVAR(random_states_text,
              "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset)\n--\n\n"
              "Copies of Python's state and its `gauss_next`, of NumPy's, and of the second normal number that NumPy's\n"
@@ -217,6 +223,8 @@ static PyMethodDef methods[] = {
     {"random_states", rkp_random_states, METH_VARARGS, random_states_text},
     {"trail_step", rkp_trail_step, METH_VARARGS, trail_step_text},
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
+    {"ledger_put", rkp_ledger_put, METH_VARARGS, ledger_put_text},
+    {"words", rkp_words, METH_O, words_text},
     {NULL, NULL, 0, NULL},
 };
 

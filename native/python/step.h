@@ -80,4 +80,8 @@ PyObject *rkp_trail_step(PyObject *module, PyObject *arguments);
 /* line.c */
 PyObject *rkp_loss_line(PyObject *module, PyObject *arguments);
 
+/* ledger.c */
+PyObject *rkp_ledger_put(PyObject *module, PyObject *arguments);
+PyObject *rkp_words(PyObject *module, PyObject *indices);
+
 #endif

@@ -7,11 +7,13 @@ must do what the recording did.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import struct
 import zlib
 from _thread import _local, allocate_lock
+from functools import partial
 
 from .core.buffered_lines import map_new_file
 from .core.json_text import to_json
@@ -89,8 +91,9 @@ class SampleLedger:
         events: Events,
         facts_of: Callable[[Any], dict[str, object]],
         digest: Callable[[Any], int | None],
+        compiled: Any = None,
     ) -> None:
-        self._agent, self._events = agent, events
+        self._agent, self._events, self._compiled = agent, events, compiled
         self._facts_of = facts_of  # of a loader
         self._digest = digest  # of a batch that the trail has not digested by itself
         self.forget()
@@ -100,7 +103,7 @@ class SampleLedger:
         self._thread = FetchingThread()
         self._loaders: dict[str, int] = {}
         self._series: dict[str, list[int]] = {}  # number and last step
-        self._file = LedgerFile(self._agent.run, self._agent.journal)
+        self._file = LedgerFile(self._agent.run, self._agent.journal, self._compiled)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -151,12 +154,11 @@ class SampleLedger:
             fetched.use, fetched.first = _NOT_CALLED, len(fetched.batches)
         if len(fetched.batches) >= MAX_PENDING:
             fetched.batches, fetched.first = [], 0
-        indices, text = event.indices, b""
-        try:
-            form, count = INDICES, len(indices)
-            numbers = struct.pack("<%dI" % count, *indices)
-        except (TypeError, struct.error):
+        numbers = None if self._compiled is None else self._compiled.words(event.indices)
+        if numbers is None:
             form, count, text, numbers = self._identified(iteration, event)
+        else:
+            form, count, text = INDICES, len(numbers) // 4, b""
         entry = ENTRY.pack(BATCH, form, iteration.number, iteration.epoch, count)
         fetched.batches.append((iteration, entry + text, numbers))
 
@@ -228,50 +230,56 @@ class LedgerFile:
     by their place: the high ones of indices are much alike.
     """
 
-    def __init__(self, run: str, journal: Journal) -> None:
+    def __init__(self, run: str, journal: Journal, compiled: Any = None) -> None:
         self._directory, self._journal = f"{run}/{DIRECTORY}", journal
         self._guard = allocate_lock()
         self._path = self._tail = self.refusal = ""
-        self._entries: list[bytes] = []
-        self._numbers: list[bytes] = []
-        self._used = self._count = 0  # bytes of these
         self._first = self._size = 0  # entries and bytes that were written
-        self._waiting: Any = None  # the bytes of the tail, in memory, and the numbers in its head
+        self._room: Any = None  # the bytes of what waits, and the numbers in its head, in the tail as a rule
         self._head: Any = None
+        self._waiting = (ctypes.c_uint64 * 4)(0, 0, ENTRIES, NUMBERS)  # struct waiting of native/python/ledger.c
+        self._put: Any = None  # by compiled code, where there is any
+        if compiled is not None:
+            self._put = partial(compiled.ledger_put, ctypes.addressof(self._waiting), self._guard)
 
     def put(self, entries: bytes, numbers: bytes) -> bool:
         """Take in what is to be read together; False where nothing is taken in any more."""
-        with self._guard:
-            used, count = self._used + len(entries), self._count + len(numbers)
-            if used > ENTRIES or count > NUMBERS or not self._path:
-                self._make_room()
-                used, count = len(entries), len(numbers)
-            if self.refusal:
-                return False
-            self._entries.append(entries)
-            self._numbers.append(numbers)
-            if used > ENTRIES or count > NUMBERS:
-                self._make_room()
-                return not self.refusal
-            waiting = self._waiting
-            if waiting is not None:
-                place = TAIL_HEAD + ENTRIES + count
-                waiting[place - len(numbers) : place] = numbers
-                waiting[TAIL_HEAD + self._used : TAIL_HEAD + used] = entries
-                self._head[3] = count
-                self._head[2] = used  # from here on a reader sees it
-            self._used, self._count = used, count
+        if self._put is not None and self._put(entries, numbers):
             return True
+        with self._guard:
+            if not (self._path and self._take_in(entries, numbers)):
+                self._make_room()
+                if not (self.refusal or self._take_in(entries, numbers)):
+                    self._attempt(self._write_block, 1, entries, numbers)  # it is larger than all the room
+            return not self.refusal
+
+    def _take_in(self, entries: bytes, numbers: bytes) -> bool:
+        if self.refusal:
+            return False
+        head, used, count = self._head, len(entries) + self._head[2], len(numbers) + self._head[3]
+        if used > ENTRIES or count > NUMBERS:
+            return False
+        self._room[TAIL_HEAD + ENTRIES + head[3] : TAIL_HEAD + ENTRIES + count] = numbers
+        self._room[TAIL_HEAD + head[2] : TAIL_HEAD + used] = entries
+        head[3] = count
+        head[2] = used  # from here on a reader sees it
+        self._waiting[1] += 1
+        return True
 
     def _make_room(self) -> None:
         """Make the file, or write what waits to it."""
+        if not self._path:
+            self._attempt(self._create, self._journal.identity)
+        elif not self.refusal:
+            self._attempt(self._flush)
+
+    def _attempt(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
-            if not self._path:
-                self._create(self._journal.identity)
-            elif not self.refusal:
-                self._flush()
+            function(*arguments)
         except OSError as error:
             self.refusal = error.strerror or str(error)
+        if self.refusal:
+            self._waiting[0] = 0  # compiled code puts nothing there any more
 
     def _create(self, identity: str) -> None:
         """Make the file, named by the process and a number; another process of the same name has its own."""
@@ -295,25 +303,27 @@ class LedgerFile:
         raise OSError("too many processes have the same identity")
 
     def _begin_tail(self, path: str) -> None:
-        import ctypes
-
         size = TAIL_HEAD + ENTRIES + NUMBERS
         try:
             address = map_new_file(path, size, PLACE)
+            self._tail = path
         except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
-            return
-        self._tail = path
-        if address:
-            waiting = memoryview((ctypes.c_char * size).from_address(address)).cast("B")
-            self._waiting, self._head = waiting, waiting[:TAIL_HEAD].cast("Q")
-            waiting[:8] = b"RKSTAIL\x01"
+            address = 0
+        room = (ctypes.c_char * size).from_address(address) if address else ctypes.create_string_buffer(size)
+        self._room = memoryview(room).cast("B")
+        self._head = self._room[:TAIL_HEAD].cast("Q")
+        self._room[:8] = b"RKSTAIL\x01"
+        self._waiting[0] = ctypes.addressof(room)
 
     def _flush(self) -> None:
+        """Write what waits."""
+        count, entries, numbers = self._waiting[1], self._head[2], self._head[3]
+        if count:
+            areas = self._room[TAIL_HEAD:]
+            self._write_block(count, bytes(areas[:entries]), bytes(areas[ENTRIES : ENTRIES + numbers]))
+
+    def _write_block(self, count: int, entries: bytes, numbers: bytes) -> None:
         """Append a block; what a full disk has cut is taken back."""
-        entries, numbers = b"".join(self._entries), b"".join(self._numbers)
-        if not entries:
-            return
-        count = len(self._entries)
         payload = zlib.compress(entries + b"".join([numbers[place::4] for place in range(4)]), 1)
         facts = struct.pack("<QIIII", self._first, count, len(entries), len(numbers), len(payload))
         data = b"RKSB" + struct.pack("<I", zlib.crc32(facts + payload)) + facts + payload
@@ -322,11 +332,10 @@ class LedgerFile:
             self.refusal = f"there are more than {MAX_BYTES} bytes of them"
             return
         self._write(os.open(self._path, _APPEND | _SAFE), data)
-        self._first += count
-        if self._head is not None:
-            self._head[2] = self._head[3] = 0
+        if not self.refusal:
+            self._first += count
+            self._head[2] = self._head[3] = self._waiting[1] = 0
             self._head[1] = self._first
-        self._entries, self._numbers, self._used, self._count = [], [], 0, 0
 
     def _write(self, descriptor: int, data: bytes) -> None:
         try:
@@ -340,14 +349,14 @@ class LedgerFile:
     def close(self) -> None:
         """At the end of the process."""
         with self._guard:
-            try:
-                if self._path and not self.refusal:
-                    self._flush()
-                if self._tail and not self.refusal:
-                    os.unlink(self._tail)
-            except OSError:  # the file is gone already
-                pass
-            self.refusal = self.refusal or "the process ends"
+            if self._path and not self.refusal:
+                self._attempt(self._end)
+            self.refusal, self._waiting[0] = self.refusal or "the process ends", 0
+
+    def _end(self) -> None:
+        self._flush()
+        if self._tail and not self.refusal:
+            os.unlink(self._tail)
 
 
 def _keys(batch: Any) -> list[str]:

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprokit import rundir
+from reprokit.agent.core import native_module
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.sample_ledger import ENTRIES, NUMBERS, LedgerFile
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import RunDamaged, RunTooNew
+from reprokit.native import trail_path
 from reprokit.rundir import RunDirectory
 from reprokit.sample_ledgers import EpochDone, SampleStep, ledgers
 from reprokit.verify.compare.runs import Comparison, compare
@@ -229,17 +231,21 @@ def test_what_waited_is_read_once(tmp_path: Path) -> None:
     assert batches(written(tmp_path / "torn", samples=torn, tail=again)) == [[1, 2], [3, 4]]
 
 
+@pytest.mark.parametrize("by_compiled_code", [False, True])
 @pytest.mark.parametrize("size", [1, 16, 5000, NUMBERS // 4 + 1])
-def test_what_the_agent_writes_is_read_as_it_was(tmp_path: Path, size: int) -> None:
+def test_what_the_agent_writes_is_read_as_it_was(tmp_path: Path, size: int, by_compiled_code: bool) -> None:
     """With blocks between, and when it is killed at any moment: each state of the files is whole."""
     run = written(tmp_path / "run")
-    file = LedgerFile(str(run.path), Journal(str(run.path), "0"))
+    compiled = native_module.load(str(trail_path())) if by_compiled_code else None
+    file = LedgerFile(str(run.path), Journal(str(run.path), "0"), compiled)
     expected: list[list[int]] = []
     assert file.put(DECLARED, b"")
     for step in range(3 + 40_000 // size if size > 1 else 2000):
         batch = [(step * 7919 + place) % 100_003 for place in range(size)]
         entries = entry(1, 1, 0, 0, size) + entry(2, 0, 0, 1, 0)
-        assert file.put(entries, struct.pack(f"<{size}I", *batch))
+        numbers = struct.pack(f"<{size}I", *batch)
+        assert compiled is None or compiled.words(batch) == numbers
+        assert file.put(entries, numbers)
         expected.append(batch)
         if step % 500 == 0 or step < 4:
             assert batches(run) == expected
@@ -247,6 +253,11 @@ def test_what_the_agent_writes_is_read_as_it_was(tmp_path: Path, size: int) -> N
     assert batches(run) == expected
     assert [path.suffix for path in (run.path / rundir.SAMPLES).iterdir()] == [".samples"]
     assert not file.put(b"", b"")
+
+
+@pytest.mark.parametrize("indices", [[1, None], [-1], [1 << 32], [1 << 70], ["a"], (1, 2), None])
+def test_what_is_no_list_of_small_numbers_is_left_to_python(indices: object) -> None:
+    assert native_module.load(str(trail_path())).words(indices) is None
 
 
 def test_a_name_that_fills_an_area_is_written_at_once(tmp_path: Path) -> None:

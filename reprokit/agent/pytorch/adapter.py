@@ -62,7 +62,7 @@ class PytorchAdapter(Adapter):
         events.add(self._metrics)
         events.add(self._distributed)
         if self._trail is not None:
-            self._samples = SampleLedger(self._agent, events, loader_facts, self._trail.digest)
+            self._samples = SampleLedger(self._agent, events, loader_facts, self._trail.digest, compiled)
             events.add(self._samples)
         self._agent.begin_events("torch", events)
         modules = self._records.modules
