@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from .capture import CaptureSession
     from .events import EventListener, Events
     from .frameworks.base import Adapter
     from .observing import Observer
     from .orders.tracks import Orders
-    from .patches import Patches
     from .predictions.log import PredictionLog
     from .pytorch.events import EventHooks
     from .seeds.ledger import Ledger
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "on_thread"]
 
 MAX_WARNINGS = 100
+# What of a training is written down: not of one that is only captured; and a replay gives recorded orders again.
+TRAINING, ORDERS = "training", "orders"
+KEPT = frozenset([TRAINING, ORDERS])
 _COMPUTING = frozenset(["ctypes", "numpy", "tensorflow", "torch"])
 _WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules that bring pools whose size no variable sets
 
@@ -46,26 +47,28 @@ class Generators:
         return [name for name, (state, first) in self._known.items() if hash(state()) == first]
 
 
+class ForkState:
+    """What begins anew in each forked child."""
+
+    def __init__(self, generation: int = 0) -> None:
+        self.generation = generation  # so that what the parent noted is told apart
+        self.counters: dict[str, int] = {}
+        self.warned: set[str] = set()
+        self.finished = False
+
+
 class Agent:
     """What the adapters share in this process."""
 
     def __init__(self, run: str, journal: Journal) -> None:
-        self._run = run
+        self.run = run  # the run directory
         self.journal = journal
-        self._seeds: Ledger | None = None
-        self._orders: Orders | None = None
-        self._evaluation: PredictionLog | None = None
+        self._logs: dict[str, Any] = {}  # what only some processes have: seeds, orders, evaluation
         self.generators = Generators()
-        self.generation = 0  # raised in a forked child, so that what the parent noted is told apart
+        self._process = ForkState()
         self._adapters: dict[str, Adapter] = {}
-        self._counters: dict[str, int] = {}
-        self._warned: set[str] = set()
-        self._finished = False
         self.observer: Observer | None = None  # of a profile run
-        self.patches: Patches | None = None  # of a run that has some
-        self.quiet = False  # nothing of the training is written down, for it is only captured
-        self.records_orders = True  # in a replay: gives them again
-        self.capture: CaptureSession | None = None  # of a run that keeps the state before a step that fails
+        self.keeps: frozenset[str] = KEPT
         self.pytorch: EventHooks | None = None  # of a process that uses it, and is recorded
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
         # Called with a framework's name and events, once it has made them: they return who listens.
@@ -74,13 +77,13 @@ class Agent:
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
-    def run(self) -> str:
-        """The run directory."""
-        return self._run
+    def generation(self) -> int:
+        """How many forks lie between this process and that in which the agent started."""
+        return self._process.generation
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that an adapter waits for has been executed."""
-        if name in WATCHED and not self.quiet:
+        if name in WATCHED and TRAINING in self.keeps:
             self.attempt(self._instrument, name, module)
         for names, listener in self.listeners:
             if name in names:
@@ -98,7 +101,7 @@ class Agent:
         """Where the launcher asks for it, give pools the sizes that they had in the recording."""
         from .compute_settings import pool_sizes, resize_pools
 
-        wanted = pool_sizes(self._run)
+        wanted = pool_sizes(self.run)
         if wanted:
             resize_pools(name, module, wanted)
 
@@ -124,16 +127,18 @@ class Agent:
     def warn(self, text: str) -> None:
         """Write down, once, what could not be done."""
         try:
-            if text not in self._warned and len(self._warned) < MAX_WARNINGS:
-                self._warned.add(text)
+            warned = self._process.warned
+            if text not in warned and len(warned) < MAX_WARNINGS:
+                warned.add(text)
                 self.journal.write("warning", {"text": text[:2000]})
         except Exception:  # nobody is left to tell
             pass
 
     def number(self, kind: str) -> int:
         """0, 1, ... for the things of a kind in this process."""
-        count = self._counters.get(kind, 0)
-        self._counters[kind] = count + 1
+        counters = self._process.counters
+        count = counters.get(kind, 0)
+        counters[kind] = count + 1
         return count
 
     def name(self, kind: str) -> str:
@@ -148,20 +153,29 @@ class Agent:
     @property
     def seeds(self) -> Ledger:
         """The ledger of seeding calls, for processes that can make any."""
-        if self._seeds is None:
+        if "seeds" not in self._logs:
             from .seeds.ledger import Ledger
 
-            self._seeds = Ledger(self._run, self.journal, self.warn)
-        return self._seeds
+            self._logs["seeds"] = Ledger(self.run, self.journal, self.warn)
+        return self._logs["seeds"]  # type: ignore[no-any-return]
 
     @property
     def orders(self) -> Orders:
         """The orders in which threads have their turns, for processes in which they have any."""
-        if self._orders is None:
+        if "orders" not in self._logs:
             from .orders.tracks import Orders
 
-            self._orders = Orders(self._run, self.journal, self.warn)
-        return self._orders
+            self._logs["orders"] = Orders(self.run, self.journal, self.warn)
+        return self._logs["orders"]  # type: ignore[no-any-return]
+
+    @property
+    def evaluation(self) -> PredictionLog:
+        """The predictions, for processes that make any."""
+        if "evaluation" not in self._logs:
+            from .predictions.log import PredictionLog
+
+            self._logs["evaluation"] = PredictionLog(self.run, self.journal, self.warn)
+        return self._logs["evaluation"]  # type: ignore[no-any-return]
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""
@@ -180,36 +194,28 @@ class Agent:
         """Write down what the script logs by reprokit.log_predictions."""
         self.evaluation.note("log_predictions", y_pred, y_true, task=None if task is None else str(task))
 
-    @property
-    def evaluation(self) -> PredictionLog:
-        """The predictions, for processes that make any."""
-        if self._evaluation is None:
-            from .predictions.log import PredictionLog
-
-            self._evaluation = PredictionLog(self._run, self.journal, self.warn)
-        return self._evaluation
-
     def finish(self) -> None:
         """Write what is known at the end; a forked child that never had anything to say stays silent."""
-        if self._finished or self.quiet or not self.journal.written:
+        if self._process.finished or TRAINING not in self.keeps or not self.journal.written:
             return
-        self._finished = True
+        self._process.finished = True
         for end in self.endings:
             self.attempt(end)
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
-        if self._evaluation is not None:
-            self.attempt(self._evaluation.finish)
+        self._finish_logs("evaluation")
         if not takes_tasks():
             self.attempt(self._computed_with)
             for adapter in list(self._adapters.values()):
                 self.attempt(adapter.random_states)
-        if self._seeds is not None:
-            self.attempt(self._seeds.finish)
-        if self._orders is not None:
-            self.attempt(self._orders.finish)
+        self._finish_logs("seeds", "orders")
         self.journal.write("end", self.attempt(_imported) or {})
         self.attempt(self.journal.close)
+
+    def _finish_logs(self, *names: str) -> None:
+        for name in names:
+            if name in self._logs:
+                self.attempt(self._logs[name].finish)
 
     def _computed_with(self) -> None:
         """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""
@@ -226,17 +232,10 @@ class Agent:
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
-        self.generation += 1
+        self._process = ForkState(self.generation + 1)
         self.journal.forget()
-        self._counters.clear()
-        self._warned.clear()
-        self._finished = False
-        if self._seeds is not None:
-            self._seeds.forget()
-        if self._orders is not None:
-            self._orders.forget()
-        if self._evaluation is not None:
-            self._evaluation.forget()
+        for log in self._logs.values():
+            log.forget()
         for adapter in self._adapters.values():
             self.attempt(adapter.forget)
 

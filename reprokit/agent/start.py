@@ -7,7 +7,7 @@ import os
 import sys
 
 from . import directory_proxies, environ, import_listing
-from .agent import Agent
+from .agent import ORDERS, TRAINING, Agent
 from .core import import_hooks
 from .core.journal import Journal
 from .frameworks import WATCHED
@@ -45,8 +45,8 @@ def _follow_plan(agent: Agent) -> None:
         from . import questions
 
         agent.attempt(questions.start, agent, text)
-    agent.quiet = b'"quiet"' in text
-    agent.records_orders = b'"no_orders"' not in text
+    left_out = {TRAINING: b'"quiet"', ORDERS: b'"no_orders"'}
+    agent.keeps -= {kept for kept, key in left_out.items() if key in text}
     if b'"observed"' in text:
         agent.journal.name_processes()  # no shim does
     if b'"capture"' in text:
@@ -56,7 +56,7 @@ def _follow_plan(agent: Agent) -> None:
 
 
 def _watch(agent: Agent) -> None:
-    adapted = () if agent.quiet else WATCHED
+    adapted = WATCHED if TRAINING in agent.keeps else ()
     watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
     watcher = import_hooks.Watcher(frozenset(watched), agent.loaded, agent.warn)
     if agent.observer is not None:
@@ -70,7 +70,7 @@ def _watch(agent: Agent) -> None:
 
 
 def _see_reads(agent: Agent) -> None:
-    if agent.quiet:
+    if TRAINING not in agent.keeps:
         return
     import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)
     notes = directory_proxies.watch(agent)

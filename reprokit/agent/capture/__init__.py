@@ -219,7 +219,6 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
     import json
 
     capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
-    agent.capture = capture
     agent.listeners.append((set(capture.modules), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..agent import ORDERS
 from ..frameworks.base import Adapter
 
 TYPE_CHECKING = False
@@ -26,14 +27,14 @@ class OrdersAdapter(Adapter):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        if agent.records_orders:
+        if ORDERS in agent.keeps:
             agent.orders.actors.watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None
 
     def instrument(self, name: str, module: Any) -> None:
-        if not self._agent.records_orders:
+        if ORDERS not in self._agent.keeps:
             return
         orders = self._agent.orders
         if name in POOLS or name in EXECUTORS:

@@ -170,7 +170,6 @@ def start(agent: Agent, plan: bytes) -> None:
     import json
 
     patches = Patches(agent, [PatchWish(entry) for entry in json.loads(plan).get("patches", [])])
-    agent.patches = patches
     agent.listeners.append((patches.modules, patches.loaded))
 
 

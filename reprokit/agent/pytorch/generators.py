@@ -80,12 +80,12 @@ class RandomStates:
         return self._library.digest(self.default.state(), self.default.size, self.default.salt)  # type: ignore[no-any-return]
 
     def devices(self) -> int:
-        """Return the digest of the states of the generators of devices, 0 where none is in use."""
-        return self._library.of_list(of_devices(self._torch)) if private_api.uses_cuda(self._torch) else 0
+        """Return the digest of the states of the generators of devices."""
+        return self._library.of_list(of_devices(self._torch))
 
     def digests(self) -> dict[str, int]:
         """Return the digests of all of them."""
-        torch, others = self.torch_digest(), self.devices()
+        torch, others = self.torch_digest(), self.devices() if private_api.uses_cuda(self._torch) else 0
         addresses, salt = zip(("python", "numpy"), self.words.both()), self.words.salt
         words = {name: self._library.digest(place, library.WORDS, salt) for name, place in addresses if place}
         return {"torch": library.mix(torch + others) if others else torch, **words}

@@ -309,32 +309,31 @@ class StepTrail:
         series = kept.series
         if series is not None and series.tensors.watched:
             self._settle(series)  # another thread's step left it
-        if series is None or not series.tensors.are(parameters):
+        if series is None or not self._reader.same(parameters, series.tensors.parameters):
             if not parameters:
                 return
             series = self._begin(record, kept, parameters)
         self._file.last = series.handle
-        (self._step_here if series.tensors.device is None else self._step_far)(state, kept, series, parameters)
+        if series.tensors.device is None:
+            probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
+            here = probing or series.here or self._file.is_alone
+            series.whole = True
+            ticket = self._write(state, kept, series, parameters, library.HERE if here else 0)
+            if ticket or (probing and not series.here):
+                series.ticket, series.probing = ticket, probing
+                series.tensors.watch(parameters)
+                state.pending.append(series)
+                self._reading += 1
+            else:
+                series.tensors.held = []
+        else:
+            self._step_far(state, kept, series, parameters)
         state.fetched = None
         series.steps += 1
         kept.steps += 1
         if not (series.whole or series.is_told):
             series.is_told = True
             self._agent.warn(f"{record.name} is in the trail in part: {LEFT_OUT}")
-
-    def _step_here(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
-        tensors = series.tensors
-        probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
-        here = probing or series.here or self._file.is_alone
-        series.whole = True
-        ticket = self._write(state, kept, series, parameters, library.HERE if here else 0)
-        if ticket or (probing and not series.here):
-            series.ticket, series.probing = ticket, probing
-            tensors.watch(parameters)
-            state.pending.append(series)
-            self._reading += 1
-        else:
-            tensors.held = []
 
     def _step_far(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
         """A step on a device, whose digests come later."""
@@ -380,7 +379,8 @@ class StepTrail:
         flags, before = kept.found
         buffers = kept.buffers.digest() if kept.buffers is not None else None
         flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
-        more = flags, how, before, buffers or 0, self._random.devices()
+        devices = self._random.devices() if private_api.uses_cuda(self._torch) else 0
+        more = flags, how, before, buffers or 0, devices
         done = self._reader.step(self._random.words.known, series.known, parameters, state.address, *more)
         if done is None:
             return self._write_one_by_one(state, series, parameters, *more)
