@@ -81,6 +81,18 @@ static PyObject *number(PyObject *module, PyObject *tensor) {
     return result;
 }
 
+#define READ_ONLY 0x100 /* PyBUF_READ, for which this ABI has no name */
+
+static PyObject *bytes_of(PyObject *module, PyObject *tensor) {
+    (void)module;
+    struct dl_tensor shaped;
+    if (!rkp_exchanged || !rkp_describe(tensor, &shaped)) Py_RETURN_NONE;
+    bool is_known = shaped.device_type == DL_CPU && shaped.code != DL_COMPLEX;
+    uint64_t size = is_known ? rkp_bytes_in_order(&shaped) : UINT64_MAX;
+    if (!size || size == UINT64_MAX || !shaped.data || rkp_is_negative(tensor)) Py_RETURN_NONE;
+    return PyMemoryView_FromMemory((char *)shaped.data + shaped.byte_offset, (Py_ssize_t)size, READ_ONLY);
+}
+
 /* ---- tensors --------------------------------------------------------------------------------------------------- */
 
 static enum answer describe_exchanged(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
@@ -196,6 +208,9 @@ PyDoc_STRVAR(
     "and begins `facts` anew; None where nothing was written. Of None as parameters no pointers are set.");
 PyDoc_STRVAR(number_text, "number(tensor)\n--\n\n"
                           "What tensors.number() says of it; None of one that it does not describe.");
+PyDoc_STRVAR(bytes_of_text, "bytes_of(tensor)\n--\n\n"
+                            "The bytes of a tensor of the class that is described, or a parameter, as long as it\n"
+                            "lives; None of one whose bytes are not all that it is, or do not lie here, in order.");
 PyDoc_STRVAR(loss_line_text, "loss_line(lines, guard, numbers, epoch, head, name, step, dtype, value)\n--\n\n"
                              "Write the line of a loss where lines wait, if there is room and nobody else writes\n"
                              "there: whether it did. `lines` is the address of their place, its used bytes and size.");
@@ -215,6 +230,7 @@ static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
     {"finite", are_finite, METH_VARARGS, finite_text},
     {"number", number, METH_O, number_text},
+    {"bytes_of", bytes_of, METH_O, bytes_of_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},
     {"trail_batch", rkp_trail_batch, METH_VARARGS, trail_batch_text},

@@ -146,8 +146,8 @@ class Metrics:
     # Losses
 
     def _loss_computed(self, event: LossComputed) -> None:
-        loss = event.loss
-        name, epoch = self._thread.losses, self._thread.epoch
+        thread, loss = self._thread, event.loss
+        name, epoch = thread.losses, thread.epoch
         step = self._agent.number(name)
         if event.is_here:
             self._write_loss(name, step, loss, epoch, event.number)

@@ -42,10 +42,8 @@ def digest_behind(head: bytes, data: Any) -> str:
 
 def object_digest(tensors: Iterable[Tensor]) -> str:
     """Return the digest of named tensors, which must come in the order of their names."""
-    state = hashlib.sha256(b"reprokit-object-1\0")
-    for name, _, _, digest in tensors:
-        state.update(name.encode("utf-8", "backslashreplace") + b"\0" + digest.encode() + b"\n")
-    return "sha256:" + state.hexdigest()
+    text = "".join([f"{name}\0{digest}\n" for name, _, _, digest in tensors])
+    return digest_behind(b"reprokit-object-1\0", text.encode("utf-8", "backslashreplace"))
 
 
 _texts: dict[str, str] = {}  # short ones: an optimizer's settings come again with each epoch

@@ -57,6 +57,7 @@ LATER = (
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
+_CHANGE = TensorsChange()  # which says nothing more
 
 
 class EventThread(_local):
@@ -161,7 +162,7 @@ class EventHooks:
         def change(owner: Any, *arguments: Any, **keywords: Any) -> Any:
             replaces = by_default and not (arguments or keywords)  # nothing is changed then
             if events.tensors_change and not replaces and not is_compiling():
-                tell(events.tensors_change, TensorsChange())
+                tell(events.tensors_change, _CHANGE)
             return original(owner, *arguments, **keywords)
 
         return change
@@ -197,7 +198,7 @@ class EventHooks:
     def _backward_began(self, tensors: Any) -> None:
         events, tensor_class = self.events, self.torch.Tensor
         if events.tensors_change:
-            tell(events.tensors_change, TensorsChange())
+            tell(events.tensors_change, _CHANGE)
         loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
         number = self._number(loss)  # asks no class of the user's
         if events.loss_computed and number is not None:
