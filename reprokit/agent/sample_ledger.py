@@ -15,7 +15,7 @@ import zlib
 from _thread import _local, allocate_lock
 from functools import partial
 
-from .core.buffered_lines import map_new_file
+from .core.buffered_lines import make_directory, map_new_file
 from .core.json_text import to_json
 from .events import BatchFetched, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
 
@@ -247,15 +247,15 @@ class LedgerFile:
         if self._put is not None and self._put(entries, numbers):
             return True
         with self._guard:
+            if self.refusal:
+                return False
             if not (self._path and self._take_in(entries, numbers)):
-                self._make_room()
+                self._attempt(self._flush if self._path else self._create)
                 if not (self.refusal or self._take_in(entries, numbers)):
                     self._attempt(self._write_block, 1, entries, numbers)  # it is larger than all the room
             return not self.refusal
 
     def _take_in(self, entries: bytes, numbers: bytes) -> bool:
-        if self.refusal:
-            return False
         head, used, count = self._head, len(entries) + self._head[2], len(numbers) + self._head[3]
         if used > ENTRIES or count > NUMBERS:
             return False
@@ -266,13 +266,6 @@ class LedgerFile:
         self._waiting[1] += 1
         return True
 
-    def _make_room(self) -> None:
-        """Make the file, or write what waits to it."""
-        if not self._path:
-            self._attempt(self._create, self._journal.identity)
-        elif not self.refusal:
-            self._attempt(self._flush)
-
     def _attempt(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             function(*arguments)
@@ -281,13 +274,10 @@ class LedgerFile:
         if self.refusal:
             self._waiting[0] = 0  # compiled code puts nothing there any more
 
-    def _create(self, identity: str) -> None:
+    def _create(self) -> None:
         """Make the file, named by the process and a number; another process of the same name has its own."""
-        try:
-            os.mkdir(self._directory, 0o700)
-        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
-            pass
-        name = identity.encode("utf-8", "backslashreplace")
+        make_directory(self._directory)
+        name = self._journal.identity.encode("utf-8", "backslashreplace")
         prefix = f"{self._directory}/{hashlib.sha256(name).hexdigest()[:16]}"
         for number in range(MAX_FILES):
             path = f"{prefix}-{number}.samples"

@@ -148,7 +148,7 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
     steps = Steps(tmp_path / "run", describing)
     steps.step([torch.ones(3)])
     (record,) = steps.records._optimizers.values()
-    state, reader = steps.trail._state, steps.trail._reader
+    state, reader = steps.trail._thread.facts, steps.trail._reader
     assert reader.batch(state.address, [torch.ones(3)]) is not None
     known = steps.trail._random.words.known, record.trail.series.known, None, state.address
     done = reader.step(*known, 0, library.LATER, *[0] * 3)

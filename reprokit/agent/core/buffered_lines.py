@@ -81,10 +81,7 @@ class HeldLines:
         return not self._refused
 
     def _make(self) -> str:
-        try:
-            os.mkdir(self._directory, 0o700)
-        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
-            pass
+        make_directory(self._directory)
         for number in range(MAX_FILES):
             path = f"{self._directory}/{os.getpid()}-{number}"
             try:
@@ -98,6 +95,14 @@ class HeldLines:
                 self._ctypes, self._place = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)
             return path
         return ""
+
+
+def make_directory(path: str) -> None:
+    """Make a directory of the run; where this process may not, it is made by who opens the files for it."""
+    try:
+        os.mkdir(path, 0o700)
+    except OSError:
+        pass
 
 
 def map_new_file(path: str, size: int, place: int) -> int:

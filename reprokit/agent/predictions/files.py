@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 
+from ..core.buffered_lines import make_directory
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,10 +93,7 @@ class Files:
 
     def _create(self, rows: Rows) -> RowFile | None:
         """Return a new file, named by the process and a number; another process of the same name has its own."""
-        try:
-            os.mkdir(self._directory, 0o700)
-        except OSError:  # it is there, or this process may not: then it is made by who opens the file for it
-            pass
+        make_directory(self._directory)
         prefix = hashlib.sha256(self._identity().encode("utf-8", "backslashreplace")).hexdigest()[:16]
         while self._made < MAX_FILES:
             name = f"{prefix}-{self._made}.npy"

@@ -57,7 +57,7 @@ class PytorchAdapter(Adapter):
         events = Events()
         self._records = Records(self._agent, events, torch)
         compiled = self._agent.attempt(private_api.compiled, torch, trail_library.path_of(self._agent.run))
-        tensors.use(compiled)
+        tensors.compiled = compiled
         self._trail = self._agent.attempt(self._begin_trail, events, compiled)
         self._metrics = Metrics(self._agent, events, self._records, tensors)
         events.add(self._metrics)

@@ -58,14 +58,14 @@ LATER = (
     "torch._dynamo.eval_frame",
 )
 _CHANGE = TensorsChange()  # which says nothing more
+_OF_MODULE, _OF_LOADER = 1, 2
 
 
 class EventThread(_local):
     """What a thread is within."""
 
     backward = False
-    call = False  # of a module, or of a data loader, which may call modules that are no models
-    fetching = False
+    call = 0  # _OF_MODULE, or _OF_LOADER, which may call modules that are no models
     told = False  # of a module's or compiled function's call that was told of
     steps = 0  # of optimizers, whose listeners may skip them
     has_stepped = False  # since the scaler was asked to
@@ -87,7 +87,8 @@ class EventHooks:
         self.events, self.torch, self.modules = events, torch, modules
         self._records = records  # None where nothing of the training is written down
         self.is_compiling = tracing_test(torch)
-        self._number: Function = number_of if compiled is None else compiled.number
+        # Of no loss where nothing is compiled: listeners ask it themselves.
+        self._number: Function = (lambda _loss: None) if compiled is None else compiled.number
         self._engine_task = private_api.engine_task(torch)
         self._without_overrides = type(private_api.without_overrides(torch))  # called without a function of ours
         self.thread = EventThread()
@@ -343,10 +344,10 @@ class EventHooks:
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.call:
-                if events.output_computed and not (inside.fetching or inside.backward or is_compiling()):
+                if events.output_computed and not (inside.call == _OF_LOADER or inside.backward or is_compiling()):
                     return compute(module, *arguments, **keywords)
                 return original(module, *arguments, **keywords)
-            inside.call = True
+            inside.call = _OF_MODULE
             try:
                 if events.model_called:
                     try:
@@ -358,7 +359,7 @@ class EventHooks:
                     return self.tell_of_call(compute if events.output_computed else original, (module,), began)
                 return (compute if events.output_computed else original)(module, *arguments, **keywords)
             finally:
-                inside.call = False
+                inside.call = 0
 
         return call
 
@@ -429,8 +430,7 @@ class EventHooks:
 
         def fetch(iterator: Any) -> Any:
             began = getattr(iterator, "_reprokit_began", None)
-            was, inside.call = inside.call, True
-            inside.fetching = True
+            was, inside.call = inside.call, _OF_LOADER
             try:
                 batch = self._given(original, iterator, began) if events.batch_due else original(iterator)
             except StopIteration:
@@ -440,7 +440,7 @@ class EventHooks:
                 private_api.next_indices(iterator)
                 raise
             finally:
-                inside.call, inside.fetching = was, False
+                inside.call = was
             if events.batch_fetched:
                 indices, worker = private_api.next_indices(iterator) if self.wants_indices else (None, None)
                 tell(events.batch_fetched, BatchFetched(batch, began, indices, worker))
@@ -469,10 +469,6 @@ def _after(original: Function, then: Callable[[Any], object]) -> Function:
 
 
 # What torch.compile must know of the agent.
-
-
-def number_of(_loss: Any) -> None:
-    """Return nothing where no compiled code reads a loss; listeners ask it themselves."""
 
 
 def tracing_test(torch: Any) -> Callable[[], bool]:

@@ -68,7 +68,7 @@ class DefaultGenerator:
         self._move(self._address, state.data_ptr(), self.size)
 
 
-class RandomStates:
+class GeneratorDigests:
     """The states of all generators that the trail knows, as they are now."""
 
     def __init__(self, torch: Any, loaded: library.Library) -> None:
@@ -80,8 +80,11 @@ class RandomStates:
         return self._library.digest(self.default.state(), self.default.size, self.default.salt)  # type: ignore[no-any-return]
 
     def devices(self) -> int:
-        """Return the digest of the states of the generators of devices."""
-        return self._library.of_list(of_devices(self._torch))
+        """Return the digest of seed and offset of the generators of all GPUs, without waiting for one."""
+        numbers = []
+        for generator in self._torch.cuda.default_generators:
+            numbers += [generator.initial_seed(), generator.get_offset() if hasattr(generator, "get_offset") else 0]
+        return self._library.of_list([number & _WORD for number in numbers])
 
     def digests(self) -> dict[str, int]:
         """Return the digests of all of them."""
@@ -115,11 +118,3 @@ def _engine(torch: Any) -> Any:
         if states.setdefault(memory.raw, state) != state:
             raise ValueError("it does not tell")
     return find
-
-
-def of_devices(torch: Any) -> list[int]:
-    """Seed and offset of the generators of all GPUs, without waiting for one."""
-    numbers = []
-    for generator in torch.cuda.default_generators:
-        numbers += [generator.initial_seed(), generator.get_offset() if hasattr(generator, "get_offset") else 0]
-    return [number & _WORD for number in numbers]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from operator import is_
 
 from ..trail_library import CHANGED_GRADIENTS as GRADIENTS
 from ..trail_library import CHANGED_PARAMETERS as PARAMETERS
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..trail_library import Library, Named
     from .content_digests import PytorchContents
-    from .generators import RandomStates
+    from .generators import GeneratorDigests
 
 
 def size_of(tensor: Any) -> int:
@@ -30,18 +29,15 @@ def _storage(tensor: Any) -> Any:
 
 
 class StepReader:
-    """What each step asks of its tensors, by compiled code where there is any: it leaves to Python what is not simple.
+    """What each step asks of its tensors, by compiled code (native/python/step.c), which leaves the rest to Python."""
 
-    See native/python/step.c for the functions.
-    """
-
-    def __init__(self, torch: Any, contents: PytorchContents, random: RandomStates, compiled: Any) -> None:
+    def __init__(self, torch: Any, contents: PytorchContents, random: GeneratorDigests, compiled: Any) -> None:
         self.batch: Callable[[int, Any], tuple[Any, ...] | None] = _not_compiled
         self.loss: Callable[[int, Any], object] = _not_compiled
         self.input: Callable[[int, Any, Any], object] = _not_compiled
         self.step: Callable[..., tuple[int, int, list[Any]] | None] = _not_compiled
         self.changes: Callable[[list[Any]], int] = private_api.changes_of  # how often tensors were changed in place
-        self.same: Callable[[list[Any], list[Any]], bool] = _are_same
+        self.same: Callable[[list[Any], list[Any]], bool] = lambda one, other: [*map(id, one)] == [*map(id, other)]
         if compiled is not None:
             classes = torch.Tensor, torch.nn.Parameter
             known = (*classes, contents.salts, contents.simple_salt)
@@ -53,10 +49,6 @@ class StepReader:
 
 def _not_compiled(*_arguments: Any) -> None:
     """Leave everything to Python."""
-
-
-def _are_same(left: list[Any], right: list[Any]) -> bool:
-    return len(left) == len(right) and all(map(is_, left, right))
 
 
 class TrackedTensors:
@@ -86,15 +78,11 @@ class TrackedTensors:
             for name, p, size in zip(names, self.parameters, self.sizes)
         ]
 
-    def are(self, parameters: list[Any]) -> bool:
-        """Return whether these are the parameters."""
-        return self._reader.same(parameters, self.parameters)
-
     def lie_still(self, parameters: list[Any]) -> bool:
         """Return whether the parameters lie where the last step left them, and as large as they were."""
         return (
             self._whole
-            and self.are(parameters)
+            and self._reader.same(parameters, self.parameters)
             and list(map(self._data_ptr, parameters)) == self._seen[:]
             and list(map(self._nbytes, parameters)) == self.sizes
         )

@@ -89,7 +89,7 @@ def later(tensor: Any) -> Any:
     return tensor.detach().clone()
 
 
-_compiled: Any = None
+compiled: Any = None  # code that says where the bytes of tensors lie, once the adapter has it
 _described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype and shape; see _simple_entry
 
 
@@ -98,16 +98,10 @@ def entry(name: str, tensor: Any) -> Tensor:
     torch: Any = sys.modules["torch"]
     data = None
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        data = None if _compiled is None else _compiled.bytes_of(tensor)
+        data = None if compiled is None else compiled.bytes_of(tensor)
         if data is None and lies_in_order(tensor) and tensor.numel():
             data = bytes_here(tensor)
     return _any_entry(name, tensor) if data is None else _simple_entry(name, tensor, data)
-
-
-def use(compiled: Any) -> None:
-    """Have compiled code say where the bytes of tensors lie."""
-    global _compiled
-    _compiled = compiled
 
 
 def lies_in_order(tensor: Any) -> bool:

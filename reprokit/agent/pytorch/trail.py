@@ -50,7 +50,7 @@ _SEQUENCES = frozenset([list, tuple])
 _is_here = attrgetter("is_cpu")
 
 
-class StepFacts(_local):
+class StepFacts:
     """What a thread has gathered for its next step."""
 
     def __init__(self, loaded: library.Library) -> None:
@@ -58,6 +58,13 @@ class StepFacts(_local):
         self.fetched: Any = None  # the tensors of the batch as they came, each with how often it was changed
         self.far_losses: list[Any] = []  # on a device
         self.pending: list[StepSeries] = []  # whose tensors are still read
+
+
+class StepThread(_local):
+    """A thread's; found once an event, as this takes longer than to read an attribute."""
+
+    def __init__(self, loaded: library.Library) -> None:
+        self.facts = StepFacts(loaded)
 
 
 class StepSeries:
@@ -96,34 +103,24 @@ class TrailFile:
     def __init__(self, loaded: library.Library) -> None:
         self._library = loaded
         self.is_alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
-        self._handle = 0
-        self._done: Any = None  # the last ticket that is, as it changes
+        self.handle = 0
+        self.done: Any = None  # the last ticket that is, as it changes
         self.last = 0  # series that stepped
         self.is_open = True
 
     def series(self, agent: Agent, record: Any, kept: OptimizerTrail, tensors: TrackedTensors) -> int:
         """Return a series of steps of an optimizer."""
-        if not self._handle:
-            self._handle = self._library.open(agent.run, agent.journal.identity)
-            self._done = self._library.done(self._handle)
+        if not self.handle:
+            self.handle = self._library.open(agent.run, agent.journal.identity)
+            self.done = self._library.done(self.handle)
         known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
         described = tensors.described(record.parameter_names())
-        return self._library.series(self._handle, record.name, record.kind, described, kept.steps, **known)
-
-    def wait(self, ticket: int) -> None:
-        """Wait until a step was read."""
-        if ticket > self._done.value:
-            self._library.wait(self._handle, ticket)
-
-    def pause(self) -> None:
-        """Have the worker end what it does; it is made again when it is needed."""
-        if self._handle and self.is_open:
-            self._library.pause(self._handle)
+        return self._library.series(self.handle, record.name, record.kind, described, kept.steps, **known)
 
     def close(self) -> None:
         """Give back the room that the file has at its end."""
-        if self._handle and self.is_open:
-            self._library.close(self._handle, self.last)
+        if self.handle and self.is_open:
+            self._library.close(self.handle, self.last)
         self.is_open = False
 
 
@@ -133,7 +130,7 @@ class StepTrail:
     def __init__(self, agent: Agent, events: Events, loaded: library.Library, torch: Any, compiled: Any = None) -> None:
         self._agent, self._events, self._library, self._torch = agent, events, loaded, torch
         self._contents = PytorchContents(loaded, torch)
-        self._random = generators.RandomStates(torch, loaded)
+        self._random = generators.GeneratorDigests(torch, loaded)
         self._reader = StepReader(torch, self._contents, self._random, compiled)
         agent.generators.begin("torch", self._random.torch_digest)
         os.register_at_fork(before=self._pause)
@@ -141,7 +138,7 @@ class StepTrail:
 
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
-        self._state = StepFacts(self._library)
+        self._thread = StepThread(self._library)
         self._file = TrailFile(self._library)
         self._devices: Devices | None = None
         self._has_optimizers = False
@@ -169,7 +166,7 @@ class StepTrail:
     # What comes together until the step
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        state, batch = self._state, event.batch
+        state, batch = self._thread.facts, event.batch
         room = state.room
         is_first = not room[library.AT_FLAGS] & (library.BATCH | library.BATCH_PARTIAL)
         state.fetched = self._reader.batch(state.address, batch)
@@ -204,7 +201,7 @@ class StepTrail:
         return None if is_partial else digest
 
     def _model_called(self, event: ModelCalled) -> None:
-        state = self._state
+        state = self._thread.facts
         if self._has_optimizers and (
             event.keywords
             or not event.has_gradients
@@ -228,7 +225,7 @@ class StepTrail:
         room[library.AT_FLAGS] |= flags
 
     def _loss_computed(self, event: LossComputed) -> None:
-        loss, state = event.loss, self._state
+        loss, state = event.loss, self._thread.facts
         if not event.is_here:
             if len(state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
                 state.far_losses.append(loss.detach())
@@ -245,14 +242,16 @@ class StepTrail:
 
     def _settle_all(self) -> None:
         """Wait until nothing that this thread's steps left behind is read any more."""
-        pending = self._state.pending
+        pending = self._thread.facts.pending
         while pending:
             self._settle(pending.pop())
 
     def _settle(self, series: StepSeries) -> None:
-        if not (self._file.is_open and series.tensors.watched):  # let go of already
+        file = self._file
+        if not (file.is_open and series.tensors.watched):  # let go of already
             return
-        self._file.wait(series.ticket)
+        if series.ticket > file.done.value:
+            self._library.wait(file.handle, series.ticket)
         probing, every = series.probing, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
         changed = self._library.changed(series.handle, every) if probing else 0
         seen, series.ticket = series.tensors.let_go(), 0
@@ -302,7 +301,7 @@ class StepTrail:
         is_capturing = private_api.uses_cuda(self._torch) and self._torch.cuda.is_current_stream_capturing()
         if is_capturing or not self._file.is_open:
             return  # nothing of ours may get into a CUDA graph
-        state, record = self._state, event.optimizer
+        state, record = self._thread.facts, event.optimizer
         if state.pending:
             self._settle_all()
         kept, parameters = record.trail, record.parameters()
@@ -388,14 +387,14 @@ class StepTrail:
         return ticket
 
     def _write_one_by_one(
-        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int, *known: int
-    ) -> int:
+        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int,
+        before: int, buffers: int, devices: int,
+    ) -> int:  # fmt: skip
         """Write the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
         if parameters is not None:
             series.whole = series.tensors.point(parameters)
             series.counted = self._reader.changes(parameters)
             flags |= 0 if series.whole else library.PARTIAL
-        before, buffers, devices = known
         random, words, room = self._random.default, self._random.words, state.room
         python, numpy = words.both()
         flags |= room[library.AT_FLAGS] | library.TORCH
@@ -415,13 +414,14 @@ class StepTrail:
 
     def _end(self, series: StepSeries) -> None:
         """Its optimizer is gone, or has other tensors now."""
-        if series in self._state.pending:
-            self._state.pending.remove(series)
+        if series in self._thread.facts.pending:
+            self._thread.facts.pending.remove(series)
         self._settle(series)
 
     def _pause(self) -> None:
-        """Before a fork no worker may be in the midst of something."""
-        self._file.pause()
+        """Before a fork: the worker ends what it does, and is made again when it is needed."""
+        if self._file.handle and self._file.is_open:
+            self._library.pause(self._file.handle)
 
     def finish(self) -> None:
         """Wait for all that is read."""
