@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -16,7 +17,8 @@ KINDS = {  # sizes of the layers, samples, samples a batch
 }
 
 
-def main(kind: str, steps: int) -> None:
+def epochs(kind: str) -> Iterator[None]:
+    """One epoch after the other, without end."""
     sizes, samples, batch = KINDS[kind]
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -25,11 +27,18 @@ def main(kind: str, steps: int) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     data = TensorDataset(torch.randn(samples, sizes[0]), torch.randint(0, 10, (samples,)))
     loader = DataLoader(data, batch, shuffle=True)
-    for _ in range(steps * batch // samples):
+    while True:
         for x, y in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
+        yield
+
+
+def main(kind: str, steps: int) -> None:
+    _, samples, batch = KINDS[kind]
+    for _ in itertools.islice(epochs(kind), steps * batch // samples):
+        pass
 
 
 if __name__ == "__main__":
