@@ -2,8 +2,8 @@
 
     reprokit record -- python -m benchmarks.recording_in_turn KIND [ROUNDS]
 
-Whole trainings (recording.py) differ by more than recording costs where others use the machine. Here some epochs are
-trained as PyTorch has its functions, then as the recording has them, by the processor time of all threads.
+Whole trainings (recording.py) differ by more than recording costs where others use the machine. Here steps are made
+as PyTorch has its functions, then as the recording has them; what counts is the median step's time of all processors.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import argparse
 import gc
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.optim import optimizer
 from torch.utils.data import DataLoader, dataloader
 
-from benchmarks.recording_training import KINDS, epochs
+from benchmarks.recording_training import KINDS, steps_of
 
 SIDES = ("bare", "without the trail", "recorded")
-STEPS, WARM, ROUNDS = 128, 3, 40  # of a side in a round at least; epochs before the first; rounds
+STEPS, WARM, ROUNDS = 64, 8, 40  # of a side in a round, those before them, rounds
 
 
 def part_of(name: str) -> Any:
@@ -57,21 +58,24 @@ class Recording:
         self._hooks.wants_indices = has_trail
 
 
+def step_time(training: Iterator[None]) -> float:
+    """Microseconds of all processors."""
+    begin = time.process_time()
+    next(training)
+    return 1e6 * (time.process_time() - begin)
+
+
 def main(kind: str, rounds: int) -> None:
     """Train, and say what a step of each side took."""
-    _, samples, batch = KINDS[kind]
-    training, count = epochs(kind), max(1, STEPS * batch // samples)
-    for _ in range(WARM):
+    training = steps_of(kind)
+    for _ in range(STEPS):
         next(training)
-    recording, times = Recording(), {side: [] for side in SIDES}
+    recording = Recording()
+    times: dict[str, list[float]] = {side: [] for side in SIDES}
     for number in range(rounds):
         for side in SIDES[number % 3 :] + SIDES[: number % 3]:
             recording.use(side)
-            next(training)
-            begin = time.process_time()
-            for _ in range(count):
-                next(training)
-            times[side].append(1e6 * (time.process_time() - begin) / (count * (samples // batch)))
+            times[side].append(statistics.median([step_time(training) for _ in range(WARM + STEPS)][WARM:]))
     bare = statistics.median(times[SIDES[0]])
     print(f"{kind}: a bare step {bare:.0f} us")
     for side in SIDES[1:]:

@@ -17,8 +17,8 @@ KINDS = {  # sizes of the layers, samples, samples a batch
 }
 
 
-def epochs(kind: str) -> Iterator[None]:
-    """One epoch after the other, without end."""
+def steps_of(kind: str) -> Iterator[None]:
+    """One step after the other, without end."""
     sizes, samples, batch = KINDS[kind]
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -32,12 +32,11 @@ def epochs(kind: str) -> Iterator[None]:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-        yield
+            yield
 
 
 def main(kind: str, steps: int) -> None:
-    _, samples, batch = KINDS[kind]
-    for _ in itertools.islice(epochs(kind), steps * batch // samples):
+    for _ in itertools.islice(steps_of(kind), steps):
         pass
 
 

@@ -31,7 +31,8 @@ CAPTURING = (
     f"TRIGGER = {TRIGGER!r}"
     + """
 import _reprokit_agent, os, signal, sys
-capture = _reprokit_agent.running.capture
+listeners = [loaded.__self__ for _, loaded in _reprokit_agent.running.listeners]
+capture = next(one for one in listeners if type(one).__name__ == "CaptureSession")
 from _reprokit_agent.capture import Part
 def read():
     if "killed" in sys.argv:

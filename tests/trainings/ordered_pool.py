@@ -22,7 +22,7 @@ def results():
 
 done = []
 found = [results()]
-_reprokit_agent.running.patches.undo("imap-ordered")
+_reprokit_agent.patches.running.undo("imap-ordered")
 found.append(results())
 with open("found.json", "w") as file:
     json.dump(found, file)

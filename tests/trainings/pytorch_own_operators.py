@@ -57,6 +57,6 @@ try:
     torch.zeros(3).index_put_((torch.tensor([5]),), torch.ones(1), accumulate=True)
 except IndexError:
     counts.append(torch.get_num_threads())
-undone = sys.modules["_reprokit_agent"].running.patches.undo("torch-operator")
+undone = sys.modules["_reprokit_agent"].patches.running.undo("torch-operator")
 has = torch._C._dispatch_has_kernel_for_dispatch_key("aten::put_", "BackendSelect")
 print(json.dumps([[name for name in CALLS if patched[name] != alone[name]], counts, undone, has]))

@@ -34,7 +34,7 @@ class Counts:
 
 states.append([batch.tolist() for batch in DataLoader(Counts(), num_workers=1)])
 states.append(torch.empty(4000).isnan().all().item())
-undone = sys.modules["_reprokit_agent"].running.patches.undo
+undone = sys.modules["_reprokit_agent"].patches.running.undo
 states.append([undone(name) for name in ("torch-deterministic", "torch-cudnn", "threads")])
 torch.backends.cudnn.benchmark = True
 torch.use_deterministic_algorithms(False)

@@ -26,7 +26,7 @@ with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(intra_op_parallelism_t
     results = [result.tolist() for result in session.run([*sums, whole])]
 exact = [float(numpy.float32(half.sum(dtype="float64"))) for half in numpy.split(numbers, 2)]
 for name in sys.argv[1:]:
-    _reprokit_agent.running.patches.undo(name)
+    _reprokit_agent.patches.running.undo(name)
 with open("found.json", "w") as file:
     json.dump(
         [

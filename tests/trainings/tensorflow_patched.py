@@ -37,7 +37,7 @@ with tf.Graph().as_default():
     config = tf.compat.v1.Session(config=wanted)._config
 drawn = tf.random.normal([2]).shape[0]  # which raises where there is no seed
 deterministic = [switches.is_op_determinism_enabled()]
-undone = [_reprokit_agent.running.patches.undo(name) for name in sys.argv[1:]]
+undone = [_reprokit_agent.patches.running.undo(name) for name in sys.argv[1:]]
 deterministic.append(switches.is_op_determinism_enabled())
 kinds.append(type(source.map(augment, num_parallel_calls=2)).__name__)
 with open("found.json", "w") as file:

@@ -20,7 +20,7 @@ scikit = xgboost.XGBRegressor(booster="gblinear", n_estimators=1, n_jobs=1).fit(
 found = [updater(), updater(updater="shotgun"), scikit.save_config()]
 tree = xgboost.train({"nthread": 1}, data, 1).save_config()
 for name in sys.argv[1:]:
-    _reprokit_agent.running.patches.undo(name)
+    _reprokit_agent.patches.running.undo(name)
 found.append(updater())
 with open("found.json", "w") as file:
     json.dump(

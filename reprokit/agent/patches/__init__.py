@@ -170,6 +170,7 @@ def start(agent: Agent, plan: bytes) -> None:
     import json
 
     patches = Patches(agent, [PatchWish(entry) for entry in json.loads(plan).get("patches", [])])
+    sys.modules[__name__].running = patches  # type: ignore[attr-defined]
     agent.listeners.append((patches.modules, patches.loaded))
 
 
