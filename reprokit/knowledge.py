@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -12,12 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from reprokit import toml_text
 from reprokit.errors import KnowledgeError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCHEMA = 1
 PROFILES = Path(__file__).parent / "profiles"
@@ -207,8 +202,8 @@ def _read(path: Path) -> tuple[Fact, ...]:
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise KnowledgeError(f"{path}: larger than {LARGEST_FILE} bytes; no file of facts is")
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raw = toml_text.loads(path.read_text(encoding="utf-8"))
+    except (toml_text.TOMLDecodeError, UnicodeDecodeError) as error:
         raise KnowledgeError(f"{path}: not TOML: {error}") from error
     try:
         file = msgspec.convert(raw, _FactsFile)

@@ -9,24 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from reprokit import rundir
+from reprokit import rundir, toml_text
 from reprokit.bounds import read_whole
 from reprokit.errors import BadRecipe
 from reprokit.model.run import RecipeUsed
 from reprokit.plan import Plan
 from reprokit.printable import printable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SCHEMA = 1
 MAX_BYTES = 64 << 10
@@ -95,7 +89,7 @@ def read(path: Path) -> tuple[Recipe, RecipeUsed]:
 
 def loads(text: str) -> Recipe:
     """Return the recipe in a text; raises ValueError or msgspec.ValidationError where it is none."""
-    content = tomllib.loads(text)
+    content = toml_text.loads(text)
     version = content.get("schema")
     if type(version) is int and version != SCHEMA:
         newer = "; upgrade reprokit" if version > SCHEMA else ""

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from reprokit import toml_text
 from reprokit.errors import UsageError, reason
 from reprokit.model.question import BUFFER, StepSpan, TensorRule, TensorSelection
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 COLLECTIONS = (
     "weights", "biases", "gradients", "losses", "metrics", "inputs", "outputs", "optimizer_variables",
@@ -84,10 +79,10 @@ def _of_file(path: Path) -> list[TensorRule]:
             content = file.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
             raise UsageError(f"--tensors: {path} is larger than {MAX_FILE} bytes")
-        found = msgspec.convert(tomllib.loads(content.decode()), RuleFile)
+        found = msgspec.convert(toml_text.loads(content.decode()), RuleFile)
     except OSError as error:
         raise UsageError(f"--tensors: {path}: {error.strerror}") from None
-    except (msgspec.ValidationError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (msgspec.ValidationError, toml_text.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--tensors: {path}: {reason(error)}") from None
     return [rule(one.select, one.steps, one.mode, one.reduce) for one in found.tensors]
 

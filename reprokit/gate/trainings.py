@@ -22,19 +22,14 @@ accepted = "accepted.json"
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from reprokit import toml_text
 from reprokit.errors import BadGate
 from reprokit.gate.start_conditions import Name
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILE: Final = "reprokit.toml"
 MAX_BYTES = 1 << 20
@@ -92,7 +87,7 @@ def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
     if len(data) > MAX_BYTES:
         raise BadGate(f"{path} is larger than {MAX_BYTES} bytes")
     try:
-        found = msgspec.convert(tomllib.loads(data.decode()), GateFile).training
+        found = msgspec.convert(toml_text.loads(data.decode()), GateFile).training
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise BadGate(f"{path}: {' '.join(str(error).split())}") from None
     known = [one.name for one in found]

@@ -1,14 +1,25 @@
-"""All patches there are."""
+"""All patches there are: those of catalogue.toml."""
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
+import msgspec
+
+from reprokit import toml_text
 from reprokit.errors import UnknownPatch
-from reprokit.patches import general, pytorch, tensorflow
 from reprokit.patches.patch import Patch
 
-CATALOGUE: tuple[Patch, ...] = (*pytorch.PATCHES, *tensorflow.PATCHES, *general.PATCHES)
+
+class _CatalogueFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """catalogue.toml"""
+
+    patch: tuple[Patch, ...]
+
+
+_TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+CATALOGUE: tuple[Patch, ...] = msgspec.convert(toml_text.loads(_TEXT), _CatalogueFile).patch
 _BY_ID = {patch.id: patch for patch in CATALOGUE}
 
 

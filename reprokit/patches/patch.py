@@ -16,7 +16,7 @@ class Takes(enum.Enum):
     A_VALUE = "a value"
 
 
-class Patch(msgspec.Struct, frozen=True, kw_only=True):
+class Patch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One patch. What is done in the process is a function of that name in reprokit/agent/patches."""
 
     id: str

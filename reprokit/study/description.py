@@ -29,20 +29,14 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from reprokit import patches
+from reprokit import patches, toml_text
 from reprokit.errors import BadStudy, ReprokitError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MAX_BYTES: Final = 1 << 20
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
@@ -158,7 +152,7 @@ def read(path: Path, *, runs: int | None = None, parallel: int | None = None) ->
     if len(data) > MAX_BYTES:
         raise BadStudy(f"{path} is larger than {MAX_BYTES} bytes")
     try:
-        content = tomllib.loads(data.decode())
+        content = toml_text.loads(data.decode())
         _set(content, runs, parallel)
         study = msgspec.convert(content, Study)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
