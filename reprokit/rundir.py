@@ -348,6 +348,24 @@ def open_following(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
+def beginning(path: Path, limit: int) -> bytes:
+    """Return the first bytes of a regular file; none where there is no such file, or it cannot be read."""
+    with suppress(OSError), open(path, "rb", opener=open_regular) as file:
+        return file.read(limit)
+    return b""
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of the files below a directory, without following links."""
+    total = 0
+    with suppress(OSError), os.scandir(path) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                is_directory = entry.is_dir(follow_symlinks=False)
+                total += size_of(Path(entry.path)) if is_directory else entry.stat(follow_symlinks=False).st_size
+    return total
+
+
 def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | None:
     """Size of these files and digest of their names and contents, None where there are none."""
     digest, size = hashlib.sha256(f"{what}\0".encode()), 0

@@ -255,3 +255,11 @@ def root_loaded(directory: Path, counts: Sequence[ProcessCounts] | None = None) 
     if any(name.startswith(lost) for name in _names(directory, ".lost")):
         return True
     return any(not set("/+@") & set(head.identity) for head in _heads(directory, counts))
+
+
+def fresh_requests(directory: Path) -> int:
+    """Return how many requests nobody answered while the supervisor was stopped: a byte each (native/supervisor)."""
+    try:
+        return (directory / "fresh").lstat().st_size
+    except OSError:
+        return 0

@@ -105,9 +105,8 @@ class State:
 def _listed(path: Path) -> list[OutputFile]:
     """Return what earlier gates of a training left."""
     try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            return msgspec.json.decode(file.read(rundir.MAX_JSON), type=list[OutputFile])
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(rundir.beginning(path, rundir.MAX_JSON), type=list[OutputFile])
+    except msgspec.MsgspecError:
         return []
 
 

@@ -18,7 +18,6 @@ from reprokit.launch import agent_lines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, Ended
-from reprokit.launch.supervisor import fresh_requests
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile, SignalSent
@@ -141,7 +140,7 @@ class Finish:
             self._warn(run.out_of_reach_in_words)
         for words in (*entropy.gave_up(directory, counts), *entropy.withheld_runtimes(directory, counts)):
             self._warn(words)
-        if fresh := fresh_requests(directory):
+        if fresh := entropy.fresh_requests(directory):
             self._warn(
                 f"the supervisor was stopped, short of descriptors or not let in: {fresh} requests got fresh bytes"
             )
@@ -284,11 +283,7 @@ class Finish:
 
 def _signals_sent(run: Path) -> list[SignalSent]:
     """Return the signals by which processes of the run ended each other: each once, in the order of the targets."""
-    try:
-        with open(run / rundir.SIGNALS, "rb", opener=rundir.open_regular) as file:
-            lines = set(file.read(MAX_SIGNALS_READ).split(b"\n")[:-1])
-    except OSError:
-        return []
+    lines = set(rundir.beginning(run / rundir.SIGNALS, MAX_SIGNALS_READ).split(b"\n")[:-1])
     found = {(int(match[2]), int(match[1])) for line in lines if (match := SIGNAL.fullmatch(line))}
     first = sorted(found)[:MAX_SIGNALS]
     return [SignalSent(number=number, target=abs(target), group=target < 0) for target, number in first]
@@ -309,6 +304,5 @@ def _of_private_keys(found: OutputsFile, replay_of: ReplayOf | None) -> str:
 
 def in_words(fidelity: Fidelity) -> str:
     """Replay fidelity in one line."""
-    kinds = ("exact", "moved", "derived", "live", "unused")
-    words = ", ".join(f"{getattr(fidelity, kind)} {kind}" for kind in kinds)
+    words = ", ".join(f"{count} {kind}" for kind, count in fidelity.kinds.items())
     return f"{words}: {fidelity.rearrangement}" if fidelity.rearrangement else words

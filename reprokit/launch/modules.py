@@ -88,7 +88,7 @@ class Known(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 def collect(run: Path, own: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
     """Look through every module that a process of the run had loaded; own: the directory of the training's code."""
-    lines = _lines(run / rundir.MODULES)
+    lines = set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
     refused = [words for word, words in WORDS.items() if word in lines]
     found = ModuleFindings(list(refused), refused)
     found.by_clock.extend(_seeded_by_clock(lines, own))
@@ -107,14 +107,6 @@ def collect(run: Path, own: Path, include_crypto: bool, interrupted: Callable[[]
     if known != before:
         _write_cache(known)
     return found
-
-
-def _lines(path: Path) -> set[bytes]:
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            return set(file.read(MAX_LIST).split(b"\n"))
-    except OSError:
-        return set()
 
 
 def _paths(lines: set[bytes]) -> list[str]:
@@ -240,12 +232,9 @@ def _cache_path() -> Path | None:
 
 def _read_cache() -> dict[str, Known]:
     path = _cache_path()
-    if path is None:
-        return {}
     try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            return msgspec.json.decode(file.read(MAX_CACHE), type=dict[str, Known])
-    except (OSError, ValueError, RecursionError):
+        return msgspec.json.decode(rundir.beginning(path, MAX_CACHE), type=dict[str, Known]) if path else {}
+    except (ValueError, RecursionError):
         return {}
 
 

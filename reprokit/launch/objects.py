@@ -32,7 +32,7 @@ class ObjectRead(msgspec.Struct, frozen=True):
 def read(run: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the entries of environment.json's data, and how many objects are not among them."""
     answers: dict[str, list[ObjectRead]] = {}
-    for line in _lines(run):
+    for line in rundir.beginning(run / rundir.OBJECTS, MAX_READ).splitlines():
         try:
             found = msgspec.json.decode(line, type=ObjectRead)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -40,14 +40,6 @@ def read(run: Path) -> tuple[list[dict[str, Any]], int]:
         answers.setdefault(found.url, []).append(found)
     kept = sorted(answers)[:MAX_OBJECTS]
     return [msgspec.to_builtins(_entry(url, answers[url])) for url in kept], len(answers) - len(kept)
-
-
-def _lines(run: Path) -> list[bytes]:
-    try:
-        with open(run / rundir.OBJECTS, "rb", opener=rundir.open_regular) as file:
-            return file.read(MAX_READ).splitlines()
-    except OSError:
-        return []
 
 
 def _entry(url: str, answers: list[ObjectRead]) -> DataFile:

@@ -24,7 +24,6 @@ from reprokit.errors import NoProof
 from reprokit.launch import environment as environments
 from reprokit.launch import machine, strace
 from reprokit.launch.command import Command
-from reprokit.launch.supervisor import fresh_requests
 from reprokit.model.run import Proof
 
 TRACE = "strace"  # in the run directory, while the run lasts
@@ -170,7 +169,7 @@ def _recorded(directory: Path) -> tuple[Names, int, Counter[str]]:
             answered += sum(chunk.events for chunk in file.chunks()) + file.head.withheld + file.keyed[0]
         if file.head.uncounted:
             lost[name] += file.head.uncounted
-    if fresh := fresh_requests(directory):
+    if fresh := entropy.fresh_requests(directory):
         lost["of any name, while the supervisor did not answer"] = fresh
     return names, answered, lost
 

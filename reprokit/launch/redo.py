@@ -175,10 +175,8 @@ def _raise_interrupted(ended: Ended, found: dict[str, Any] | None) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """result.json, which a process of the user's wrote."""
-    try:
-        with open(path, "rb", opener=rundir.open_regular) as file:
-            data = file.read(MAX_RESULT + 1)
-    except OSError:
+    data = rundir.beginning(path, MAX_RESULT + 1)
+    if not path.exists():
         return None
     try:
         found = json.loads(data) if len(data) <= MAX_RESULT else None

@@ -163,14 +163,6 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-def fresh_requests(entropy: Path) -> int:
-    """Return how many requests nobody answered while the supervisor was stopped: a byte each (native/supervisor)."""
-    try:
-        return (entropy / "fresh").stat().st_size
-    except OSError:
-        return 0
-
-
 class Unreached:
     """The socket of one run. Where the system gives none, nothing is heard."""
 

@@ -36,6 +36,11 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     orders_unused: int = 0  # recorded turns that nobody came for
 
     @property
+    def kinds(self) -> dict[str, int]:
+        """How many requests were answered in which way, and how many events nobody asked for."""
+        return {name: getattr(self, name) for name in ("exact", "moved", "derived", "live", "unused")}
+
+    @property
     def requests(self) -> int:
         return self.exact + self.moved + self.derived + self.live
 

@@ -388,7 +388,6 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
     run, fidelity, found = first.run, last.run.fidelity, _asking(first)
     ordered = entropy_requests.ordered(found.asking.rows) if found is not None else []
     profile = run.profile or ProfileFacts(digest="")
-    kinds = ("exact", "moved", "derived", "live", "unused")
     return audit.Entropy(
         profile=profile.digest,
         keyed=run.keyed,
@@ -399,7 +398,7 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
         withheld=profile.withheld,
         askers=tuple(_asker(found, asker, asked) for asker, asked in ordered[:MAX_ASKERS]) if found else (),
         askers_left_out=max(0, len(ordered) - MAX_ASKERS),
-        fidelity=None if fidelity is None else {kind: getattr(fidelity, kind) for kind in kinds},
+        fidelity=None if fidelity is None else fidelity.kinds,
         fidelity_sentence=in_words(fidelity) if fidelity is not None else "",
         proof=proof_in_words(run.proof) if run.proof is not None else "",
         uncovered=tuple(uncovered.text for uncovered in run.uncovered),

@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -182,7 +182,7 @@ def _told(task: Task, started: str, executed: Executed) -> RunResult:
     notes = [*task.notes, *_notes(directory)]
     how = f"ended after {task.timeout:g} s, the study's timeout" if is_over else ended.words
     bare = _result(task, started, outcome, how)
-    size = size_of(directory.path)
+    size = rundir.size_of(directory.path)
     found = msgspec.structs.replace(
         bare,
         seconds=run.duration or 0.0,
@@ -231,22 +231,6 @@ def _notes(directory: RunDirectory) -> Iterator[str]:
         yield f"the agent was {agent.words}: metrics, weights and predictions are not known"
     yield from directory.run.warnings
     yield from (uncovered.text for uncovered in directory.run.uncovered)
-
-
-def size_of(path: Path) -> int:
-    """Bytes of a directory; none where there is none."""
-    return sum(_sizes(path))
-
-
-def _sizes(path: Path) -> Iterator[int]:
-    """Bytes of the files below a directory."""
-    with suppress(OSError), os.scandir(path) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _sizes(Path(entry.path))
-                else:
-                    yield entry.stat(follow_symlinks=False).st_size
 
 
 def _outputs_digest(directory: RunDirectory) -> str:

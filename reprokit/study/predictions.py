@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from reprokit.errors import CannotWriteRun
-from reprokit.rundir import RunDirectory, open_regular, write_whole
+from reprokit.rundir import RunDirectory, beginning, write_whole
 from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
 from reprokit.verify.compare.series_leaves import number
@@ -65,10 +65,8 @@ def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
     if not _NAME.fullmatch(name):
         return {}
     try:
-        with open(directory / name, "rb", opener=open_regular) as file:
-            data = file.read(MAX_FILE + 1)
-        content = msgspec.json.decode(data[:MAX_FILE], type=KeptFile).evaluations
-    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
+        content = msgspec.json.decode(beginning(directory / name, MAX_FILE), type=KeptFile).evaluations
+    except (ValueError, RecursionError, msgspec.MsgspecError):
         return {}
     return {key: one for key, one in content.items() if max(one.predicted, default=-1) < len(one.labels)}
 

@@ -321,7 +321,7 @@ class _Running:
         """Keep the line of a run, and say what came of it."""
         store.add_result(self._directory, run)
         self._results[run.setup, run.pair, run.part] = run
-        self._room.add(run, attempt.size_of(self._run_directory(run.setup, run.pair, run.part)))
+        self._room.add(run, rundir.size_of(self._run_directory(run.setup, run.pair, run.part)))
         self._progress.run_ended(run)
         for note in run.notes:
             if (run.setup, note) not in self._said:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from reprokit import entropy
-from reprokit.launch.supervisor import fresh_requests
+from reprokit.entropy import fresh_requests
 from tests.support import COMMAND, Done, Reprokit, rest_slow, wait_until
 
 HERE = Path(__file__).parent

@@ -204,7 +204,7 @@ def test_a_dask_scheduler_that_is_not_there_is_one_line(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(dask, "PATIENCE", 1)
     with pytest.raises(EngineUnusable, match=r"cannot be reached: .*tcp://127\.0\.0\.1:1") as caught:
-        dask.Dask(Engine(kind="dask", address="tcp://127.0.0.1:1"))
+        dask.Dask(Engine(kind="dask", address="tcp://127.0.0.1:1"), tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -237,7 +237,7 @@ def test_a_worker_that_lacks_reprokit_is_one_line(scheduler: str) -> None:
     from reprokit.study.engines import dask
 
     with pytest.raises(CannotBegin, match=r"worker tcp://\S+ cannot use reprokit: .*; install reprokit \d") as caught:
-        dask.Dask(Engine(kind="dask", address=scheduler))
+        dask.Dask(Engine(kind="dask", address=scheduler), Path())
     assert "\n" not in str(caught.value)
 
 

@@ -200,9 +200,9 @@ def _set_by_script(observer: Observer, name: str, value: Any) -> None:
     observer.count("setting", name, {"value": _plain(value), "where": "set by script"}, places_are="places")
 
 
-def _watch_setter(observer: Observer, owner: Any, function: str, name: str, position: int = 0) -> None:
+def _watch_setter(observer: Observer, owner: Any, function: str, name: str) -> None:
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        _set_by_script(observer, name, argument(arguments, keywords, position, "mode"))
+        _set_by_script(observer, name, argument(arguments, keywords, 0, "mode"))
         for key in keywords:
             if key != "mode":
                 _set_by_script(observer, f"{name}.{key}", keywords[key])

@@ -63,4 +63,6 @@ def make(study: Study, directory: Path, lock: int) -> PairSchedule | Kubernetes:
     from reprokit.study.engines.jobs import Jobs
 
     cluster = import_module(f"{__name__}.{settings.kind}")
-    return PairSchedule(Jobs(desk, lambda: cluster.opened(settings, directory)), settings.parallel)
+    return PairSchedule(
+        Jobs(desk, lambda: getattr(cluster, settings.kind.capitalize())(settings, directory)), settings.parallel
+    )

@@ -38,7 +38,7 @@ def check(settings: Engine) -> None:
 class Dask:
     """A client of a Dask cluster. Dask starts a task again whose worker died; the job's claim then ends it at once."""
 
-    def __init__(self, settings: Engine) -> None:
+    def __init__(self, settings: Engine, _directory: Path) -> None:
         from distributed import Client
 
         self._settings, self._futures = settings, {}  # type: tuple[Engine, dict[str, Any]]
@@ -99,11 +99,6 @@ class Dask:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it complains of whatever ends together
         with suppress(Exception):
             self._close.close()
-
-
-def opened(settings: Engine, _directory: Path) -> Dask:
-    """Connect to the cluster of a study."""
-    return Dask(settings)
 
 
 @contextmanager

@@ -75,11 +75,6 @@ class Slurm:
         """Nothing is held."""
 
 
-def opened(settings: Engine, directory: Path) -> Slurm:
-    """Make what submits the jobs of the study in this directory."""
-    return Slurm(settings, directory)
-
-
 def executor(settings: Engine, folder: Path) -> Any:
     """submitit's executor, with the study's parameters."""
     import submitit

@@ -132,8 +132,7 @@ def _sided(text: str, is_left: bool) -> tuple[str, str]:
 
 def in_words(fidelity: Fidelity) -> str:
     """Return the counts of a replay and how many percent of its requests were answered exactly."""
-    kinds = ("exact", "moved", "derived", "live", "unused")
-    parts = [f"{getattr(fidelity, kind)} {kind}" for kind in kinds if getattr(fidelity, kind) or kind == "exact"]
+    parts = [f"{count} {kind}" for kind, count in fidelity.kinds.items() if count or kind == "exact"]
     if not fidelity.requests:
         return f"the replay asked for nothing ({fidelity.unused} unused)" if fidelity.unused else "no requests"
     return f"{percent_exact(fidelity)} exact ({', '.join(parts)})"

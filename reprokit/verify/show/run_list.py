@@ -7,13 +7,12 @@ import shlex
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from reprokit import run_home
+from reprokit import run_home, rundir
 from reprokit.errors import RunError, RunNotFound
 from reprokit.model.run import FAILED
 from reprokit.rundir import RunDirectory
@@ -61,17 +60,7 @@ class ListedRun:
     @property
     def size(self) -> int:
         """Bytes of its files, without following links."""
-        return _size(self.path)
-
-
-def _size(directory: Path) -> int:
-    total = 0
-    with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                is_directory = entry.is_dir(follow_symlinks=False)
-                total += _size(Path(entry.path)) if is_directory else entry.stat(follow_symlinks=False).st_size
-    return total
+        return rundir.size_of(self.path)
 
 
 def runs(directory: Path) -> list[ListedRun]:

@@ -186,16 +186,8 @@ def _uncovered(summary: RunSummary) -> Iterator[str]:
     yield from (uncovered.text for uncovered in run.uncovered)
     if run.unsupervised:
         yield run.unsupervised
-    if run.ended is None and (fresh := _fresh(summary.directory.path / ENTROPY)):
+    if run.ended is None and (fresh := entropy.fresh_requests(summary.directory.path / ENTROPY)):
         yield f"{fresh} requests that the supervisor did not answer, as it was stopped or gone"
-
-
-def _fresh(directory: Path) -> int:
-    """Return how many requests were served fresh: a byte each in a file; a run that has ended has a warning instead."""
-    try:
-        return (directory / "fresh").lstat().st_size
-    except OSError:
-        return 0
 
 
 def warnings(summary: RunSummary) -> list[str]:
