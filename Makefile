@@ -35,6 +35,7 @@ TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
 MPI := openmpi mpi4py distributed accelerate expecttest # with frameworks of $(VENV)
+TRAINERS := lightning transformers accelerate # likewise
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn
@@ -64,7 +65,7 @@ test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed ## Run the long variations that neither of them runs
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-trainers/.installed ## Run the long variations that neither of them runs
 	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
@@ -86,7 +87,7 @@ fuzz: $(VENV)/.test ## Fuzz the readers of entropy files and of objects (SECONDS
 	@$(BIN)/python -m tests.fuzz objects --seconds $(SECONDS)
 
 .PHONY: compatibility
-compatibility: $(VENV)/.test .venv-mpi/.installed ## Run tests of CPython, NumPy, mpi4py and gloo bare, recorded, replayed (SUITES=...)
+compatibility: $(VENV)/.test .venv-mpi/mpi4py/setup.py ## Run tests of CPython, NumPy, mpi4py and gloo bare, recorded, replayed (SUITES=...)
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
 
 .PHONY: versions
@@ -134,7 +135,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-trainers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -196,17 +197,21 @@ $(OLD_VENV)/.installed: Makefile
 	@.venv-trackers/bin/python -m pip install $(PIP_FLAGS) $(TRACKERS) $(TRACKERS_NEED)
 	@touch $@
 
-.venv-mpi/.installed: Makefile $(VENV)/.test
-	@echo "making .venv-mpi: Open MPI, mpi4py, Dask, accelerate"
-	@test -x .venv-mpi/bin/python || $(BIN)/python -m venv .venv-mpi
+.venv-mpi/.installed: PACKAGES := $(MPI)
+.venv-trainers/.installed: PACKAGES := $(TRAINERS)
+.venv-mpi/.installed .venv-trainers/.installed: Makefile $(VENV)/.test
+	@echo "making $(@D): $(PACKAGES)"
+	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-		> "$$(.venv-mpi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
-	@.venv-mpi/bin/python -m pip install $(PIP_FLAGS) $(MPI)
-	@rm -rf .venv-mpi/mpi4py && mkdir .venv-mpi/mpi4py # mpi4py's own tests are in its sources only
-	@.venv-mpi/bin/python -m pip download $(PIP_FLAGS:--no-warn-script-location=) --no-deps --no-binary mpi4py -d .venv-mpi/mpi4py \
-		"mpi4py==$$(.venv-mpi/bin/python -c 'import mpi4py; print(mpi4py.__version__)')"
-	@tar -xzf .venv-mpi/mpi4py/*.tar.gz -C .venv-mpi/mpi4py --strip-components 1
+		> "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/outer.pth"
+	@$(@D)/bin/python -m pip install $(PIP_FLAGS) $(PACKAGES)
 	@touch $@
+
+.venv-mpi/mpi4py/setup.py: .venv-mpi/.installed # mpi4py's own tests are in its sources only
+	@rm -rf $(@D) && mkdir $(@D)
+	@.venv-mpi/bin/python -m pip download --quiet --quiet --disable-pip-version-check --no-deps --no-binary mpi4py -d $(@D) \
+		"mpi4py==$$(.venv-mpi/bin/python -c 'import mpi4py; print(mpi4py.__version__)')"
+	@tar -xzmf $(@D)/*.tar.gz -C $(@D) --strip-components 1
 
 $(DEMO)/.installed: $(BUILD)
 	@test -n "$(DEMO_PACKAGES_$(FRAMEWORK))" || { echo "FRAMEWORK is pytorch, keras or numpy"; exit 2; }

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def has_suite(python: str, suite: str) -> bool:
     """Whether the suite is there: some distributions leave the package out, and make installs what ranks need."""
     if suite in MPI4PY or suite == GLOO:
-        return (RANKS / ".installed").exists()
+        return (RANKS / "mpi4py" / "setup.py").exists()
     module = suite if suite == NUMPY else f"test.{suite}"
     code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0

@@ -259,6 +259,11 @@ def wants_batch_digests(run: str) -> bool:
     return "batch_digests" in _plan(run)
 
 
+def looks_at_each_step(run: str) -> bool:
+    """Return whether a question needs what a trail has of some steps only in each of them."""
+    return bool((_plan(run).get("question") or {}).get("each_step"))
+
+
 def _plan(run: str) -> dict[str, Any]:
     with open(run + "/plan.json", encoding="utf-8") as file:
         plan: dict[str, Any] = json.load(file)

@@ -83,6 +83,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: StepRange = StepRange()
     to_end: bool = False  # the replay goes on when these steps are over
+    each_step: bool = False  # the trail has of each step what it has of some only, as TensorFlow's of weights
     operators: OperatorQuestion | None = None
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None

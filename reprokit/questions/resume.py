@@ -34,7 +34,7 @@ from reprokit.version import VERSION
 
 WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
-UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called"
+UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called, or Keras fits"
 MAX_FILES = 1000  # that are named
 
 
@@ -115,6 +115,7 @@ class ResumeStudy:
             fresh=self._fresh.root,
             output=self._work.place / "whole",
             data=self._work.data,
+            question=Question(each_step=True),
         )
         ended = self._made("whole", plan)
         if ended.exit_code != 0:
@@ -144,6 +145,8 @@ class ResumeStudy:
         taken = _steps(run)
         if taken >= steps:
             why = f"no new {work.pattern} came before its last step" if work.pattern else "it went on to its end"
+            if work.signal == signal.SIGINT and not work.pattern:
+                why += " (in a shell's background it ignores SIGINT: --signal TERM)"
             raise CannotResume(f"the training was not interrupted: {why}; choose another moment (--at, --after-file)")
         if ResumedRun(run).first_difference(recording, 0) is not None:
             raise CannotResume(
@@ -177,7 +180,9 @@ class ResumeStudy:
         place = self._work.place / name
         plan = replay_plan(recording, tuple(command), place, False, "derive")
         orders = tuple(command) == tuple(recording.run.command) and name != "resumed"
-        plan = replace(plan, question=question, fresh=self._fresh.root, changed=(), orders=orders)
+        plan = replace(
+            plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders
+        )
         ended = self._made(name, plan)
         is_by_us = question.interrupt is not None or question.steps.last is not None
         if ended.exit_code != 0 and not is_by_us:

@@ -19,6 +19,7 @@ WORDS = {
     "schedule": "the learning-rate schedule",
     "scaler": "the loss scaler",
     "loader-generator": "the data loader's generator",
+    "metrics": "the metrics of the epoch under way",
     "data": "the position in the data, or their order",
 }
 

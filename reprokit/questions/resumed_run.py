@@ -11,7 +11,7 @@ from reprokit.questions import state_answers
 from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, PartDifference
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import resumption
-from reprokit.verify.compare.divergences import LENGTH, NAMES, Side
+from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, Side
 from reprokit.verify.compare.trails import Key, sides
 
 MAX_NAMES = 100
@@ -65,7 +65,8 @@ class ResumedRun:
         for key in left.keys() & self.sides.keys():
             series = resumption.aligned(left[key], self.sides[key], offset)
             steps = max(steps, min(series.left.count, series.right.count))
-            names = [name for name in series.differing if not series.is_idle(name) and (is_whole or name != LENGTH)]
+            left_out = {LENGTH: not is_whole, TENSORS: _has_same_tensors(series)}
+            names = [name for name in series.differing if not series.is_idle(name) and not left_out.get(name)]
             found += [Parting(key, series.step(name), name) for name in names]
         return sorted(found, key=lambda one: one.step), steps
 
@@ -95,7 +96,8 @@ class ResumeOutcome:
         """What of the state may be missing, causes before effects: what differs at the first step that does."""
         first = self._first_step
         names = {part.part for part in self.acting if part.step == first}
-        of_quantities = {**GENERATORS, "batch": DATA}
+        known = {part for series in self.whole.states.values() for state in series.states.values() for part in state}
+        of_quantities = {name: part for name, part in {**GENERATORS, "batch": DATA}.items() if part in {*known, DATA}}
         quantities = [one.quantity for one in self.partings if one.step == first]
         names |= {of_quantities[quantity] for quantity in quantities if quantity in of_quantities}
         if DATA in names and any(part.part == LOADER for part in self.parts):
@@ -157,6 +159,12 @@ def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
                 f"the first update of the resumed training is made of {right} calls of its model, that of the whole one"
                 f" of {left}: gradients that had been accumulated are not restored"
             )
+
+
+def _has_same_tensors(series: SeriesDivergence) -> bool:
+    """Return whether both begin with tensors of the same types and shapes: a model that was loaded may rename them."""
+    left, right = ([(one.dtype, one.shape) for one in side.tensors(0)] for side in (series.left, series.right))
+    return left == right and series.left.kind == series.right.kind
 
 
 def _sides(run: RunDirectory) -> dict[Key, Side]:

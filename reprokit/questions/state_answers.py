@@ -14,10 +14,13 @@ FILE = f"{ANSWERS}/state.jsonl"
 MAX_BYTES = 256 << 20
 PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
 OPTIMIZER, SETTINGS, SCHEDULE, SCALER = "optimizer", "settings", "schedule", "scaler"
-LOADER, DATA = "loader-generator", "data"
+METRICS, LOADER, DATA = "metrics", "loader-generator", "data"
 GENERATORS = {"torch": "PyTorch generator", "python": "Python generator", "numpy": "NumPy generator"}
-RANDOM = (*GENERATORS.values(), "GPU generators", LOADER)
-PARTS = (PARAMETERS, BUFFERS, OTHERS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA)  # causes before effects
+OF_TENSORFLOW = ("seed generators of Keras", "TensorFlow generator")
+RANDOM = (*GENERATORS.values(), "GPU generators", *OF_TENSORFLOW, LOADER)
+PARTS = (  # causes before effects
+    PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA
+)  # fmt: skip
 
 Entries = Mapping[str, str]  # digests by name
 
@@ -102,6 +105,8 @@ def differences(
 
 
 def _differing(part: str, left: Entries, right: Entries) -> list[str]:
-    """A model that only one run has is none of the other's state."""
+    """A model that only one run has is none of the other's state; a model that was loaded may have other names."""
+    if part != OTHERS and len(left) == len(right):
+        right = dict(zip(left, right.values(), strict=True)) if left.keys() != right.keys() else right
     names = left.keys() & right.keys() if part == OTHERS else left.keys() | right.keys()
     return sorted(name for name in names if left.get(name) != right.get(name))

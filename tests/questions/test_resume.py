@@ -19,9 +19,15 @@ REST = ["other-models", "optimizer", "settings", "schedule", "scaler", *GENERATO
 ALL = ("average", "optimizer", "schedule", "scaler", "torch", "python", "numpy", "position")
 
 
-def resume(directory: Path, training: str, *left_out: str, options: tuple[str, ...] = ("--at", "12")) -> Done:
+def resume(
+    directory: Path,
+    training: str,
+    *left_out: str,
+    options: tuple[str, ...] = ("--at", "12"),
+    python: str = sys.executable,
+) -> Done:
     shutil.copy(TRAININGS / training, directory / "train.py")
-    command = (sys.executable, "train.py", *left_out)
+    command = (python, "train.py", *left_out)
     return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command)
 
 
@@ -47,18 +53,12 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
         assert first.endswith("all 15 steps from there on are identical")
 
 
-# The others take as long again: make test-extended.
-IN_TEST_ALL: dict[tuple[str, ...], Any] = {(part,): pytest.mark.slow for part in ("position",)}
-
-
 @pytest.mark.parametrize(
     ("left_out", "missing"),
     [
         pytest.param(("optimizer",), ["optimizer", "settings"], id="optimizer"),
         *[
-            pytest.param(
-                left_out, missing, id="+".join(left_out), marks=IN_TEST_ALL.get(left_out, pytest.mark.extended)
-            )
+            pytest.param(left_out, missing, id="+".join(left_out), marks=pytest.mark.extended)
             for left_out, missing in (
                 (("schedule",), ["schedule"]),
                 (("scaler",), ["scaler"]),
@@ -122,8 +122,11 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
     shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
     for left_out, status in (("nothing", 0), ("scaler", 1)):
         command = (sys.executable, "train.py", left_out)
-        done = Reprokit(tmp_path).run("gate", "--clean", "--exact-resume", "--json", "--", *command)
+        files = ("--junit", "junit.xml", "--sarif", "gate.sarif")
+        done = Reprokit(tmp_path).run("gate", "--clean", "--exact-resume", "--json", *files, "--", *command)
         assert done.returncode == status, done.stderr
+        for name in ("junit.xml", "gate.sarif"):
+            assert ("the checkpoint lacks the loss scaler" in (tmp_path / name).read_text()) == bool(status)
         cases = json.loads(done.stdout)["trainings"][0]["cases"]
         (case,) = (case for case in cases if case["name"] == "exact resume")
         assert case["outcome"] == ("failed" if status else "passed")

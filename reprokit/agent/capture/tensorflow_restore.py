@@ -55,7 +55,7 @@ def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
         tensors = entry.get("tensors")
         kept = tensors if isinstance(tensors, dict) else {}
         found = [variable for name, variable in zip(names, moved) if name in kept]
-        _put_variables(file, kept, found, "a variable of the script")
+        put_variables(file, kept, found, "a variable of the script")
 
 
 def put_models(file: SnapshotFile, models: list[Any]) -> None:
@@ -66,14 +66,14 @@ def put_models(file: SnapshotFile, models: list[Any]) -> None:
     for entry, model in zip(entries, models):
         if isinstance(model, list):  # the last in both, where the script may have fewer models now
             kept = next((one for one in reversed(entries) if one.get("class") == VARIABLES), entry)
-            _put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
+            put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
         else:
-            _put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
+            put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
 
 
 def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
     for entry, optimizer in zip(entries, optimizers):
-        _put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
+        put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
 
 
 def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
@@ -84,7 +84,8 @@ def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
         raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
 
 
-def _put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
+def put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
+    """Put tensors into variables of the same names, or in their order where the names are all others."""
     pairs = _matched(file, tensors, variables, whose)
     for variable, tensor in pairs:
         _check(variable, tensor, whose)
@@ -195,15 +196,20 @@ def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
 
 
 def _put_tensorflow(value: Mapping[str, Any]) -> None:
-    operations = value.get("operations")
-    if private_api.context() is not None and operations is not None:
-        generator = private_api.set_eager_seed(value.get("seed"))
-        generator.setstate((operations[0], tuple(map(int, operations[1])), operations[2]))
+    put_eager(value)
     for generator, (_, state) in zip(generators(), value.get("generators") or ()):
         put_variable(private_api.state(generator), state)
     keras = keras_generator()
     if keras is not None and value.get("keras") is not None:
         put_variable(keras.state, value["keras"])
+
+
+def put_eager(value: Mapping[str, Any]) -> None:
+    """Put the seed of eager TensorFlow, and the generator of the seeds that its operations draw."""
+    operations = value.get("operations")
+    if private_api.context() is not None and operations is not None:
+        generator = private_api.set_eager_seed(value.get("seed"))
+        generator.setstate((operations[0], tuple(map(int, operations[1])), operations[2]))
 
 
 class StateRestorer:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from ..capture.torch_state import SnapshotReader, Tensors
+from .training_state import DATA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from ..events import BatchDue, BatchFetched, LoaderBegan, LoaderExhausted
     from .training_state import StateAnswers
 
-DATA = "data"
 MAX_BYTES = 512 << 20  # of batches that are kept
+AHEAD = 8  # batches that a loop may have fetched before the step that has the first of them
 
 
 class BatchStream:
@@ -29,7 +30,7 @@ class BatchStream:
     def __init__(self, answers: StateAnswers) -> None:
         self._answers = answers
         self._counts: dict[str, int] = {}  # batches fetched, by place
-        self._recent: list[tuple[str, Any]] = []  # since the last update; None: there was none left
+        self._recent: list[tuple[str, Any]] = []  # the last before the first step; None: there was none left
         self._is_kept = False
         self._is_saved = False
         self._tensors = Tensors()
@@ -63,11 +64,11 @@ class BatchStream:
     def _take(self, place: str, batch: Any) -> None:
         if self._is_kept:
             self._put_down(place, batch)
-        elif self._answers.keeps and self._answers.is_first:
-            self._recent.append((place, batch))
+        elif self._answers.keeps and self._answers.window.step >= self._answers.first - AHEAD:
+            self._recent = [*self._recent, (place, batch)][-AHEAD:]
 
     def keep(self) -> None:
-        """From now on all are kept, and those that were fetched for the step under way."""
+        """From now on all are kept, and the last that were fetched, which a loop may have taken ahead."""
         self._is_kept = True
         for place, batch in self._recent:
             lead = self._lead.get(place, 0) + (batch is not None)
@@ -84,7 +85,6 @@ class BatchStream:
 
     def updated(self) -> None:
         """A step is over."""
-        self._recent = []
         if self._is_kept and self._answers.window.is_over:
             self.finish()
 
@@ -105,7 +105,7 @@ class BatchStream:
         place = place_of(event.began)
         given, number = (self._given or {}).get(place, []), self._counts.get(place, 0)
         position = self._next.get(place, 0)
-        if number + 1 < self._answers.fetched.get(place, 0) or position >= len(given):
+        if number < self._answers.fetched.get(place, 0) - self._lead.get(place, 0) or position >= len(given):
             return
         self._next[place] = position + 1
         node = given[position]
@@ -120,8 +120,10 @@ class BatchStream:
         for place, node in file.header["batches"]:
             if file.header["lead"].get(place):
                 self._given.setdefault(place, []).append(node)
-        for place, lead in file.header["lead"].items():  # of several batches of a step only the last was fetched last
-            del self._given.get(place, [])[: lead - 1]
+        for place, lead in file.header["lead"].items():  # no more than this run fetches until its first step
+            wanted = self._lead[place] = min(lead, self._answers.fetched.get(place, 0))
+            starts = [at for at, node in enumerate(self._given[place]) if node is not None]
+            del self._given[place][: starts[lead - wanted]]
 
 
 def _none_left(_own: Any) -> Any:

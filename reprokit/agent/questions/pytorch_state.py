@@ -34,7 +34,7 @@ from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
 from .pytorch_batches import BatchStream
-from .training_state import short, text_short
+from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, short, state_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
     NamedTensors = dict[str, Any]
 
-PARAMETERS, BUFFERS, OTHERS = "parameters", "buffers", "other-models"
-OPTIMIZER, SETTINGS, SCHEDULE, SCALER, LOADER = "optimizer", "settings", "schedule", "scaler", "loader-generator"
+OTHERS, SCHEDULE, LOADER = "other-models", "schedule", "loader-generator"
 GENERATORS = {"torch": "PyTorch generator", "torch.cuda": "GPU generators", "python": "Python generator"}
 GENERATORS["numpy"] = "NumPy generator"
 
@@ -193,9 +192,9 @@ class PytorchState:
                     found[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
         self._random.keep()
         for name, state in self._random.kept().items():
-            found[GENERATORS[name]] = {name: _state_digest(state)}
+            found[GENERATORS[name]] = {name: state_digest(state)}
         if self._generator is not None:
-            found[LOADER] = {LOADER: _state_digest(self._generator.get_state())}
+            found[LOADER] = {LOADER: state_digest(self._generator.get_state())}
         return found
 
     # Into a snapshot, and back
@@ -283,12 +282,3 @@ def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:
 def _state_of(owner: Any) -> dict[str, Any]:
     ignored = private_api.own_notes_of_schedules()
     return {key: value for key, value in owner.state_dict().items() if key not in ignored}
-
-
-def _state_digest(state: Any) -> str:
-    """Return the digest of what a generator says of its state: a tensor, or numbers and arrays in tuples and lists."""
-    if hasattr(state, "data_ptr"):
-        return _digest(state)
-    if isinstance(state, (list, tuple)):
-        return text_short(" ".join(map(_state_digest, state)))
-    return text_short(repr(state.tolist() if hasattr(state, "tolist") else state))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..capture.store import Part
     from ..events import EventListener, Events
 
+PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
+OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
 LOGGED = 16  # steps whose state is digested
 FILE = "state.jsonl"
 
@@ -34,6 +36,10 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events:
         from .pytorch_state import PytorchState
 
         return PytorchState(agent, answers)
+    if framework == "tensorflow":
+        from .keras_state import KerasState
+
+        return KerasState(agent, answers)
     return None
 
 
@@ -45,6 +51,13 @@ def short(digest: str) -> str:
 def text_short(text: str) -> str:
     """Return the digest of something that has a text."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def state_digest(state: Any) -> str:
+    """Return the digest of what a generator says of its state: numbers and arrays in tuples and lists."""
+    if isinstance(state, (list, tuple)):
+        return text_short(" ".join(map(state_digest, state)))
+    return text_short(repr(state.tolist() if hasattr(state, "tolist") else state))
 
 
 class StateAnswers:

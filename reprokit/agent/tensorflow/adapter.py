@@ -57,8 +57,7 @@ class TensorflowAdapter(Adapter):
         library = trail_library.load(self._agent.run) if self._trail is None else None
         if library is not None:
             keras = self._keras
-            in_graphs = trail_library.wants_gradients_in_graphs(self._agent.run)
-            self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library, in_graphs=in_graphs)
+            self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library)
             keras.events.add(self._trail)
             self._samples = SampleLedger(self._agent, keras.events, lambda order: order.facts(), lambda _: None)
             keras.events.add(self._samples)

@@ -172,9 +172,10 @@ class KerasHooks(OptimizerHooks):
 
             def train_function(*arguments: Any) -> Any:
                 step = OptimizerStep(getattr(model, "optimizer", None), model)
+                step.arguments = arguments
                 tell(events.update_due, UpdateDue(step))
                 try:
-                    step.results = function(*arguments)
+                    step.results = function(*step.arguments)
                 except BaseException as error:
                     self._agent.attempt(self.datasets.failed, error)
                     raise

@@ -76,12 +76,13 @@ class VariablesRecord:
 class OptimizerStep:
     """A step of an optimizer."""
 
-    __slots__ = ("model", "name", "optimizer", "results", "steps")
+    __slots__ = ("arguments", "model", "name", "optimizer", "results", "steps")
 
     def __init__(self, optimizer: Any, model: Any, results: Any = None) -> None:
         self.optimizer = optimizer
         self.model = model  # what it trains: an object with weights, or a list of variables
         self.results = results  # what the step returned
+        self.arguments: tuple[Any, ...] = ()  # of train_function, in the place of which a handler may put others
         self.name, self.steps = "", 0  # of the optimizer, and how many it has taken, where the trail knows
 
 

@@ -59,17 +59,17 @@ class _Steps:
         self.holders: dict[int, tuple[Any, Any]] = {}  # in a graph: variable, and the one that takes its gradient
         self.generators: list[Any] = []
         self.beginning: dict[str, Any] | None = None  # the random states before the first step
+        self.before = 0  # digest of the weights before it, where each step's are looked at
 
 
 class TensorflowTrail:
     """The trail of this process, as far as TensorFlow makes it."""
 
-    def __init__(
-        self, agent: Agent, events: Events, records: VariableRecords, library: trail.Library, *, in_graphs: bool
-    ) -> None:
+    def __init__(self, agent: Agent, events: Events, records: VariableRecords, library: trail.Library) -> None:
         self._agent, self._events, self._records = agent, events, records
         self._library = library
-        self._in_graphs = in_graphs
+        self._in_graphs = trail.wants_gradients_in_graphs(agent.run)
+        self._each = 1 if trail.looks_at_each_step(agent.run) else EACH
         self._words = trail.Words()
         self.forget()
 
@@ -109,11 +109,21 @@ class TensorflowTrail:
         steps = self._of(optimizer)
         if steps.count == 0 and steps.beginning is None:
             # Where Keras has generators of its own, their states are in the digest of some steps only.
-            states = {} if _generators(model) else {"torch": self._random([])}
+            states = {} if seed_states(model) else {"torch": self._random([])}
             states.update(python=self._state(self._words.python()), numpy=self._state(self._words.numpy()))
             known = {name: state for name, state in states.items() if state}
             untouched = [name for name in self._agent.generators.untouched() if name in ("python", "numpy")]
             steps.beginning = {"generators": known, "untouched": untouched}
+            if self._each == 1 and getattr(model, "weights", None):
+                steps.before = self._weights(steps, optimizer, model)
+
+    def _weights(self, steps: _Steps, optimizer: Any, model: Any) -> int:
+        """Return the digest of the weights as they are now; 0 where some cannot be read."""
+        series = self._choose(steps, optimizer, model)
+        held, is_whole = self._point(steps, series, looks=True)
+        digest: int = self._library.parameters(series.handle, series.address) if is_whole else 0
+        del held
+        return digest
 
     def _state(self, address: int) -> int:
         return self._library.digest(address, trail.WORDS, self._words.salt) if address else 0
@@ -123,12 +133,11 @@ class TensorflowTrail:
         if self._closed or step.optimizer is None:
             return
         steps = self._of(step.optimizer)
-        looks = steps.count % EACH == 0
-        if looks or steps.series is None:
-            self._choose(steps, step.optimizer, step.model)
-            steps.name = self._records.optimizer(step.optimizer).name
+        looks = steps.count % self._each == 0
         series = steps.series
-        assert series is not None
+        if looks or series is None:
+            series = self._choose(steps, step.optimizer, step.model)
+            steps.name = self._records.optimizer(step.optimizer).name
         held, whole = self._point(steps, series, looks=looks)
         known, loss = self._results(step.results)
         self._put(steps, trail.LOSS * known | (0 if whole else trail.PARTIAL), loss)
@@ -139,12 +148,12 @@ class TensorflowTrail:
         steps.gradients = []
         self._last = series.handle
 
-    def _choose(self, steps: _Steps, optimizer: Any, model: Any) -> None:
-        """The series of this step: a new one where the variables are others."""
+    def _choose(self, steps: _Steps, optimizer: Any, model: Any) -> OptimizerVariables:
+        """Return the series of this step: a new one where the variables are others."""
         variables = list(model.weights if hasattr(model, "weights") else model)
-        steps.generators = _generators(model)
+        steps.generators = seed_states(model)[:MAX_GENERATORS]
         if steps.series is not None and steps.series.ids == list(map(id, variables)):
-            return
+            return steps.series
         if not self._handle:
             self._handle = self._library.open(self._agent.run, self._agent.journal.identity)
         series = OptimizerVariables(variables, self._library)
@@ -161,6 +170,7 @@ class TensorflowTrail:
         if not series.handle:
             raise RuntimeError("the trail ends here, as an optimizer's variables became others too often")
         steps.series = series
+        return series
 
     def _point(self, steps: _Steps, series: OptimizerVariables, *, looks: bool) -> tuple[list[Any], bool]:
         """Write down where gradients and weights lie; what must live until they were read, and whether that is all."""
@@ -207,9 +217,11 @@ class TensorflowTrail:
 
     def _put(self, steps: _Steps, flags: int, loss: int) -> None:
         python, numpy = self._words.python(), self._words.numpy()
-        random = self._random(steps.generators if steps.count % EACH == 0 else [])
+        random = self._random(steps.generators if steps.count % self._each == 0 else [])
         flags |= trail.TORCH * bool(random) | trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
-        facts = [flags, trail.HERE, 0, loss, 0, 0, 0, 0, 0, 0, random, python, numpy, self._words.salt]
+        before, steps.before = steps.before, 0
+        flags |= trail.BEFORE * bool(before)
+        facts = [flags, trail.HERE, 0, loss, before, 0, 0, 0, 0, 0, random, python, numpy, self._words.salt]
         steps.facts[: len(facts)] = facts
 
     def finish(self) -> None:
@@ -234,11 +246,10 @@ def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: 
     found[1].assign(gradient)
 
 
-def _generators(model: Any) -> list[Any]:
+def seed_states(model: Any) -> list[Any]:
     """Return the states of the seed generators of a model of Keras 3."""
     found = getattr(model, "variables", None)
-    states = [one for one in found if "seed_generator_state" in name_of(one)] if isinstance(found, list) else []
-    return states[:MAX_GENERATORS]
+    return [one for one in found if "seed_generator_state" in name_of(one)] if isinstance(found, list) else []
 
 
 def _address(array: Any, size: int) -> int:

@@ -1,0 +1,212 @@
+"""The state that steps of Keras' fit find: variables of model, metrics and optimizer, generators, and the batches."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+
+from ..capture.random_states import RandomStates, put_back
+from ..capture.tensorflow_restore import put_eager, put_variables, value_of
+from ..capture.tensorflow_state import (
+    TensorCollector,
+    as_array,
+    distinct_names,
+    eager_state,
+    keras_generator,
+    take_random,
+)
+from ..events import EpochEnded, UpdateDone, UpdateDue
+from ..tensorflow import private_api
+from ..tensorflow.state import optimizer_variables
+from ..tensorflow.tensors import entry, name_of
+from ..tensorflow.trail import seed_states
+from .training_state import BUFFERS, DATA, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, short, state_digest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+    from ..events import Handler, TrainingEvent
+    from ..tensorflow.state import OptimizerStep
+    from .training_state import StateAnswers
+
+METRICS, SEEDS, EAGER = "metrics", "seed generators of Keras", "TensorFlow generator"
+GENERATORS = {"python": "Python generator", "numpy": "NumPy generator"}
+OF_OPTIMIZERS = {"learning_rate": SETTINGS, "dynamic_scale": SCALER, "step_counter": SCALER}  # by ends of names
+MAX_BYTES = 512 << 20  # of batches that are kept
+
+
+class KerasState:
+    """Looks at a training where a step of fit is due, before it has a batch."""
+
+    def __init__(self, agent: Agent, answers: StateAnswers) -> None:
+        self._answers = answers
+        self._batches = FitBatches(answers)
+        self._random = RandomStates()
+        atexit.register(agent.attempt, self._batches.finish)
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {UpdateDue: self._update_due, UpdateDone: self._updated, EpochEnded: self._batches.epoch_ended}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        """What is not known of a step is no answer."""
+        self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
+
+    def _update_due(self, event: UpdateDue) -> None:
+        step, answers = event.optimizer, self._answers
+        if step.optimizer is None or not step.arguments:
+            return
+        file = answers.kept("state") if answers.is_first else None
+        if file is not None:
+            self._put(file, step)
+        parts = self._digests(step) if answers.is_logged else {}
+        if answers.is_first and answers.keeps:
+            answers.attempt("the state was not kept", self._keep, step)
+        self._batches.due(step)
+        if answers.is_logged:
+            answers.log(parts={**parts, DATA: self._batches.digests()})
+
+    def _updated(self, event: UpdateDone) -> None:
+        if self._answers.window.updated(event.optimizer) and self._answers.window.is_over:
+            self._batches.finish()
+
+    def _digests(self, step: OptimizerStep) -> dict[str, dict[str, str]]:
+        found = {
+            part: {name: _digest(variable) for name, variable in zip(distinct_names(variables), variables)}
+            for part, variables in variables_of(step).items()
+        }
+        self._random.keep()
+        states = {EAGER: eager_state(), **{GENERATORS[name]: one for name, one in self._random.kept().items()}}
+        found.update({part: {part: state_digest(state)} for part, state in states.items() if state is not None})
+        return found
+
+    def _keep(self, step: OptimizerStep) -> None:
+        taking = TensorCollector()
+        variables = {
+            part: taking.tensors(f"{part}.", zip(distinct_names(variables), variables))
+            for part, variables in variables_of(step).items()
+        }
+        self._random.keep()
+        random = take_random(taking, {**self._random.kept(), "eager": eager_state()}, {}, [])
+        self._answers.save("state", {"variables": variables, "random": random}, taking.parts)
+
+    def _put(self, file: Any, step: OptimizerStep) -> None:
+        """Put in the parts that were asked for."""
+        parts, attempt = self._answers.parts, self._answers.attempt
+        private_api.build(step.optimizer, step.model.trainable_variables)
+        for part, variables in variables_of(step).items():
+            if part in parts:
+                attempt(part, put_variables, file, file.header["variables"][part], variables, part)
+        nodes = file.header["random"]
+        chosen = [name for name in nodes if GENERATORS.get(name) in parts]
+        attempt("generators", lambda: put_back({name: value_of(file, nodes[name], has_arrays=True) for name in chosen}))
+        if EAGER in parts:
+            attempt(EAGER, lambda: put_eager(value_of(file, nodes["tensorflow"], has_arrays=True)))
+
+
+def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:
+    """Return the variables that a step may change, by the part of the state that they are."""
+    model, of_keras = step.model, keras_generator()
+    trained = {id(variable) for variable in model.trainable_weights}
+    found: dict[str, list[Any]] = {PARAMETERS: list(model.trainable_weights), OPTIMIZER: [], SETTINGS: [], SCALER: []}
+    found[BUFFERS] = [variable for variable in model.weights if id(variable) not in trained]
+    found[METRICS] = [variable for metric in model.metrics for variable in metric.variables]
+    found[SEEDS] = [*seed_states(model), *([] if of_keras is None else [of_keras.state])]
+    for variable in optimizer_variables(step.optimizer):
+        ends = [part for end, part in OF_OPTIMIZERS.items() if name_of(variable).partition(":")[0].endswith(end)]
+        found[ends[0] if ends else OPTIMIZER].append(variable)
+    return found
+
+
+class FitBatches:
+    """The batches of fit's steps: kept, or given in the place of another run's own, with the ends of its epochs."""
+
+    def __init__(self, answers: StateAnswers) -> None:
+        self._answers = answers
+        self._taking = TensorCollector()
+        self._nodes: list[Any] = []  # of batches that are kept, or given; None: an epoch ended
+        self._file: Any = None  # of what is given
+        self._position = 0  # of what is given next
+        self._batch: Any = None  # of the step that is due, where it is known
+        self._is_saved = False
+
+    def due(self, step: OptimizerStep) -> None:
+        """Take the batch of a step, and hand it to the step; or hand it another."""
+        answers, iterator, self._batch = self._answers, step.arguments[0], None
+        if private_api.has_several_steps(step.model) or not isinstance(iterator, _tensorflow().data.Iterator):
+            return
+        if DATA in answers.parts:
+            self._give(step, iterator.element_spec)
+        elif answers.is_logged or self._keeps:
+            self._batch = next(iterator, None)
+            if self._batch is None:  # the epoch ends here
+                return
+            step.arguments = (alone(self._batch, iterator.element_spec),)
+            if self._keeps:
+                self._nodes.append(self._taking.value(f"batch.{len(self._nodes)}", self._batch))
+
+    @property
+    def _keeps(self) -> bool:
+        """Whether batches are kept now."""
+        is_asked = self._answers.keeps and self._answers.window.is_open and not self._is_saved
+        return is_asked and sum(part.nbytes for part in self._taking.parts) < MAX_BYTES
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the batch, where it is known."""
+        if self._batch is None:
+            return {}
+        leaves = _tensorflow().nest.flatten(self._batch, expand_composites=True)
+        return {f"batch.{number}": _digest(leaf) for number, leaf in enumerate(leaves)}
+
+    def epoch_ended(self, _event: EpochEnded) -> None:
+        """An epoch of fit has ended."""
+        if self._nodes and self._keeps:
+            self._nodes.append(None)
+        elif self._file is not None and self._is_at_end:
+            self._position += 1
+
+    @property
+    def _is_at_end(self) -> bool:
+        """Whether the epoch ends where what is given is now."""
+        return self._position < len(self._nodes) and self._nodes[self._position] is None
+
+    def _give(self, step: OptimizerStep, specification: Any) -> None:
+        if self._file is None:
+            self._file = self._answers.kept(DATA)
+            self._nodes = self._file.header["batches"]
+        if self._position >= len(self._nodes):
+            return
+        node = self._nodes[0 if self._is_at_end else self._position]
+        self._batch = value_of(self._file, node)
+        step.arguments = (alone(self._batch, specification, 0 if self._is_at_end else 1),)
+        self._position += not self._is_at_end
+
+    def finish(self) -> None:
+        """Save what was kept."""
+        if self._nodes and self._file is None and not self._is_saved:
+            self._is_saved = True
+            self._answers.save(DATA, {"batches": self._nodes}, self._taking.parts)
+
+
+def alone(batch: Any, specification: Any, count: int = 1) -> Any:
+    """Return an iterator over this batch alone, or none, of the script's own specification: no step is traced again."""
+    tensorflow = _tensorflow()
+
+    def relaxed(part: Any, known: Any) -> Any:
+        is_tensor = isinstance(known, tensorflow.TensorSpec)
+        return tensorflow.raw_ops.PlaceholderWithDefault(input=part, shape=known.shape) if is_tensor else part
+
+    def whole(*parts: Any) -> Any:
+        one = parts if isinstance(specification, tuple) else parts[0]
+        return tensorflow.nest.map_structure(relaxed, one, specification)
+
+    return iter(tensorflow.data.Dataset.from_tensors(batch).map(whole).take(count))
+
+
+def _digest(value: Any) -> str:
+    return short(entry("", as_array(value))[3])
+
+
+def _tensorflow() -> Any:
+    return sys.modules["tensorflow"]

@@ -1,0 +1,63 @@
+"""What is interrupted and resumed by Keras, or by trainers on PyTorch, as their documentation says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.questions.test_resume import GENERATORS, found, resume
+
+ROOT = Path(__file__).parents[2]
+TRAINERS = Path(os.environ.get("REPROKIT_TRAINERS_PYTHON") or ROOT / ".venv-trainers" / "bin" / "python")
+SEEDS = "seed generators of Keras"
+LACKING = {
+    ("position",): ["data"],
+    ("optimizer",): ["optimizer"],
+    ("seeds",): [SEEDS],
+    ("backup",): [SEEDS],  # what BackupAndRestore itself leaves out
+    ("load",): [SEEDS],  # likewise ModelCheckpoint; the model that is loaded has other names of variables
+    ("optimizer", "seeds", "position"): ["optimizer", SEEDS, "data"],
+}
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        pytest.param(one, marks=pytest.mark.slow if one == ("position",) else pytest.mark.extended, id="+".join(one))
+        for one in LACKING
+    ],
+)
+def test_the_parts_that_a_checkpoint_of_keras_lacks_are_named_and_proved(
+    tmp_path: Path, left_out: tuple[str, ...]
+) -> None:
+    finding = found(resume(tmp_path, "keras_resumed.py", *left_out, options=("--at", "15")), 1)
+    assert (finding["missing"], finding["proved"]) == (LACKING[left_out], True)
+    assert (finding["resumed_at"], finding["is_found"]) == (12, True)
+
+
+@pytest.mark.extended
+def test_a_whole_checkpoint_of_keras_is_exact(tmp_path: Path) -> None:
+    finding = found(resume(tmp_path, "keras_resumed.py", options=("--at", "15")), 0)
+    assert (finding["verdict"], finding["resumed_at"], finding["compared"]) == ("exact", 12, 12)
+    assert (finding["parts"], finding["first"]) == ([], None)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("training", "arguments", "missing"),
+    [
+        ("transformers_resumed.py", (), []),
+        ("transformers_resumed.py", ("noise",), [GENERATORS[0], "data"]),  # transformers' PR 46628
+        ("accelerate_resumed.py", (), [GENERATORS[0], "data"]),  # as documented; accelerate's PR 4233
+        ("lightning_resumed.py", (), [GENERATORS[0], "data"]),
+    ],
+)
+def test_what_trainers_leave_out_within_an_epoch_is_named_and_proved(
+    tmp_path: Path, training: str, arguments: tuple[str, ...], missing: list[str]
+) -> None:
+    """A loader that fetches a batch ahead has had it before the step that it is for."""
+    done = resume(tmp_path, training, *arguments, options=("--at", "14"), python=str(TRAINERS))
+    finding = found(done, 1 if missing else 0)
+    assert (finding["missing"], finding["proved"], finding["resumed_at"]) == (missing, bool(missing), 12)
