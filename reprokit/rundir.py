@@ -55,6 +55,7 @@ READ = "read.paths"
 READ_BY = "reads"  # the same of processes that read much, files of their own
 MODULES = "modules.paths"
 FINDINGS = "findings.json"
+RESUMPTION = "resumption.json"  # of a training that was interrupted and resumed as well: what came of it
 SYSTEM_CALLS = "profile/system-calls.json"
 PROFILE = "profile"  # what the agents of a profiled run observed, a file a process
 ENTROPY = "entropy"
@@ -89,6 +90,7 @@ FILES = frozenset(
         READ,
         MODULES,
         FINDINGS,
+        RESUMPTION,
         STOPPED,
         SIGNALS,
         RESERVE,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+
+from reprokit import rundir
+from reprokit.rundir import RunDirectory
 
 FORMAT = 1
 EXACT: Final = "exact"
@@ -57,6 +61,16 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_exact(self) -> bool:
         return self.verdict == EXACT
+
+
+def write(directory: Path, finding: ResumeFinding) -> None:
+    """Put it into the directory of the whole run, without the places of the others."""
+    rundir.write_json(directory / rundir.RESUMPTION, msgspec.structs.replace(finding, runs={}))
+
+
+def read(run: RunDirectory) -> ResumeFinding | None:
+    """Return it; None of a run that is no whole training of such a study."""
+    return run.decode(rundir.RESUMPTION, ResumeFinding) if run.has(rundir.RESUMPTION) else None
 
 
 def document(finding: ResumeFinding) -> Any:

@@ -24,6 +24,7 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
@@ -63,9 +64,11 @@ class ResumeStudy:
     def find(self) -> ResumeFinding:
         """Make all runs; raises CannotResume where there is nothing to compare."""
         try:
-            return self._find()
+            finding = self._find()
         finally:
             self._fresh.remove()
+        resumption.write(self._work.place / "whole", finding)
+        return finding
 
     def _find(self) -> ResumeFinding:
         recording = self._record()

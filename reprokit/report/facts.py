@@ -217,6 +217,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     entropy: Entropy
     findings: tuple[ReportedFinding, ...]
     findings_note: str
+    resumption: tuple[str, ...] = ()  # how the training resumed, where it was interrupted as well
     patches: tuple[AppliedPatch, ...]
     environment: tuple[Item, ...]
     packages: tuple[Package, ...]

@@ -22,8 +22,10 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.request_counts import Asker as WhoAsked
 from reprokit.entropy.request_counts import RequestTotals as HowMuch
 from reprokit.errors import NothingComparable, RunError
+from reprokit.model import resumption
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
+from reprokit.questions import resume_text
 from reprokit.redaction import Secrets
 from reprokit.report import curves
 from reprokit.report import facts as audit
@@ -99,6 +101,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         entropy=_entropy(first, last),
         findings=findings,
         findings_note=findings_note,
+        resumption=tuple(_resumption(summaries)),
         patches=tuple(_patches(first)),
         environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
         packages=tuple(_packages(first)),
@@ -441,6 +444,13 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFind
     )
     notes = "; ".join((*content.notes, *content.rule_notes))
     return found, findings_file.in_words(content) + (f". Notes: {notes}" if notes else "")
+
+
+def _resumption(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the lines that `reprokit resume` printed of the first run that it was the whole training of."""
+    found = (resumption.read(summary.directory) for summary in summaries)
+    content = next((one for one in found if one is not None), None)
+    yield from () if content is None else (line.strip() for line in resume_text.lines(content))
 
 
 def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:

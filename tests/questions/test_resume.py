@@ -51,6 +51,10 @@ def test_a_whole_checkpoint_is_exact_wherever_the_training_was_interrupted(tmp_p
         first = verified.stdout.partition("\n")[0]
         assert "begins with the parameters that step 8 left" in first
         assert first.endswith("all 15 steps from there on are identical")
+    report = Reprokit(tmp_path).run("report", "runs/whole", "--format", "markdown").stdout
+    assert "## Interrupted and resumed\n\n- exact: the resumed training is the whole one, bit for bit" in report
+    assert Reprokit(tmp_path).run("report", "runs/whole", "-o", "report.html").returncode == 0
+    assert "Interrupted and resumed</h2>" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(
