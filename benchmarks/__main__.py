@@ -1,8 +1,8 @@
 """python -m benchmarks [NAME...]
 
-capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, startup, supervisor,
-tensors, throughput, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its setups,
-512 runs in some 45 minutes, which go on where they stopped.
+capture, collectives, diff, ledger, locate, orders, patches, profile, recording, requests, resume, startup,
+supervisor, tensors, throughput, trail, training, trees; or all of these. And paper, alone: the paper's trainings in its
+setups, 512 runs in some 45 minutes, which go on where they stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from benchmarks import (
     profiling,
     recording,
     requests,
+    resume,
     startup,
     supervisor,
     tensors,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "profile": profiling.main,
     "recording": recording.main,
     "requests": requests.main,
+    "resume": resume.main,
     "startup": startup.main,
     "supervisor": supervisor.main,
     "tensors": tensors.main,

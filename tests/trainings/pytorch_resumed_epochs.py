@@ -1,6 +1,7 @@
-"""A training that saves model and optimizer at the end of each epoch, and goes on from there."""
+"""A training that saves model and optimizer at the end of each epoch, and goes on from there. Argument: epochs."""
 
 import os
+import sys
 
 import torch
 from torch import nn
@@ -16,7 +17,7 @@ if os.path.exists("checkpoint.pt"):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     first = saved["epoch"]
-for epoch in range(first, 6):
+for epoch in range(first, int(sys.argv[1]) if sys.argv[1:] else 6):
     for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(a), b)
