@@ -38,6 +38,13 @@ def test_the_parts_that_a_checkpoint_of_keras_lacks_are_named_and_proved(
 
 
 @pytest.mark.extended
+def test_a_backup_of_keras_within_an_epoch_begins_the_epoch_again(tmp_path: Path) -> None:
+    """The trial that proves it ends the epoch where the whole training's ended."""
+    finding = found(resume(tmp_path, "keras_resumed.py", "backup", "within", options=("--at", "11")), 1)
+    assert (finding["missing"], finding["proved"], finding["resumed_at"]) == (["metrics", SEEDS, "data"], True, 8)
+
+
+@pytest.mark.extended
 def test_a_whole_checkpoint_of_keras_is_exact(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "keras_resumed.py", options=("--at", "15")), 0)
     assert (finding["verdict"], finding["resumed_at"], finding["compared"]) == ("exact", 12, 12)

@@ -1,7 +1,7 @@
 """Fits with Keras, saves after each epoch as its documentation says, and goes on from there. Arguments: parts left out.
 
-"backup" has BackupAndRestore do it; else ModelCheckpoint does, and the script keeps what that leaves out. "load" has it
-save the whole model, which is loaded again.
+"backup" has BackupAndRestore do it ("within": after each fourth step); else ModelCheckpoint does, and the script keeps
+what that leaves out. "load" has it save the whole model, which is loaded again.
 """
 
 import json
@@ -67,7 +67,8 @@ if os.path.exists(WEIGHTS):
         dropout.seed_generator.state.assign(rest["seeds"][0])
 first = 0 if "position" in LEFT_OUT else rest["epoch"]
 if "backup" in LEFT_OUT:
-    model.fit(x, y, BATCH, EPOCHS, verbose=0, callbacks=[keras.callbacks.BackupAndRestore("backup")])
+    backup = keras.callbacks.BackupAndRestore("backup", save_freq=4 if "within" in LEFT_OUT else "epoch")
+    model.fit(x, y, BATCH, EPOCHS, verbose=0, callbacks=[backup])
 else:
     callbacks = [keras.callbacks.ModelCheckpoint(WEIGHTS, save_weights_only=not IS_LOADED), Rest()]
     model.fit(Shuffled(first), epochs=EPOCHS, initial_epoch=first, shuffle=False, verbose=0, callbacks=callbacks)

@@ -133,7 +133,8 @@ class FitBatches:
 
     def due(self, step: OptimizerStep) -> None:
         """Take the batch of a step, and hand it to the step; or hand it another."""
-        answers, iterator, self._batch = self._answers, step.arguments[0], None
+        answers, self._batch = self._answers, None
+        iterator = step.arguments[0] if step.arguments else None
         if private_api.has_several_steps(step.model) or not isinstance(iterator, _tensorflow().data.Iterator):
             return
         if DATA in answers.parts:
@@ -177,10 +178,12 @@ class FitBatches:
             self._nodes = self._file.header["batches"]
         if self._position >= len(self._nodes):
             return
-        node = self._nodes[0 if self._is_at_end else self._position]
-        self._batch = value_of(self._file, node)
-        step.arguments = (alone(self._batch, specification, 0 if self._is_at_end else 1),)
-        self._position += not self._is_at_end
+        if self._is_at_end:
+            step.arguments = None
+            return
+        self._batch = value_of(self._file, self._nodes[self._position])
+        step.arguments = (alone(self._batch, specification),)
+        self._position += 1
 
     def finish(self) -> None:
         """Save what was kept."""
@@ -189,8 +192,8 @@ class FitBatches:
             self._answers.save(DATA, {"batches": self._nodes}, self._taking.parts)
 
 
-def alone(batch: Any, specification: Any, count: int = 1) -> Any:
-    """Return an iterator over this batch alone, or none, of the script's own specification: no step is traced again."""
+def alone(batch: Any, specification: Any) -> Any:
+    """Return an iterator over this batch alone, of the script's own specification: no step is traced again."""
     tensorflow = _tensorflow()
 
     def relaxed(part: Any, known: Any) -> Any:
@@ -201,7 +204,7 @@ def alone(batch: Any, specification: Any, count: int = 1) -> Any:
         one = parts if isinstance(specification, tuple) else parts[0]
         return tensorflow.nest.map_structure(relaxed, one, specification)
 
-    return iter(tensorflow.data.Dataset.from_tensors(batch).map(whole).take(count))
+    return iter(tensorflow.data.Dataset.from_tensors(batch).map(whole))
 
 
 def _digest(value: Any) -> str:

@@ -174,6 +174,8 @@ class KerasHooks(OptimizerHooks):
                 step = OptimizerStep(getattr(model, "optimizer", None), model)
                 step.arguments = arguments
                 tell(events.update_due, UpdateDue(step))
+                if step.arguments is None:
+                    raise StopIteration
                 try:
                     step.results = function(*step.arguments)
                 except BaseException as error:

@@ -82,7 +82,8 @@ class OptimizerStep:
         self.optimizer = optimizer
         self.model = model  # what it trains: an object with weights, or a list of variables
         self.results = results  # what the step returned
-        self.arguments: tuple[Any, ...] = ()  # of train_function, in the place of which a handler may put others
+        # Of train_function, in the place of which a handler may put others, or None: the epoch ends here.
+        self.arguments: tuple[Any, ...] | None = ()
         self.name, self.steps = "", 0  # of the optimizer, and how many it has taken, where the trail knows
 
 
