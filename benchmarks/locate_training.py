@@ -19,7 +19,8 @@ from torch.nn import functional
 from torch.utils._debug_mode import DebugMode
 
 from reprokit import native
-from reprokit.agent.questions.operators import OperatorLog
+from reprokit.agent.questions.operator_log import CallLog
+from reprokit.agent.questions.pytorch_calls import PytorchCalls
 
 BLOCK = 20  # steps
 
@@ -44,27 +45,27 @@ def training(kind: str) -> Callable[[], None]:
     return step
 
 
-def logged(log: Any) -> Callable[[], Any]:
+def logged(log: CallLog, calls: PytorchCalls) -> Callable[[], Any]:
     """Return a context in which operators are logged."""
 
     @contextlib.contextmanager
     def context() -> Any:
-        log._watch(is_on=True)
+        calls.watch(True)
         try:
             yield
         finally:
             log._files.write()
-            log._watch(is_on=False)
+            calls.watch(False)
 
     return context
 
 
-def operator_log(directory: str) -> Any:
+def operator_log(directory: str) -> CallLog:
     """A log as an agent has it."""
     Path(directory, "plan.json").write_text(json.dumps({"library": str(native.trail_path())}))
     Path(directory, "answers").mkdir()
-    agent = SimpleNamespace(run=directory, journal=SimpleNamespace(identity="0"), warn=print, failed=print)
-    return OperatorLog(agent, {"steps": {"first": 1 << 30}, "operators": {}}, torch)  # type: ignore[arg-type]
+    agent: Any = SimpleNamespace(run=directory, journal=SimpleNamespace(identity="0"), warn=print, failed=print)
+    return CallLog(agent, {"steps": {"first": 1 << 30}, "operators": {}})
 
 
 def main(kind: str, runs: int) -> None:
@@ -73,13 +74,14 @@ def main(kind: str, runs: int) -> None:
     step = training(kind)
     with tempfile.TemporaryDirectory() as directory:
         log = operator_log(directory)
+        calls = PytorchCalls(log, torch)
 
         @contextlib.contextmanager
         def debugged() -> Any:
             with DebugMode() as mode, mode.log_tensor_hashes(hash_inputs=True):
                 yield
 
-        sides = {"bare": contextlib.nullcontext, "logged": logged(log), "DebugMode": debugged}
+        sides = {"bare": contextlib.nullcontext, "logged": logged(log, calls), "DebugMode": debugged}
         results: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(runs + 1):
             for name, context in sides.items():
@@ -90,8 +92,8 @@ def main(kind: str, runs: int) -> None:
                     took = (time.process_time() - began) * 1e6 / BLOCK
                 if number:
                     results[name].append(took)
-        calls = os.path.getsize(next(Path(directory, "answers").glob("*.calls"))) // 32
-    print(json.dumps({"operators": calls // (BLOCK * (runs + 1)), **results}))
+        count = os.path.getsize(next(Path(directory, "answers").glob("*.calls"))) // 32
+    print(json.dumps({"operators": count // (BLOCK * (runs + 1)), **results}))
 
 
 main(sys.argv[1], int(sys.argv[2]))

@@ -32,6 +32,7 @@ SMALL = 32  # a step from which on all steps from the first are looked at
 BEFORE, BEHIND = 1, 16  # steps before and behind the one in which runs part, that are looked at with it
 KEEPING = 3  # pairs in which the guilty call is looked for again, to keep it
 MAX_LISTED = 64  # processes
+LOGGED = frozenset(["torch", "tensorflow"])  # frameworks whose operators are
 
 Say = Callable[[str], None]
 
@@ -83,6 +84,7 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     steps: StepRange  # that were looked at in the last pair
     pairs: int  # replayed, until they parted
     calls: int  # that the last pair has in common
+    proved: bool  # whether both runs have trails, by which replays are compared with them
     processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
     outputs: OutputsDiffer | None = None
     known: list[str] = msgspec.field(default_factory=list)  # facts about the first call
@@ -110,7 +112,7 @@ class ReplayPair:
     def parted(self) -> list[ThreadDivergence]:
         """Where each process parts first; other calls that changed nothing in the trail are no parting."""
         found = first_of_each(*self.logs)
-        if found and self.trails_part() is None:
+        if found and prove(self.replays[0].run, self.replays[1].run).holds:
             return [one for one in found if one.kind is DivergenceKind.RESULT]
         return found
 
@@ -121,9 +123,9 @@ class ReplayPair:
 
 
 def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
-    """Return whether the trails of two runs part, and their operators are known: those of PyTorch are."""
+    """Return whether the trails of two runs part, and their operators can be logged."""
     frameworks = [(run.environment() or {}).get("frameworks") for run in (left, right)]
-    if not all(isinstance(one, dict) and "torch" in one for one in frameworks):
+    if not all(isinstance(one, dict) and not LOGGED.isdisjoint(one) for one in frameworks):
         return False
     return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).parted)
 
@@ -175,12 +177,14 @@ class _LocateSearch:
         self._say(f"{what}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()
         replays = tuple(
-            ask(recording, question, place / side, self._interruption, hushed=True)
+            ask(recording, question, place / side, self._interruption, hushed=True, needs_proof=False)
             for side, recording in zip(("left", "right"), self._recordings, strict=True)
         )
         for replay, recording in zip(replays, self._recordings, strict=True):
             self._look_at(replay)
-            if not replay.proof.steps:
+            if not recording.has(TRAIL):
+                self._notes[f"{recording.path} has no trail: nothing proves that its replays are that run"] = None
+            elif not replay.proof.steps:
                 raise NotTheRun(
                     f"a replay of {recording.path} took none of its steps, so it is not that run; code or data changed,"
                     " or it read a file that an earlier run left, as a checkpoint: remove that, or record again"
@@ -207,9 +211,14 @@ class _LocateSearch:
     def _require_proof(self, pair: ReplayPair) -> None:
         """Refuse to say that nothing parts of replays that are not their recordings."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
-            if not replay.proof.holds:
-                parted = replay.proof.parted[0]
-                where = f"from step {parted.step} on ({parted.quantity})"
+            if not replay.proof.parted:
+                continue
+            parted = replay.proof.parted[0]
+            where = f"from step {parted.step} on ({parted.quantity})"
+            if _is_other_computation(pair):
+                how = "whose functions were executed operator by operator"
+                self._notes[f"the replays of {recording.path}, {how}, are not that run {where}"] = None
+            else:
                 advice = "code, data or libraries may have changed: record it again"
                 raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
 
@@ -261,6 +270,7 @@ class _LocateSearch:
             steps=pair.steps,
             pairs=made,
             calls=compared_calls(*pair.logs),
+            proved=all(replay.proof.holds for replay in pair.replays),
             processes=[_process(found) for found in parted[:MAX_LISTED]],
             outputs=outputs,
             known=[fact.id for fact in facts],
@@ -271,7 +281,7 @@ class _LocateSearch:
     def _note_proof(self, pair: ReplayPair, found: ThreadDivergence) -> None:
         """Say where a replay was another run than its recording before the call that was found."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
-            until = replay.proof.holds_until(found.process)
+            until = replay.proof.holds_until(found.process) if recording.has(TRAIL) else None
             if until is not None and until < found.call.step:
                 where = f"is not that run from step {until} on, before this call"
                 self._notes[f"the replay of {recording.path} {where}: the answer is about the replays"] = None
@@ -291,8 +301,16 @@ def _logs(replay: AskedReplay) -> dict[str, ProcessLog]:
 
 
 def _no_log(replay: AskedReplay) -> str:
-    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch 2.0 and newer only"]
+    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch 2.0 and newer, and of TensorFlow"]
     return f"no operator was logged in the replays: {reasons[0]}"
+
+
+def _is_other_computation(pair: ReplayPair) -> bool:
+    """Return whether operators were logged that the recording executed in another way: those of TensorFlow's graphs."""
+    calls = (
+        call for log in pair.logs for process in log.values() for thread in process.threads.values() for call in thread
+    )
+    return any(call.operator.framework == "tensorflow" and call.place.node for call in calls)
 
 
 def _files(pair: ReplayPair, found: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:

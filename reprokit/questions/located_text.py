@@ -24,7 +24,8 @@ def lines(found: LocatedDivergence) -> Iterator[str]:
 def _same(found: LocatedDivergence) -> str:
     pairs = f"{found.pairs} pair{'s' if found.pairs != 1 else ''} of replays"
     calls = f"{found.calls:,} calls of operators in steps {found.steps.first} to {found.steps.last} are equal"
-    return f"the runs do not part in {pairs}, each of which is its recording: {calls}"
+    proved = ", each of which is its recording" if found.proved else ""
+    return f"the runs do not part in {pairs}{proved}: {calls}"
 
 
 def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: bool) -> Iterator[str]:

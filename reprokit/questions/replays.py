@@ -27,13 +27,19 @@ class AskedReplay:
 
 
 def ask(
-    recording: RunDirectory, question: Question, place: Path, interruption: Interruption, *, hushed: bool = False
+    recording: RunDirectory,
+    question: Question,
+    place: Path,
+    interruption: Interruption,
+    *,
+    hushed: bool = False,
+    needs_proof: bool = True,
 ) -> AskedReplay:
     """Replay a recording into the directory `place`, with a question; its captures are not taken again.
 
-    A hushed one prints nothing.
+    A hushed one prints nothing. Without a trail nothing can be proved.
     """
-    if not recording.has(TRAIL):
+    if needs_proof and not recording.has(TRAIL):
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )

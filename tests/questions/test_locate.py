@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from reprokit.rundir import ANSWERS, RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
+RACING = TRAININGS / "tensorflow_racing.py"
 MUTANTS, GATHER = TRAININGS / "pytorch_mutants.py", TRAININGS / "pytorch_racing_gather.py"
 
 
@@ -76,6 +78,35 @@ def test_a_race_is_named_with_its_cure(tmp_path: Path) -> None:
     assert "first divergent operator: aten::index_put, backward of " in done.stdout
     assert f"pytorch_racing_gather.py:{line} (IndexBackward0)" in done.stdout
     assert "Known: pytorch.index-put-accumulate; cure: --patch torch-operator=aten::index_put" in done.stdout
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["eager", "function", "fit"])
+def test_a_race_of_tensorflow_is_named_by_operator_and_line(tmp_path: Path, kind: str) -> None:
+    record(tmp_path, "run", RACING, kind)
+    done = Reprokit(tmp_path).run("locate", "run")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "first divergent operator: DenseBincount, return tf.math.bincount" in done.stdout
+    assert f"tensorflow_racing.py:{line_of(RACING, 'tf.math.bincount')}" in done.stdout
+    assert "inputs equal (int32 [400000], int32 [], float32 [400000]); outputs differ: " in done.stdout
+    assert "Known: tensorflow.bincount-float; cure: --patch tf-threads" in done.stdout
+    assert ("run has no trail: nothing proves" in done.stdout) is (kind == "function")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["eager", "function", "fit"])
+def test_tensorflow_that_does_not_race_names_nothing(tmp_path: Path, kind: str) -> None:
+    record(tmp_path, "run", RACING, kind, "steady")
+    done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("each of which is its recording" in done.stdout) is (kind != "function")
+
+
+@pytest.mark.slow
+def test_a_function_of_tensorflow_is_the_same_operator_by_operator() -> None:
+    done = subprocess.run([sys.executable, str(TRAININGS / "tensorflow_followed.py")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["lstm: equal", "branches: equal", "compiled: equal, one call"]
 
 
 def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import sys
 import time
 
 from ..tensorflow import private_api
+from ..tensorflow.function_runs import attributes_of, count_outputs
 from . import tensorflow_graphs
 from .confirm import PRESENT, Confirmations, KeptCalls
-from .tensorflow_functions import FunctionInputs, attributes_of, count_outputs
+from .tensorflow_functions import FunctionInputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

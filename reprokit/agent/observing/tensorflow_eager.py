@@ -5,22 +5,20 @@ Each call costs some microseconds, so that steps that are not looked at are left
 
 from __future__ import annotations
 
-import functools
 import sys
-import threading
 from typing import NamedTuple
 
 from ..core import user_frames
-from ..core.patching import replace
 from ..tensorflow import private_api
+from ..tensorflow.operator_doors import OperatorDoors, frames_of_caller
 from . import tensorflow_graphs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import FrameType
     from typing import Any
 
+    from ..tensorflow.operator_doors import EagerCall
     from . import Observer
     from .tensorflow_operators import Tensorflow
 
@@ -49,60 +47,26 @@ class EagerCalls:
         self._observer = observer
         self._lines: dict[object, dict[str, Any]] = {}
         self._definitions: dict[str, Any] = {}
-        self._thread = threading.local()
+        self._doors = OperatorDoors(self)
         observer.callbacks.in_child.append(self._lines.clear)
 
     def watch(self) -> None:
-        """See what goes through both doors, and where the backward pass begins and ends."""
-        module = private_api.module("eager")
-        if hasattr(module, "TFE_Py_FastPathExecute"):
-            replace(module, "TFE_Py_FastPathExecute", functools.partial(self._make_door, self._by_fast_path))
-            replace(module, "TFE_Py_Execute", functools.partial(self._make_door, self._by_execute))
-            replace(module, "TFE_Py_TapeGradient", self._make_gradient)
+        """See what goes through the doors."""
+        self._doors.watch()
 
-    def _make_gradient(self, original: Function) -> Function:
-        """Wrap what computes gradients: what is called on the way is backward."""
+    @property
+    def watching(self) -> bool:
+        """Whether calls are looked at now: not what the observer executes itself."""
+        observer = self._observer
+        return observer.collecting and observer.sampling.is_on and not getattr(self._tensorflow.busy, "now", False)
 
-        def gradient(*arguments: Any, **keywords: Any) -> Any:
-            before = getattr(self._thread, "backward", False)
-            self._thread.backward = True
-            try:
-                return original(*arguments, **keywords)
-            finally:
-                self._thread.backward = before
-
-        return gradient
-
-    def _make_door(self, note: Function, original: Function) -> Function:
-        """One of the functions through which operators are called."""
-        attempt, observer, busy = self._observer.agent.attempt, self._observer, self._tensorflow.busy
-        counted = self._tensorflow.counted
-
-        def door(*arguments: Any) -> Any:
-            if not (observer.collecting and observer.sampling.is_on) or getattr(busy, "now", False):
-                return original(*arguments)
-            line = attempt(note, arguments)
-            result = original(*arguments)
-            if line is not None:
-                counted(line)
-            return result
-
-        return door
-
-    def _by_fast_path(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """Note a call of most operators: the context, the operator, a name, inputs, attributes; return its line."""
-        name = arguments[1]
-        definition = self._definition(name) if type(name) is str else None  # else TensorFlow before 2.4
-        if definition is None:
-            return None
-        end = 3 + len(definition.input_arg)
-        return self._note(definition, arguments[3:end], arguments[end:], is_flat=False)
-
-    def _by_execute(self, arguments: tuple[Any, ...]) -> dict[str, Any] | None:
-        """Note a call of the others, and of functions; return its line."""
-        name = arguments[2]
-        definition = self._definition(name.decode() if isinstance(name, bytes) else name)
-        return None if definition is None else self._note(definition, arguments[3], arguments[4] or (), is_flat=True)
+    def call(self, call: EagerCall, original: Function, arguments: tuple[Any, ...]) -> Any:
+        """Make a call, and count it."""
+        line = self._observer.agent.attempt(self._note, call)
+        result = original(*arguments)
+        if line is not None:
+            self._tensorflow.counted(line)
+        return result
 
     def _definition(self, name: str) -> Any:
         """Return what TensorFlow knows of an operator; None of a function, and of one that only moves values."""
@@ -111,20 +75,22 @@ class EagerCalls:
             self._definitions[name] = known
         return self._definitions[name]
 
-    def _note(
-        self, definition: Any, inputs: Sequence[Any], attributes: Sequence[Any], *, is_flat: bool
-    ) -> dict[str, Any] | None:
-        name = definition.name
+    def _note(self, eager: EagerCall) -> dict[str, Any] | None:
+        """Return the line of a call; None of a function's."""
+        definition, inputs, attributes = self._definition(eager.name), eager.inputs, eager.attributes
+        if definition is None:
+            return None
+        name = eager.name
         frame = user_frames.users_frame(sys._getframe(3))
         place = (frame.f_code, frame.f_lineno) if frame is not None else None
         plain = tuple([value for value in attributes if type(value) in _PLAIN])
         draws = None
         if tensorflow_graphs.is_parallel(name):
             draws = tensorflow_graphs.draws(private_api.function_graph(value) for value in attributes[1::2])
-        key = (name, place, getattr(self._thread, "backward", False), tuple(map(_signature, inputs)), plain, draws)
+        key = (name, place, self._doors.in_gradient, tuple(map(_signature, inputs)), plain, draws)
         line = self._lines.get(key)
         if line is None and len(self._lines) < MAX_CALLS:
-            call = Call(definition, inputs, dict(zip(attributes[::2], attributes[1::2])), is_flat)
+            call = Call(definition, inputs, dict(zip(attributes[::2], attributes[1::2])), eager.is_flat)
             line = self._lines[key] = self._tensorflow.line(self._describe(call, draws), write=False)
             self._first(call, line)
         return line
@@ -155,14 +121,9 @@ class EagerCalls:
         return line
 
     def _phase(self, name: str) -> str:
-        if getattr(self._thread, "backward", False):
+        if self._doors.in_gradient:
             return tensorflow_graphs.BACKWARD
-        frames: tensorflow_graphs.Frames = []
-        frame: FrameType | None = sys._getframe(4)
-        while frame is not None and len(frames) < user_frames.MAX_DEPTH:
-            frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-            frame = frame.f_back
-        return tensorflow_graphs.phase_of(name, "", frames[::-1])
+        return tensorflow_graphs.phase_of(name, "", frames_of_caller(5))
 
 
 def _is_list(value: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from ..tensorflow import private_api
-from .tensorflow_graphs import function_names
+from ..tensorflow.function_runs import FunctionRun, MissingValue, attributes_of, count_outputs, flat, function_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,17 +31,6 @@ _NEXT = "IteratorGetNext"
 _AT_ONCE = "its function takes several batches from an iterator in one call"
 _ELEMENT = ("output_types", "output_shapes")
 _SEEDS = {"seed": 0x7265, "seed2": 0x70726F}  # with those of the script a kernel could be one that its eager calls use
-_FIELDS = {"int": "i", "float": "f", "bool": "b", "string": "s", "type": "type"}
-
-
-class MissingValue:
-    """Stands for a tensor that cannot be had."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-
-
-_LATER = MissingValue("its inputs come out of an operator that is executed later, in a loop")
 
 
 class FunctionInputs:
@@ -60,7 +49,7 @@ class FunctionInputs:
     def begin(self, name: Any) -> None:
         """Execute the function of this name."""
         self._takes = self._count_batches(name)
-        self._run(name, "", list(self._inputs))
+        FunctionRun(self).run(name, "", list(self._inputs))
 
     def instead(self) -> Any:
         """Return the inputs with an iterator that gives the batch that was taken; None where none was."""
@@ -80,29 +69,18 @@ class FunctionInputs:
             count += sum(weight * self._count_batches(inner) for inner in function_names(node))
         return count
 
-    def _run(self, name: Any, owner: str, arguments: list[Any]) -> list[Any]:
-        """Return what a function returns."""
-        definition = self._find(name)
-        values = {argument.name: value for argument, value in zip(definition.signature.input_arg, arguments)}
-        nodes = [(node, [text for text in node.input if text[:1] != "^"]) for node in definition.node_def]
-        last = {text: node.name for node, texts in nodes for text in texts}  # who needs it last
-        last.update(dict.fromkeys(definition.ret.values(), ""))
-        for node, texts in nodes:  # each after those that it takes from
-            known = private_api.definition(node.op)
-            result = self._result(owner, node, known, [_value(values, text) for text in texts])
-            values.update(_named(node, known, result))
-            for text in texts:
-                if last[text] == node.name:
-                    values.pop(text, None)
-        return [_value(values, definition.ret[output.name]) for output in definition.signature.output_arg]
+    def follows(self, node: Any) -> bool:
+        """Return whether what a node calls is to be executed: unless too much was."""
+        self._left -= 1
+        return self._left > 0
 
-    def _result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
+    def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
         """Return what an operator returns, or why it is not executed."""
         self._left -= 1
         if self._left <= 0:
             return MissingValue("its inputs come out of a function that executes too many operators")
         if any(function_names(node)):
-            return self._called(node, inputs)
+            return MissingValue(f"its inputs come out of {node.op}, which calls functions")
         missing = next((value for value in inputs if isinstance(value, MissingValue)), None)
         if definition is not None:
             self._visit(owner, node, definition, inputs, "" if missing is None else missing.why)
@@ -118,39 +96,9 @@ class FunctionInputs:
             attributes = attributes_of(node, definition)
             if "seed2" in attributes:
                 attributes.update(_SEEDS)
-            return self._execute(node.op, inputs, _flat(attributes), count_outputs(definition, attributes))  # type: ignore[no-any-return]
+            return self._execute(node.op, inputs, flat(attributes), count_outputs(definition, attributes))  # type: ignore[no-any-return]
         except Exception as error:
             return MissingValue(f"its inputs could not be had: {type(error).__name__}")
-
-    def _called(self, node: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-        """Return what a call, a branch or a loop returns."""
-        functions = list(function_names(node))
-        if node.op.endswith("PartitionedCall"):
-            return self._run(functions[0], functions[0], inputs)
-        if node.op in ("While", "StatelessWhile"):
-            return self._loop(node.attr["cond"].func.name, node.attr["body"].func.name, inputs)
-        if node.op in ("If", "StatelessIf"):
-            functions = [node.attr[branch].func.name for branch in ("else_branch", "then_branch")]
-        elif node.op not in ("Case", "StatelessCase"):
-            return MissingValue(f"its inputs come out of {node.op}, which calls functions")
-        chosen, arguments = inputs[0], inputs[1:]
-        if isinstance(chosen, MissingValue):
-            for function in functions:
-                self._run(function, function, [chosen] * len(arguments))
-            return chosen
-        number = bool(chosen.numpy()) if node.op.endswith("If") else int(chosen)
-        function = functions[number if 0 <= number < len(functions) else -1]
-        return self._run(function, function, arguments)
-
-    def _loop(self, condition: str, body: str, values: list[Any]) -> list[Any] | MissingValue:
-        while True:
-            (goes_on,) = self._run(condition, condition, values)
-            if isinstance(goes_on, MissingValue):
-                self._run(body, body, [goes_on] * len(values))
-                return goes_on
-            if not goes_on.numpy():
-                return values
-            values = self._run(body, body, values)
 
     def _next(self, node: Any, definition: Any, handle: Any) -> list[Any] | MissingValue:
         """Return a batch that an iterator gives."""
@@ -175,53 +123,3 @@ class FunctionInputs:
         self._execute("MakeIterator", [dataset, iterator], (), 0)
         self._taken = place, iterator
         return batch
-
-
-def _value(values: dict[str, Any], text: str) -> Any:
-    """Return a tensor by its name in a definition: of an argument, or "node:output:number"."""
-    return values[text] if text in values else values.get(text.partition(":")[0], _LATER)
-
-
-def _named(node: Any, definition: Any, result: list[Any] | MissingValue) -> dict[str, Any]:
-    """Results by their names in a definition."""
-    if isinstance(result, MissingValue):
-        return {node.name: result}
-    counts = [(argument.name, _count(argument, attributes_of(node, definition))) for argument in definition.output_arg]
-    names = [f"{node.name}:{output}:{number}" for output, count in counts for number in range(count)]
-    return dict(zip(names, result))
-
-
-def _count(argument: Any, attributes: dict[str, Any]) -> int:
-    if argument.number_attr:
-        return int(attributes[argument.number_attr])
-    return len(attributes[argument.type_list_attr]) if argument.type_list_attr else 1
-
-
-def count_outputs(definition: Any, attributes: dict[str, Any]) -> int:
-    """Return how many tensors an operator with these attributes returns."""
-    return sum(_count(argument, attributes) for argument in definition.output_arg)
-
-
-def attributes_of(node: Any, definition: Any) -> dict[str, Any]:
-    """Return a node's attributes by name, None in the place of functions and tensors."""
-    kinds = {attribute.name: attribute.type for attribute in definition.attr}
-    return {name: _plain(kinds[name], value) for name, value in node.attr.items() if name in kinds}
-
-
-def _flat(attributes: dict[str, Any]) -> list[Any]:
-    return [part for name, value in attributes.items() if value is not None for part in (name, value)]
-
-
-def _plain(kind: str, value: Any) -> Any:
-    if kind == "shape":
-        return _dimensions(value.shape)
-    if kind == "list(shape)":
-        return [_dimensions(shape) for shape in value.list.shape]
-    if kind.startswith("list("):
-        field = _FIELDS.get(kind[5:-1])
-        return None if field is None else list(getattr(value.list, field))
-    return getattr(value, _FIELDS[kind]) if kind in _FIELDS else None
-
-
-def _dimensions(shape: Any) -> list[int] | None:
-    return None if shape.unknown_rank else [dimension.size for dimension in shape.dim]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..core import user_frames
 from ..tensorflow import private_api
+from ..tensorflow.function_runs import function_names, must_be_compiled
 from ..tensorflow.private_api import function_graph
 
 TYPE_CHECKING = False
@@ -27,11 +28,10 @@ _MOVES = frozenset(  # values, and computes none
     " Placeholder PlaceholderWithDefault PreventGradient ReadVariableOp Shape StatefulPartitionedCall StatelessCase"
     " StatelessIf StatelessWhile StopGradient Switch VarHandleOp VarIsInitializedOp Variable VariableV2 While".split()
 )
-_COMPILED = "_XlaMustCompile"
 _LOOPS = frozenset(["ReduceDataset", "ScanDataset"])  # a loop over a dataset in a function, which may be the training
 # Parallel calls of these take numbers in the order that threads come in: of a generator that they share, of a seed that
 # they keep in a variable, or of whatever Python does in them.
-_DRAWING = re.compile(
+DRAWING = re.compile(
     "Random(?!Dataset)|Multinomial|ParameterizedTruncatedNormal|TruncatedNormal|SampleDistortedBoundingBox|Rng"
     "|Stateful(?:Random|StandardNormal|TruncatedNormal|Uniform)|(?:Eager)?PyFunc$"
 )
@@ -130,9 +130,13 @@ class GraphReader:
     def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
         """Return a function that XLA compiles."""
         types = sorted({operation.type for operation in operations if computes(operation.type)})
-        function = name.rpartition("inference_")[2].rpartition("_")[0] or name
         told = {"framework": "tensorflow", "version": self.version, "name": "tf.function jit_compile"}
-        return {**told, "function": function, "where": where, "operators": types[:1000], "calls": 0}
+        return {**told, "function": readable(name), "where": where, "operators": types[:1000], "calls": 0}
+
+
+def readable(name: str) -> str:
+    """Return what a function was called in Python."""
+    return name.rpartition("inference_")[2].rpartition("_")[0] or name
 
 
 def called(operation: Any) -> Iterator[tuple[str, Any]]:
@@ -143,22 +147,12 @@ def called(operation: Any) -> Iterator[tuple[str, Any]]:
             yield name, function
 
 
-def function_names(node: Any) -> Iterator[str]:
-    """Yield the functions that a node names in its attributes."""
-    for attribute in node.attr.values():
-        if attribute.HasField("func"):
-            yield attribute.func.name
-        elif attribute.HasField("list"):
-            for function in attribute.list.func:
-                yield function.name
-
-
 def is_compiled(function: Any) -> bool:
     """Return whether XLA compiles it as a whole."""
     for name in ("cached_definition", "definition"):
         definition = getattr(function, name, None)
         if definition is not None and hasattr(definition, "attr"):
-            return bool(_COMPILED in definition.attr and definition.attr[_COMPILED].b)
+            return must_be_compiled(definition)
     return False
 
 
@@ -186,7 +180,7 @@ def draws(graphs: Iterable[Any]) -> bool:
             types.add(operation.type)
             waiting += [function_graph(function) for _, function in called(operation)]
     keeps_seed = any(name.startswith("Assign") for name in types) and any(name[:9] == "Stateless" for name in types)
-    return keeps_seed or any(map(_DRAWING.match, types))
+    return keeps_seed or any(map(DRAWING.match, types))
 
 
 def frames_of(operation: Any) -> Frames:

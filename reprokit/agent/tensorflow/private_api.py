@@ -122,6 +122,7 @@ SEEN: Mapping[str, str] = {
     "operations.get": "2.21",
     "operations.get_registered_ops": "1.14",
     "ops.EagerTensor._datatype_enum": "1.14, 2.21",
+    "ops.EagerTensor._handle_data": "2.21",
     "ops.EagerTensor._id": "2.21",
     "ops.EagerTensor._numpy": "1.14, 2.21",
     "ops.EagerTensor._shape_tuple": "1.14, 2.21",
@@ -205,13 +206,16 @@ def has_context() -> bool:
     return getattr(context(), "_context_handle", None) is not None
 
 
-def executor() -> Callable[[str, Sequence[Any], Sequence[Any], int], list[Any]]:
-    """A function that executes an operation: its name, inputs, attributes and their values by turns, and outputs."""
+def executor() -> Callable[..., list[Any]]:
+    """A function that executes an operation: its name, inputs, attributes and their values by turns, and outputs.
+
+    It may be given a device too.
+    """
     known, execute = module("context").context(), module("eager").TFE_Py_Execute
 
-    def run(name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int) -> list[Any]:
+    def run(name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int, device: str = "") -> list[Any]:
         known.ensure_initialized()  # now, and not before: until then scripts choose devices
-        return execute(known._handle, known.device_name, name, list(inputs), tuple(attributes), outputs)  # type: ignore[no-any-return]
+        return execute(known._handle, device or known.device_name, name, list(inputs), tuple(attributes), outputs)  # type: ignore[no-any-return]
 
     return run
 
@@ -324,6 +328,17 @@ def gradient_function() -> Any:
     return module("backprop")._gradient_function
 
 
+def forward_operator(frame: Any) -> str:
+    """Return of which operation the gradient is computed by one of the functions that called this frame."""
+    for _ in range(16):
+        if frame is None:
+            break
+        if frame.f_code.co_name == "_gradient_function":
+            return str(frame.f_locals.get("op_name", ""))
+        frame = frame.f_back
+    return ""
+
+
 def saving() -> tuple[Any, Any]:
     """Return the module that saves models, and its class of what it sees in one; None where this release has none."""
     return module("saving"), getattr(module("saving"), "_AugmentedGraphView", None)
@@ -370,6 +385,13 @@ def strategy_of(distributed: Any) -> Any:
 def has_workers(strategy: Any) -> bool:
     """Return whether several processes train together."""
     return bool(getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)())
+
+
+def type_in_variable(handle: Any) -> int:
+    """Return the type of what is in the variable that a handle is of; 0 of another resource."""
+    data = getattr(handle, "_handle_data", None)
+    known: Any = data.shape_and_type if data is not None and data.is_set else ()
+    return known[0].dtype if len(known) == 1 else 0
 
 
 def signature(tensor: Any) -> tuple[Any, Any]:

@@ -1,0 +1,277 @@
+"""Sees each call of an operator of PyTorch, with digests of its inputs and outputs."""
+
+from __future__ import annotations
+
+import sys
+
+from .. import trail_library
+from ..capture.torch_state import Tensors
+from ..observing.torch_calls import Operator, passed_on
+from ..observing.torch_inputs import STATES
+from ..observing.torch_places import BACKWARD, OURS
+from ..pytorch import devices, private_api
+from ..pytorch.content_digests import PytorchContents
+from ..pytorch.dispatch_modes import DispatchModes
+from ..pytorch.tensors import dtype_name
+from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..agent import Agent
+    from ..capture.store import Part
+    from .operator_log import CallLog
+
+MAX_TEXTS = 10_000
+_ATOMS = frozenset([bool, int, float, complex, str, type(None)])
+
+
+def source(log: CallLog) -> PytorchCalls | None:
+    """Return what sees PyTorch's operators, which has begun to."""
+    torch: Any = sys.modules["torch"]
+    if not private_api.sees_operators(torch):
+        log.agent.warn(f"operators of PyTorch {torch.__version__} cannot be logged: it must be 2.0 or newer")
+        return None
+    return PytorchCalls(log, torch)
+
+
+class LoggedOperator(Operator):
+    """An operator, and where its results are beside what it returns."""
+
+    def __init__(self, torch: Any, function: Any) -> None:
+        super().__init__(function)
+        tags = getattr(function, "tags", ())
+        arguments = private_api.schema(function).arguments
+        self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
+        self.written = [
+            (number, argument.name)
+            for number, argument in enumerate(arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        # What lies in memory that nobody has filled, or in the storage of a loader's worker, no call has computed.
+        given = any("Storage" in str(argument.type) for argument in arguments)
+        self.is_silent = self.is_silent or self.is_uninitialised or given
+        # What a collective writes is there only when it was waited for.
+        self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
+        self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
+        first = {self.names[0]} if self.overwrites else set()
+        self.unread = first.union(argument.name for argument in arguments if argument.is_out)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the arguments whose values go in."""
+        if not self.unread:
+            return [*args, *kwargs.values()]
+        named = [*zip(self.names, args), *kwargs.items()]
+        return [value for name, value in named if name not in self.unread]
+
+    def results(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
+        """Return what it has returned and written, without states and workspaces that nobody fills."""
+        if type(result) is tuple and len(result) == len(self._is_compared):
+            result = [value for value, is_compared in zip(result, self._is_compared) if is_compared]
+        written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
+        return [result, *written] if None in self.returns or not self.returns else [result]
+
+
+class PytorchCalls:
+    """The calls of this process."""
+
+    def __init__(self, log: CallLog, torch: Any) -> None:
+        self._log, self._agent, self._torch = log, log.agent, torch
+        self._digests = CallDigests(log.agent, torch)
+        self._modes = DispatchModes(torch, self)
+        self._operators: dict[Any, LoggedOperator | None] = {}
+        self.watching = False
+
+    def begin(self) -> None:
+        """Follow what begins from here on."""
+        self._modes.follow_threads()
+        if not self._modes.can_compile:
+            self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
+
+    def watch(self, is_on: bool) -> None:
+        """Begin or cease to log."""
+        self.watching = is_on
+        if is_on:
+            self._modes.enter()
+        else:
+            self._modes.leave()
+
+    # Calls
+
+    def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call, and log it."""
+        try:
+            seen = self._before(mode.places, function, args, kwargs)
+        except Exception as error:
+            self._agent.failed(self._before, error)
+            seen = None
+        result = passed_on(self._torch, function, args, kwargs)
+        if seen is not None:
+            try:
+                self._after(seen, args, kwargs, result)
+            except Exception as error:
+                self._agent.failed(self._after, error)
+        return result
+
+    def _before(self, places: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        operator = self._operators.get(function)
+        if operator is None:
+            if private_api.schema(function) is None:
+                return None  # an operator of higher order: those that it is made of are seen
+            operator = self._operators[function] = LoggedOperator(self._torch, function)
+        if operator.is_silent and not places.made_node():
+            return None
+        where, phase = places.of_call(3)
+        if operator.is_silent or phase == OURS:
+            return None
+        values, others = _flat(self._torch.Tensor, operator.read(args, kwargs))
+        shapes = tuple([(value.dtype, value.shape) for value in values])
+        call = self._log.number("operator", (function, shapes), lambda: _described(operator, values, args, kwargs))
+        node = places.node_name() if phase == BACKWARD else ""
+        named = {"phase": phase, "node": node, "where": where}
+        place = self._log.number("place", (phase, node, *where), lambda: named)
+        flags = NO_OUTPUTS if operator.has_no_outputs_yet else 0
+        if operator.draws:
+            flags |= DRAWS
+            values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
+        inputs = self._digests.of(values, others)
+        keeping = _copies(self._log, values) if self._log.keeps(operator.name, where) else None
+        return operator, call, place, flags, inputs, keeping
+
+    def _after(self, seen: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        operator, call, place, flags, inputs, keeping = seen
+        outputs: Any = 0
+        if not flags & NO_OUTPUTS:
+            values, others = _flat(self._torch.Tensor, operator.results(args, kwargs, result))
+            outputs = self._digests.of(values, others)
+            if keeping is not None:
+                self._log.keep(keeping, _parts("outputs", values))
+        if self._digests.take_unread():
+            flags |= UNREAD
+        if type(inputs) is not int or type(outputs) is not int:
+            inputs, outputs = self._digests.here(inputs), self._digests.here(outputs)
+        self._log.put(call, place, flags, inputs, outputs)
+
+
+def _described(operator: Operator, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    device = next((value.device for value in values if not value.is_cpu), kwargs.get("device") or "cpu")
+    return {
+        "framework": "pytorch",
+        "version": str(sys.modules["torch"].__version__),
+        "name": operator.name,
+        "overload": operator.overload,
+        "device": str(getattr(device, "type", device)).partition(":")[0],
+        "dtypes": [dtype_name(value) for value in values[:64]],
+        "shapes": [[int(size) for size in value.shape] if not value.is_nested else [] for value in values[:64]],
+        "attributes": operator.attributes(args, kwargs),
+    }
+
+
+def _flat(tensor: type, values: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the tensors in arguments or results, and the rest."""
+    tensors: list[Any] = []
+    others: list[Any] = []
+    for value in values:
+        if isinstance(value, tensor):
+            tensors.append(value)
+        elif type(value) in (list, tuple) and any(isinstance(item, tensor) for item in value):
+            tensors += [item for item in value if isinstance(item, tensor)]
+            others.append([None if isinstance(item, tensor) else item for item in value])
+        else:
+            others.append(value)
+    return tensors, others
+
+
+def _states(torch: Any, values: list[Any], others: list[Any], device: Any) -> list[Any]:
+    """Return the state of the generator that a call draws from."""
+    generator = next((value for value in others if isinstance(value, torch.Generator)), None)
+    if generator is None:
+        place = next((value.device for value in values if not value.is_cpu), torch.device(device or "cpu"))
+        if place.type == "cuda":
+            return [torch.cuda.get_rng_state(place)]
+        generator = torch.default_generator
+    return [generator.get_state()]
+
+
+class CallDigests:
+    """Digests of tensors and numbers together; what lies on a device is digested there."""
+
+    def __init__(self, agent: Agent, torch: Any) -> None:
+        path = trail_library.path_of(agent.run)
+        self._torch = torch
+        self._library = library = trail_library.Library(path or "")
+        self._contents = contents = PytorchContents(library, torch)
+        self._texts: dict[str, int] = {}
+        self._on_devices: dict[Any, Any] = {}
+        self._warn = agent.warn
+        compiled = private_api.compiled(torch, path or "")
+        self._fold = None if compiled is None else compiled.fold
+        self._known = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
+
+    def of(self, tensors: list[Any], others: list[Any]) -> Any:
+        """Return the digest; of tensors on devices, what `here` makes it of."""
+        digest = self._text(others) if others else 0
+        if not tensors:
+            return digest
+        found = None if self._fold is None else self._fold(self._known, digest, tensors)
+        if found is not None:
+            return found
+        late = []
+        for tensor in tensors:
+            if tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
+                digest = self._contents.tensor(digest, tensor)
+            else:
+                late.append(tensor)
+        return (digest, [self._on(tensor.device, tensor) for tensor in late]) if late else digest
+
+    def _on(self, device: Any, tensor: Any) -> Any:
+        salt = self._contents.salt(tensor)
+        return devices.digest(self._torch, tensor, salt)
+
+    def here(self, digest: Any) -> int:
+        """Return a digest, once those of devices have arrived."""
+        if type(digest) is int:
+            return digest
+        before, late = digest
+        for value in self._torch.stack(late).cpu().tolist():
+            before = trail_library.mix(before + value)
+        return int(before)
+
+    def take_unread(self) -> bool:
+        """Return whether a tensor could not be read since this was asked last."""
+        was, self._contents.missed = self._contents.missed, False
+        return was
+
+    def _text(self, others: list[Any]) -> int:
+        text = repr([_stable(value) for value in others])
+        found = self._texts.get(text)
+        if found is None:
+            if len(self._texts) >= MAX_TEXTS:
+                self._texts.clear()
+            found = self._texts[text] = self._library.text(text)
+        return found
+
+
+def _stable(value: Any) -> Any:
+    """Return what has the same text in each process."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is list or kind is tuple:
+        return [_stable(item) for item in value]
+    return str(value) if kind.__module__ == "torch" and kind.__name__ != "Generator" else kind.__name__
+
+
+def _copies(log: CallLog, tensors: list[Any]) -> list[Part] | None:
+    """Return copies of the inputs of a call, as it may change them; None where there is no room."""
+    if not log.has_room(sum(tensor.numel() * tensor.element_size() for tensor in tensors)):
+        return None
+    return _parts("inputs", [tensor.detach().clone() for tensor in tensors])
+
+
+def _parts(kind: str, tensors: list[Any]) -> list[Part]:
+    kept = Tensors()
+    for position, tensor in enumerate(tensors):
+        kept.put(f"{kind}.{position}", tensor)
+    return kept.parts

@@ -1,0 +1,390 @@
+"""Sees each call of an operator of TensorFlow, with digests of its inputs and outputs: eager ones, and functions'.
+
+While it watches, functions are executed operator by operator, without what TensorFlow's optimizer makes of their
+graphs; the trail says whether that is the same training. One that XLA compiles, or in which operators wait for each
+other, is a call by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+
+from .. import trail_library
+from ..capture.store import DTYPES, Part
+from ..core.patching import replace
+from ..observing import tensorflow_graphs as graphs
+from ..tensorflow import private_api
+from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
+from ..tensorflow.operator_doors import OperatorDoors, frames_of_caller
+from ..tensorflow.tensors import view
+from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from ..tensorflow.operator_doors import EagerCall
+    from .operator_log import CallLog
+
+_RESOURCE, _VARIANT = 20, 21
+_WAITING = ("Collective", "Nccl", "Send", "Recv", "_Send", "_Recv")
+_FIRST_FLOW = frozenset(["Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"])  # of TensorFlow 1
+_PLAIN = (bool, int, float, str, bytes)
+_ASSIGN = "AssignVariableOp"  # whose variable is not read: it may have no value yet
+MAX_DEPTH = 32  # of functions in functions
+
+
+def source(log: CallLog) -> TensorflowCalls | None:
+    """Return what sees TensorFlow's operators; None where somebody does already."""
+    if not hasattr(private_api.module("eager"), "TFE_Py_FastPathExecute"):
+        log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer")
+        return None
+    return None if OperatorDoors.are_watched() else TensorflowCalls(log)
+
+
+class LoggedCall:
+    """A call that is being made, as far as it was logged before."""
+
+    __slots__ = ("flags", "handles", "hides", "inputs", "keeping", "operator", "place")
+
+    def __init__(self, operator: int, place: int, flags: int, inputs: int) -> None:
+        self.operator, self.place, self.flags, self.inputs = operator, place, flags, inputs
+        self.handles: list[Any] = []  # of variables that it may change
+        self.hides = False  # it depends on what cannot be read
+        self.keeping: list[Part] | None = None
+
+
+class TensorflowCalls:
+    """The calls of this process."""
+
+    def __init__(self, log: CallLog) -> None:
+        self._log, self._agent = log, log.agent
+        self._doors = OperatorDoors(self)
+        self._reader = _ValueReader(trail_library.Library(trail_library.path_of(log.agent.run) or ""))
+        self._functions = _KnownFunctions()
+        self._run = FunctionRun(self, only_needed=True)
+        self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
+        self._constants: dict[tuple[str, str], Any] = {}
+        self._is_on = False
+        self._thread = threading.local()  # .busy: what is executed now is ours
+
+    def begin(self) -> None:
+        """See what goes through TensorFlow's doors, and which graphs functions have."""
+        self._execute = self._reader.execute = private_api.executor()
+        self._doors.watch()
+        self._agent.listeners.append((["tensorflow"], lambda *_: self._functions.watch()))
+
+    def watch(self, is_on: bool) -> None:
+        """Begin or cease to log."""
+        self._is_on = is_on
+
+    @property
+    def watching(self) -> bool:
+        """Whether calls are logged now."""
+        return self._is_on
+
+    # Eager calls
+
+    def call(self, call: EagerCall, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Make a call through a door, and log it."""
+        definition = private_api.definition(call.name)
+        if definition is None:
+            return self._function(call, original, arguments)
+        if not _is_logged(call.name):
+            return original(*arguments)
+        attributes = dict(zip(call.attributes[::2], call.attributes[1::2]))
+        return self._make(
+            call.name, definition, call.inputs, attributes, self._eager_place, lambda: original(*arguments)
+        )
+
+    def _eager_place(self, name: str) -> tuple[int, list[Any]]:
+        frames = frames_of_caller(6)
+        where = graphs.frames_of_user(frames)
+        phase = graphs.BACKWARD if self._doors.in_gradient else graphs.phase_of(name, "", frames)
+        node = private_api.forward_operator(sys._getframe(6)) if phase == graphs.BACKWARD else ""
+        return self._place(phase, node, where), where
+
+    def _place(self, phase: str, node: str, where: list[Any]) -> int:
+        named = {"phase": phase, "node": node, "where": where}
+        return self._log.number("place", (phase, node, *where), lambda: named)
+
+    # Functions
+
+    def _function(self, call: EagerCall, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Execute a function operator by operator, or as one call."""
+        if self._agent.attempt(self._functions.are_followed, self._run, call.name):
+            return self._run.run(call.name, call.name, call.inputs)
+        name = f"tf.function {graphs.readable(call.name)}"
+        return self._make(name, None, call.inputs, {}, self._eager_place, lambda: original(*arguments))
+
+    def follows(self, node: Any) -> bool:
+        """Return whether what a node calls is to be executed operator by operator."""
+        return all(self._functions.is_followed.get(name) for name in function_names(node))
+
+    def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any]:
+        """Execute a node of a function, and log it."""
+        if node.op == "Const":
+            return [self._constant(owner, node)]
+        attributes = attributes_of(node, definition)
+        outputs, given = count_outputs(definition, attributes), flat(attributes)
+
+        def make() -> list[Any]:
+            return self._execute(node.op, inputs, given, outputs, node.device)
+
+        if not _is_logged(node.op) and not any(function_names(node)):
+            return make()
+        name = " ".join([node.op, *map(graphs.readable, function_names(node))])
+        return self._make(name, definition, inputs, attributes, lambda _: self._node_place(owner, node), make)  # type: ignore[no-any-return]
+
+    def _constant(self, owner: str, node: Any) -> Any:
+        key = owner, node.name
+        if key not in self._constants:
+            array = sys.modules["tensorflow"].make_ndarray(node.attr["value"].tensor)
+            self._constants[key] = private_api.ops().convert_to_tensor(array)
+        return self._constants[key]
+
+    def _node_place(self, owner: str, node: Any) -> tuple[int, list[Any]]:
+        key = owner, node.name
+        if key not in self._places:
+            phase, where = self._functions.place(owner, node)
+            self._places[key] = self._place(phase, node.name, where), where
+        return self._places[key]
+
+    # All calls
+
+    def _make(
+        self,
+        name: str,
+        definition: Any,
+        inputs: Sequence[Any],
+        attributes: dict[str, Any],
+        place: Callable[[str], tuple[int, list[Any]]],
+        make: Callable[[], Any],
+    ) -> Any:
+        if getattr(self._thread, "busy", False):
+            return make()
+        seen = self._ours(self._before, name, definition, inputs, attributes, place)
+        result = make()
+        if seen is not None:
+            self._ours(self._after, seen, result)
+        return result
+
+    def _ours(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Do what is no part of the training."""
+        self._thread.busy = True
+        try:
+            return self._agent.attempt(function, *arguments)
+        finally:
+            self._thread.busy = False
+
+    def _before(
+        self,
+        name: str,
+        definition: Any,
+        inputs: Sequence[Any],
+        attributes: dict[str, Any],
+        place: Callable[[str], tuple[int, list[Any]]],
+    ) -> LoggedCall:
+        number, where = place(name)
+        read = self._reader.read(inputs, variables=name != _ASSIGN)
+        plain = {key: _stable(attributes[key]) for key in sorted(attributes) if key[:1] != "_"}  # a map has no order
+        shapes = tuple([(array.dtype, array.shape) for array in read.arrays])
+
+        def described() -> dict[str, Any]:
+            return _described(name, read.arrays, inputs, plain)
+
+        operator = self._log.number("operator", (name, shapes, str(plain)), described)
+        digest = self._reader.digest(read.arrays, [read.others, plain])
+        call = LoggedCall(operator, number, DRAWS if graphs.DRAWING.match(name) else 0, digest)
+        call.handles = read.handles
+        call.hides = read.misses or (definition is not None and definition.is_stateful and not read.handles)
+        if self._log.keeps(name, where) and self._log.has_room(sum(array.nbytes for array in read.arrays)):
+            call.keeping = _parts("inputs", read.arrays)
+        return call
+
+    def _after(self, call: LoggedCall, result: Any) -> None:
+        read = self._reader.read([result, *call.handles], variables=True)
+        flags = call.flags | (UNREAD if call.hides or read.misses else 0)
+        outputs = self._reader.digest(read.arrays, [])
+        if not read.arrays:
+            flags |= NO_OUTPUTS
+        # Of what depends on something unseen it is not said that its inputs are equal where its outputs differ.
+        inputs = self._reader.joined(call.inputs, outputs) if call.hides else call.inputs
+        if call.keeping is not None:
+            self._log.keep(call.keeping, _parts("outputs", read.arrays))
+        self._log.put(call.operator, call.place, flags, inputs, outputs)
+
+
+class _KnownFunctions:
+    """The functions that were called, with their graphs."""
+
+    def __init__(self) -> None:
+        self._called: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._graphs: dict[str, Any] = {}
+        self.is_followed: dict[str, bool] = {}  # whether it is executed operator by operator
+
+    def watch(self) -> None:
+        """Note which function is about to be called."""
+        owner = getattr(private_api.module("atomic"), "AtomicFunction", None)
+        if owner is not None:
+            replace(owner, "call_flat", self._make_call_flat)
+
+    def _make_call_flat(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_flat(function: Any, *inputs: Any) -> Any:
+            self._called[_text(function.name)] = function
+            return original(function, *inputs)
+
+        return call_flat
+
+    def are_followed(self, run: FunctionRun, name: str) -> bool:
+        """Return whether a function is executed operator by operator."""
+        if name not in self.is_followed:
+            self._look(run, name, private_api.function_graph(self._called.get(name)), MAX_DEPTH)
+        return self.is_followed[name]
+
+    def _look(self, run: FunctionRun, name: str, graph: Any, depth: int) -> bool:
+        if name in self.is_followed:
+            return self.is_followed[name]
+        self._graphs[name] = graph
+        self.is_followed[name] = False  # while it is not known
+        plan = run.plan(name)
+        follows = depth > 0 and not plan.is_compiled
+        for node, _, definition, _ in plan.nodes:
+            if node.op in _FIRST_FLOW or node.op.startswith(_WAITING) or definition is None:
+                follows = False
+            for inner in function_names(node):
+                known = None if graph is None else private_api.function_in(graph, inner)
+                self._look(run, inner, private_api.function_graph(known), depth - 1)
+        self.is_followed[name] = follows
+        return follows
+
+    def place(self, owner: str, node: Any) -> tuple[str, list[Any]]:
+        """Return phase and place of a node of a function."""
+        graph = self._graphs.get(owner)
+        if graph is None:
+            return graphs.FORWARD, []
+        operation = graph.get_operation_by_name(node.name)
+        frames = graphs.frames_of(operation)
+        return graphs.phase_of(node.op, node.name, frames), graphs.frames_of_user(frames)
+
+
+class ReadValues:
+    """What a call is given, or gives."""
+
+    __slots__ = ("arrays", "handles", "misses", "others")
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.handles: list[Any] = []  # of variables
+        self.others: list[Any] = []
+        self.misses = False  # there is something that cannot be read
+
+
+class _ValueReader:
+    """Reads values where they lie, and digests them."""
+
+    def __init__(self, library: trail_library.Library) -> None:
+        self._library = library
+        self.execute: Callable[..., list[Any]] = lambda *_: []
+
+    def read(self, values: Iterable[Any], *, variables: bool) -> ReadValues:
+        """Return the values of tensors and of variables, if those are wanted, and the rest."""
+        found = ReadValues()
+        for value in values:
+            self._add(found, value, variables)
+        return found
+
+    def _add(self, found: ReadValues, value: Any, variables: bool) -> None:
+        if isinstance(value, (list, tuple)):
+            for part in value:
+                self._add(found, part, variables)
+        elif hasattr(value, "handle"):
+            self._add(found, value.handle, variables)
+        elif not private_api.has_value(value):
+            if hasattr(value, "__array_interface__"):
+                found.arrays.append(sys.modules["numpy"].ascontiguousarray(value))
+            else:
+                found.others.append(_stable(value))
+        else:
+            kind = private_api.signature(value)[0]
+            if kind == _RESOURCE:
+                self._add_variable(found, value, variables)
+            elif kind == _VARIANT:
+                found.misses = True
+            else:
+                found.arrays.append(_array(value))
+
+    def _add_variable(self, found: ReadValues, handle: Any, variables: bool) -> None:
+        kind = private_api.type_in_variable(handle)
+        if not kind:
+            found.misses = True
+            return
+        found.handles.append(handle)
+        if variables and self.execute("VarIsInitializedOp", [handle], (), 1)[0].numpy():
+            found.arrays.append(_array(self.execute("ReadVariableOp", [handle], ("dtype", kind), 1)[0]))
+
+    def digest(self, arrays: list[Any], others: Sequence[Any]) -> int:
+        """Return the digest of arrays and other things together."""
+        library = self._library
+        digest: int = library.text(repr(others)) if others else 0
+        for array in arrays:
+            if array.dtype.hasobject:
+                digest = self.joined(digest, library.text(repr(array.tolist())))
+            else:
+                place = array.__array_interface__["data"][0]
+                digest = library.fold(digest, place, array.nbytes, trail_library.salt(array.dtype.name, array.shape))
+        return digest
+
+    def joined(self, one: int, other: int) -> int:
+        """Return the digest of two."""
+        return self._library.of_list([one, other])
+
+
+def _array(tensor: Any) -> Any:
+    array = view(tensor)
+    return sys.modules["numpy"].ascontiguousarray(tensor.numpy()) if array is None else array  # texts, other devices
+
+
+def _is_logged(name: str) -> bool:
+    return graphs.computes(name) and not graphs.is_of_data(name)
+
+
+def _described(name: str, arrays: list[Any], inputs: Sequence[Any], attributes: dict[str, Any]) -> dict[str, Any]:
+    devices = {graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in inputs}
+    return {
+        "framework": "tensorflow",
+        "version": str(sys.modules["tensorflow"].__version__),
+        "name": name,
+        "overload": "",
+        "device": max(devices - {""}, default="cpu"),
+        "dtypes": [array.dtype.name for array in arrays[:64]],
+        "shapes": [list(array.shape) for array in arrays[:64]],
+        "attributes": {key: value for key, value in attributes.items() if graphs.simple(value) is not None},
+    }
+
+
+def _stable(value: Any) -> Any:
+    """Return what has the same text in each process."""
+    if isinstance(value, _PLAIN) or value is None:
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if isinstance(value, (list, tuple)):
+        return [_stable(item) for item in value]
+    kind = getattr(value, "as_datatype_enum", None)
+    return type(value).__name__ if kind is None else kind
+
+
+def _parts(kind: str, arrays: list[Any]) -> list[Part]:
+    """Return copies, as what they were read from may change."""
+    kept = [(number, array.copy()) for number, array in enumerate(arrays) if array.dtype.name in DTYPES]
+    return [_part(f"{kind}.{number}", array) for number, array in kept]
+
+
+def _part(name: str, array: Any) -> Part:
+    return Part(name, DTYPES[array.dtype.name], array.shape, array.nbytes, array.tobytes)
+
+
+def _text(name: Any) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
