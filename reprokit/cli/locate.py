@@ -17,10 +17,11 @@ from reprokit.rundir import RunDirectory
 @click.argument("run2", type=options.RUN, required=False)
 @options.number("--pairs", "Replay up to N pairs until one parts.", most=1000, default=5, show_default=True)
 @options.path_option("--keep", "DIR", "Write inputs and outputs of the divergent call to DIR, for 'reprokit diff'.")
+@click.option("--eager", is_flag=True, help="Compile nothing: look into what compilers made, in another computation.")
 @options.json_option("Print the answer as one JSON document.")
 @click.pass_context
 def command(
-    context: click.Context, run1: Path, run2: Path | None, pairs: int, keep: Path | None, as_json: bool
+    context: click.Context, run1: Path, run2: Path | None, pairs: int, keep: Path | None, eager: bool, as_json: bool
 ) -> None:
     """Find the first operator by which RUN1 and RUN2 part.
 
@@ -44,7 +45,7 @@ def command(
         left, right = RunDirectory(recording_of(left)), left
     try:
         with Interruption() as interruption:
-            found = locate(left, right, LocateWishes(pairs, keep), interruption, say)
+            found = locate(left, right, LocateWishes(pairs, keep, eager), interruption, say)
     except Interrupted as interrupted:
         say("interrupted; nothing was located")
         context.exit(128 + interrupted.number)

@@ -27,6 +27,7 @@ class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Each call of an operator is logged, with digests of its inputs and outputs."""
 
     keep: KeptOperator | None = None
+    eager: bool = False  # what compilers made is executed operator by operator, which is another computation
 
 
 class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):

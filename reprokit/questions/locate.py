@@ -32,7 +32,8 @@ SMALL = 32  # a step from which on all steps from the first are looked at
 BEFORE, BEHIND = 1, 16  # steps before and behind the one in which runs part, that are looked at with it
 KEEPING = 3  # pairs in which the guilty call is looked for again, to keep it
 MAX_LISTED = 64  # processes
-LOGGED = frozenset(["torch", "tensorflow"])  # frameworks whose operators are
+COMPILED = ("jit(", "tf.function ", "torch.compile")  # how the names of calls begin that stand for many operators
+LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators are
 
 Say = Callable[[str], None]
 
@@ -98,6 +99,7 @@ class LocateWishes:
 
     pairs: int = 5
     keep: Path | None = None  # a directory for the inputs and outputs of the guilty call
+    eager: bool = False  # execute what compilers made operator by operator
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,8 @@ class _LocateSearch:
         parted = prove(left, right).parted if right is not None else ()
         self._step = min((one.step for one in parted), default=None)
         self._notes: dict[str, None] = {}
+        if wishes.eager:
+            self._notes["nothing was compiled: the answer is about another computation than the recorded one"] = None
 
     def run(self, place: Path) -> LocatedDivergence:
         """Make pairs until one parts, then keep the guilty call of another one."""
@@ -173,7 +177,9 @@ class _LocateSearch:
 
     def _pair(self, place: Path, what: str, keep: KeptOperator | None = None) -> ReplayPair:
         steps = _window(self._step)
-        question = Question(steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep))
+        question = Question(
+            steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep, eager=self._wishes.eager)
+        )
         self._say(f"{what}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()
         replays = tuple(
@@ -215,8 +221,8 @@ class _LocateSearch:
                 continue
             parted = replay.proof.parted[0]
             where = f"from step {parted.step} on ({parted.quantity})"
-            if _is_other_computation(pair):
-                how = "whose functions were executed operator by operator"
+            if self._wishes.eager or _is_other_computation(pair):
+                how = "in which functions were executed operator by operator"
                 self._notes[f"the replays of {recording.path}, {how}, are not that run {where}"] = None
             else:
                 advice = "code, data or libraries may have changed: record it again"
@@ -260,6 +266,8 @@ class _LocateSearch:
     ) -> LocatedDivergence:
         for found in parted[:1]:
             self._note_proof(pair, found)
+            if found.call.operator.name.startswith(COMPILED) and not self._wishes.eager:
+                self._notes["with --eager its operators are looked at, in another computation"] = None
         facts = list(_facts(parted[0].call)) if parted and parted[0].kind is DivergenceKind.RESULT else []
         subject = parted[0].call.operator.name if parted else ""
         ways = [cure.patch for fact in facts for cure in cures.of_fact(fact, subject) if cure.patch]
@@ -301,7 +309,7 @@ def _logs(replay: AskedReplay) -> dict[str, ProcessLog]:
 
 
 def _no_log(replay: AskedReplay) -> str:
-    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch 2.0 and newer, and of TensorFlow"]
+    reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch from 2.0 on, TensorFlow and JAX"]
     return f"no operator was logged in the replays: {reasons[0]}"
 
 

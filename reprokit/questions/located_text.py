@@ -42,9 +42,11 @@ def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: boo
         yield f"changed outside of operators, before {place}, {of}"
         behind = f" and behind {call_in_words(process.before)}" if process.before else ""
         generator = ", or the state of the random generator that it draws from" if process.draws else ""
-        yield f"  its inputs{_inputs(call)}{generator} differ, and no call before it gave another result{behind}"
+        inputs = f"what goes into it{_inputs(call)}{generator}"
+        yield f"  {inputs} differs, and no call before it gave another result{behind}"
         seeds = "another seed, or draws outside of operators; then " if process.draws else ""
-        yield f"  look for {seeds}NumPy, a custom kernel, a collective or uninitialized memory that writes to them"
+        writers = "NumPy, a data pipeline, a custom kernel, a collective or uninitialized memory"
+        yield f"  look for {seeds}{writers} that writes to it"
     else:
         side = "second" if process.more > 0 else "first"
         count = f"{abs(process.more):,} more calls" if process.more else "other calls"

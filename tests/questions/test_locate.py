@@ -21,6 +21,8 @@ from tests.support import Done, Reprokit, schema_of, shipped_schema
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
 RACING = TRAININGS / "tensorflow_racing.py"
+SUMS = TRAININGS / "pytorch_compiled_sums.py"
+STEPS = TRAININGS / "jax_steps.py"
 MUTANTS, GATHER = TRAININGS / "pytorch_mutants.py", TRAININGS / "pytorch_racing_gather.py"
 
 
@@ -102,11 +104,52 @@ def test_tensorflow_that_does_not_race_names_nothing(tmp_path: Path, kind: str) 
     assert ("each of which is its recording" in done.stdout) is (kind != "function")
 
 
+@pytest.mark.extended
+def test_a_compiled_graph_is_one_call_and_its_operators_are_looked_at_without(tmp_path: Path) -> None:
+    record(tmp_path, "run", SUMS)
+    place = f"pytorch_compiled_sums.py:{line_of(SUMS, 'compiled(rows')}"
+    done = Reprokit(tmp_path).run("locate", "run")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"first divergent operator: torch.compile, compiled(rows, index, values).backward(), {place}" in done.stdout
+    assert "with --eager its operators are looked at, in another computation" in done.stdout
+    eager = Reprokit(tmp_path).run("locate", "run", "--eager", "--pairs", "1")
+    assert "aten::index_add" in eager.stdout or eager.returncode == 0, eager.stdout + eager.stderr
+    assert "note: nothing was compiled: the answer is about another computation than the recorded one" in eager.stdout
+
+
 @pytest.mark.slow
 def test_a_function_of_tensorflow_is_the_same_operator_by_operator() -> None:
     done = subprocess.run([sys.executable, str(TRAININGS / "tensorflow_followed.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["lstm: equal", "branches: equal", "compiled: equal, one call"]
+
+
+JAX_RUNS = [("0", "0.1", "same"), ("1", "0.1", "outside"), ("0", "0.2", "result")]
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "kind"),
+    [pytest.param(*one, marks=pytest.mark.slow if one[2] == "result" else pytest.mark.extended) for one in JAX_RUNS],
+)
+def test_a_jitted_function_is_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str, rate: str, kind: str
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # which hides JAX
+    record(tmp_path, "left", STEPS, "0", "0.1")
+    record(tmp_path, "right", STEPS, noise, rate)
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
+    assert done.returncode == (kind != "same"), done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, shipped_schema("locate"))
+    assert [note.partition("left ")[2] for note in found["notes"][:1]] == [
+        "has no trail: nothing proves that its replays are that run"
+    ]
+    for first in found["processes"]:
+        call = first["call"]
+        assert (first["kind"], call["framework"], call["operator"]) == (kind, "jax", "jit(update)")
+        assert call["where"][0][:2] == [str(STEPS), line_of(STEPS, "weights = update(")]
+        assert call["inputs"] == ["float32 [8]", "float32 [16, 8]", "uint32 [2]"]
+    assert (found["outputs"] or {}).get("elements") == (8 if kind == "result" else None)
 
 
 def test_runs_that_cannot_be_asked_are_refused(tmp_path: Path) -> None:

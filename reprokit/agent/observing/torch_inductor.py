@@ -28,12 +28,34 @@ _ORIGINAL = re.compile(r"Original ATen: \[([^\]]*)\]")
 
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin with the module of Inductor that holds its compiled graphs."""
-    graph = vars(module).get("CompiledFxGraph")
-    operators = observer.parts.get("torch")
-    if graph is not None and operators is not None and graph.__module__ == module.__name__:
+    graph, operators = graph_class(module), observer.parts.get("torch")
+    if graph is not None and operators is not None:
         compiled = Compiled(observer, operators)
         observer.callbacks.in_child.append(compiled.forget)
         replace(graph, "__call__", compiled.make_call)
+
+
+class GraphPlaces:
+    """Where compiled graphs were called: those of a backward pass where their forward half was."""
+
+    def __init__(self, torch: Any) -> None:
+        self._places = Places(torch)
+        self._forward: dict[object, list[Any]] = {}
+
+    def of_call(self, graph: Any) -> tuple[list[Any], str]:
+        """Return place and phase of a graph that is called."""
+        options = getattr(graph, "fx_kwargs", None) or {}
+        half, (where, _) = options.get("graph_id"), self._places.of_call(4)
+        if options.get("is_backward"):
+            return self._forward.get(half, where), "backward"
+        self._forward[half] = where
+        return where, "forward"
+
+
+def graph_class(module: ModuleType) -> Any:
+    """Return the class of compiled graphs, where this module of Inductor has it."""
+    graph = vars(module).get("CompiledFxGraph")
+    return graph if graph is not None and graph.__module__ == module.__name__ else None
 
 
 class Compiled:
@@ -42,14 +64,13 @@ class Compiled:
     def __init__(self, observer: Observer, operators: TorchOperators) -> None:
         self._observer = observer
         self._operators = operators
-        self._places = Places(operators.torch)
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: what the parent noted is the parent's."""
         self._known: dict[int, tuple[Callable[[], Any], CallRecord]] = {}  # by id of the graph, while it lives
         self._number = 0
-        self._forward: dict[object, list[Any]] = {}  # where a graph's forward half was called
+        self._places = GraphPlaces(self._operators.torch)
 
     def make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """In the place of a graph's own call."""
@@ -80,17 +101,10 @@ class Compiled:
 
     def _note(self, graph: Any, inputs: Any) -> CallRecord:
         torch = self._operators.torch
-        options = getattr(graph, "fx_kwargs", None) or {}
-        phase = "backward" if options.get("is_backward") else "forward"
-        where, _ = self._places.of_call(3)
-        half = options.get("graph_id")
-        if phase == "forward":
-            self._forward[half] = where
-        else:
-            where = self._forward.get(half, where)
+        where, phase = self._places.of_call(graph)
         tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
         devices = sorted({str(device) for device in getattr(graph, "device_types", ())} - {"cpu"}) or ["cpu"]
-        line = {
+        line: dict[str, Any] = {
             "framework": "pytorch",
             "version": str(torch.__version__),
             "name": COMPILED,

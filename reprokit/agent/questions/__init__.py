@@ -7,6 +7,7 @@ Each adapter of a framework asks for the listeners when it has made its events.
 from __future__ import annotations
 
 import json
+import os
 
 from ..core.quiet_interrupts import hide_interrupts
 from ..events import UpdateDone
@@ -49,6 +50,12 @@ class Questions:
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         self._agent, self._question = agent, question
+        if question.get("operators"):
+            # JAX makes no events: what is executed is one step. The others are waited for by who logs PyTorch's.
+            modules = ("jax", "torch._inductor.codecache", "torch._inductor.output_code")
+            agent.listeners.append((modules, lambda name, _: self._make("operators", name, None)))
+            if question["operators"].get("eager"):
+                os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
 
     def listeners(self, framework: str, events: Events) -> list[EventListener]:
         """Return who listens to this framework's events."""
@@ -59,7 +66,7 @@ class Questions:
             listeners.append(WindowEnd(self._agent, self._question))
         return listeners
 
-    def _make(self, module: str, framework: str, events: Events) -> EventListener | None:
+    def _make(self, module: str, framework: str, events: Events | None) -> EventListener | None:
         from importlib import import_module
 
         make = import_module(f"{__name__}.{module}").listener

@@ -117,6 +117,7 @@ class CallLog:
         self._window = StepWindow(question["steps"])
         self._files = LogFiles(agent)
         self.number = self._files.number
+        self.eager = bool(question["operators"].get("eager"))  # what XLA compiles is executed operator by operator
         self._kept: Mapping[str, Any] | None = question["operators"].get("keep")
         self._left, self._room = MAX_KEPT, MAX_BYTES
         self._source: CallSource | None = None

@@ -6,7 +6,10 @@ import sys
 
 from .. import trail_library
 from ..capture.torch_state import Tensors
+from ..core.patching import replace
 from ..observing.torch_calls import Operator, passed_on
+from ..observing.torch_confirm import COMPILED
+from ..observing.torch_inductor import GraphPlaces, graph_class
 from ..observing.torch_inputs import STATES
 from ..observing.torch_places import BACKWARD, OURS
 from ..pytorch import devices, private_api
@@ -17,6 +20,8 @@ from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
     from ..agent import Agent
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from .operator_log import CallLog
 
 MAX_TEXTS = 10_000
+COMPILERS = ("torch._inductor.codecache", "torch._inductor.output_code")
 _ATOMS = frozenset([bool, int, float, complex, str, type(None)])
 
 
@@ -81,11 +87,13 @@ class PytorchCalls:
         self._digests = CallDigests(log.agent, torch)
         self._modes = DispatchModes(torch, self)
         self._operators: dict[Any, LoggedOperator | None] = {}
+        self._graphs = GraphPlaces(torch)
         self.watching = False
 
     def begin(self) -> None:
         """Follow what begins from here on."""
         self._modes.follow_threads()
+        self._agent.listeners.append((COMPILERS, self._watch_graphs))
         if not self._modes.can_compile:
             self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
 
@@ -153,18 +161,62 @@ class PytorchCalls:
             inputs, outputs = self._digests.here(inputs), self._digests.here(outputs)
         self._log.put(call, place, flags, inputs, outputs)
 
+    # What torch.compile made
+
+    def _watch_graphs(self, _name: str, module: ModuleType) -> None:
+        graph = graph_class(module)
+        if graph is not None:
+            replace(graph, "__call__", self._make_graph_call)
+
+    def _make_graph_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(graph: Any, inputs: Any) -> Any:
+            if not self.watching:
+                return original(graph, inputs)
+            values, others = _flat(self._torch.Tensor, list(inputs))  # which it empties
+            seen = self._agent.attempt(self._before_graph, graph, values, others)
+            result = original(graph, inputs)
+            if seen is not None:
+                self._agent.attempt(self._after_graph, seen, values, result)
+            return result
+
+        return call
+
+    def _before_graph(self, graph: Any, values: list[Any], others: list[Any]) -> Any:
+        where, phase = self._graphs.of_call(graph)
+        shapes = tuple([(value.dtype, value.shape) for value in values])
+        operator = self._log.number("operator", (COMPILED, shapes), lambda: _named(COMPILED, "", values, {}, {}))
+        named = {"phase": phase, "node": "", "where": where}
+        place = self._log.number("place", (phase, "", *where), lambda: named)
+        keeping = _copies(self._log, values) if self._log.keeps(COMPILED, where) else None
+        return operator, place, self._digests.of(values, others), keeping
+
+    def _after_graph(self, seen: Any, inputs: list[Any], result: Any) -> None:
+        operator, place, digest, keeping = seen
+        values, others = _flat(self._torch.Tensor, [*result, *inputs])  # of which it may have changed some
+        outputs = self._digests.of(values, others)
+        if keeping is not None:
+            self._log.keep(keeping, _parts("outputs", values))
+        flags = UNREAD if self._digests.take_unread() else 0
+        self._log.put(operator, place, flags, self._digests.here(digest), self._digests.here(outputs))
+
 
 def _described(operator: Operator, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return _named(operator.name, operator.overload, values, kwargs, operator.attributes(args, kwargs))
+
+
+def _named(
+    name: str, overload: str, values: list[Any], kwargs: dict[str, Any], attributes: dict[str, object]
+) -> dict[str, Any]:
     device = next((value.device for value in values if not value.is_cpu), kwargs.get("device") or "cpu")
     return {
         "framework": "pytorch",
         "version": str(sys.modules["torch"].__version__),
-        "name": operator.name,
-        "overload": operator.overload,
+        "name": name,
+        "overload": overload,
         "device": str(getattr(device, "type", device)).partition(":")[0],
         "dtypes": [dtype_name(value) for value in values[:64]],
         "shapes": [[int(size) for size in value.shape] if not value.is_nested else [] for value in values[:64]],
-        "attributes": operator.attributes(args, kwargs),
+        "attributes": attributes,
     }
 
 

@@ -11,14 +11,14 @@ import sys
 import threading
 import weakref
 
-from .. import trail_library
-from ..capture.store import DTYPES, Part
+from ..capture.store import Part
 from ..core.patching import replace
 from ..observing import tensorflow_graphs as graphs
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
 from ..tensorflow.operator_doors import OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
+from .array_digests import ArrayDigests, described, parts, signature, stable
 from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
 
 TYPE_CHECKING = False
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from ..capture.store import Part
     from ..tensorflow.operator_doors import EagerCall
     from .operator_log import CallLog
 
 _RESOURCE, _VARIANT = 20, 21
 _WAITING = ("Collective", "Nccl", "Send", "Recv", "_Send", "_Recv")
 _FIRST_FLOW = frozenset(["Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"])  # of TensorFlow 1
-_PLAIN = (bool, int, float, str, bytes)
 _ASSIGN = "AssignVariableOp"  # whose variable is not read: it may have no value yet
 MAX_DEPTH = 32  # of functions in functions
 
@@ -63,8 +63,9 @@ class TensorflowCalls:
     def __init__(self, log: CallLog) -> None:
         self._log, self._agent = log, log.agent
         self._doors = OperatorDoors(self)
-        self._reader = _ValueReader(trail_library.Library(trail_library.path_of(log.agent.run) or ""))
-        self._functions = _KnownFunctions()
+        self._reader = _ValueReader()
+        self._digests = ArrayDigests(log.agent)
+        self._functions = _KnownFunctions(eager=log.eager)
         self._run = FunctionRun(self, only_needed=True)
         self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
         self._constants: dict[tuple[str, str], Any] = {}
@@ -190,38 +191,40 @@ class TensorflowCalls:
     ) -> LoggedCall:
         number, where = place(name)
         read = self._reader.read(inputs, variables=name != _ASSIGN)
-        plain = {key: _stable(attributes[key]) for key in sorted(attributes) if key[:1] != "_"}  # a map has no order
-        shapes = tuple([(array.dtype, array.shape) for array in read.arrays])
+        plain = {key: stable(attributes[key]) for key in sorted(attributes) if key[:1] != "_"}  # a map has no order
+        known = {key: value for key, value in plain.items() if graphs.simple(value) is not None}
 
-        def described() -> dict[str, Any]:
-            return _described(name, read.arrays, inputs, plain)
+        def describe() -> dict[str, Any]:
+            version = str(sys.modules["tensorflow"].__version__)
+            return described("tensorflow", version, name, _device(inputs), read.arrays, **known)  # type: ignore[no-any-return]
 
-        operator = self._log.number("operator", (name, shapes, str(plain)), described)
-        digest = self._reader.digest(read.arrays, [read.others, plain])
+        operator = self._log.number("operator", (name, signature(read.arrays), str(plain)), describe)
+        digest = self._digests.of(read.arrays, [read.others, plain])
         call = LoggedCall(operator, number, DRAWS if graphs.DRAWING.match(name) else 0, digest)
         call.handles = read.handles
         call.hides = read.misses or (definition is not None and definition.is_stateful and not read.handles)
         if self._log.keeps(name, where) and self._log.has_room(sum(array.nbytes for array in read.arrays)):
-            call.keeping = _parts("inputs", read.arrays)
+            call.keeping = parts("inputs", read.arrays)
         return call
 
     def _after(self, call: LoggedCall, result: Any) -> None:
         read = self._reader.read([result, *call.handles], variables=True)
         flags = call.flags | (UNREAD if call.hides or read.misses else 0)
-        outputs = self._reader.digest(read.arrays, [])
+        outputs = self._digests.of(read.arrays)
         if not read.arrays:
             flags |= NO_OUTPUTS
         # Of what depends on something unseen it is not said that its inputs are equal where its outputs differ.
-        inputs = self._reader.joined(call.inputs, outputs) if call.hides else call.inputs
+        inputs = self._digests.joined(call.inputs, outputs) if call.hides else call.inputs
         if call.keeping is not None:
-            self._log.keep(call.keeping, _parts("outputs", read.arrays))
+            self._log.keep(call.keeping, parts("outputs", read.arrays))
         self._log.put(call.operator, call.place, flags, inputs, outputs)
 
 
 class _KnownFunctions:
     """The functions that were called, with their graphs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eager: bool) -> None:
+        self._eager = eager  # those that XLA compiles too are executed operator by operator
         self._called: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._graphs: dict[str, Any] = {}
         self.is_followed: dict[str, bool] = {}  # whether it is executed operator by operator
@@ -251,7 +254,7 @@ class _KnownFunctions:
         self._graphs[name] = graph
         self.is_followed[name] = False  # while it is not known
         plan = run.plan(name)
-        follows = depth > 0 and not plan.is_compiled
+        follows = depth > 0 and (self._eager or not plan.is_compiled)
         for node, _, definition, _ in plan.nodes:
             if node.op in _FIRST_FLOW or node.op.startswith(_WAITING) or definition is None:
                 follows = False
@@ -284,10 +287,9 @@ class ReadValues:
 
 
 class _ValueReader:
-    """Reads values where they lie, and digests them."""
+    """Reads values where they lie."""
 
-    def __init__(self, library: trail_library.Library) -> None:
-        self._library = library
+    def __init__(self) -> None:
         self.execute: Callable[..., list[Any]] = lambda *_: []
 
     def read(self, values: Iterable[Any], *, variables: bool) -> ReadValues:
@@ -307,7 +309,7 @@ class _ValueReader:
             if hasattr(value, "__array_interface__"):
                 found.arrays.append(sys.modules["numpy"].ascontiguousarray(value))
             else:
-                found.others.append(_stable(value))
+                found.others.append(stable(value))
         else:
             kind = private_api.signature(value)[0]
             if kind == _RESOURCE:
@@ -326,64 +328,19 @@ class _ValueReader:
         if variables and self.execute("VarIsInitializedOp", [handle], (), 1)[0].numpy():
             found.arrays.append(_array(self.execute("ReadVariableOp", [handle], ("dtype", kind), 1)[0]))
 
-    def digest(self, arrays: list[Any], others: Sequence[Any]) -> int:
-        """Return the digest of arrays and other things together."""
-        library = self._library
-        digest: int = library.text(repr(others)) if others else 0
-        for array in arrays:
-            if array.dtype.hasobject:
-                digest = self.joined(digest, library.text(repr(array.tolist())))
-            else:
-                place = array.__array_interface__["data"][0]
-                digest = library.fold(digest, place, array.nbytes, trail_library.salt(array.dtype.name, array.shape))
-        return digest
-
-    def joined(self, one: int, other: int) -> int:
-        """Return the digest of two."""
-        return self._library.of_list([one, other])
-
 
 def _array(tensor: Any) -> Any:
     array = view(tensor)
     return sys.modules["numpy"].ascontiguousarray(tensor.numpy()) if array is None else array  # texts, other devices
 
 
+def _device(inputs: Sequence[Any]) -> str:
+    devices = {graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in inputs}
+    return max(devices - {""}, default="cpu")
+
+
 def _is_logged(name: str) -> bool:
     return graphs.computes(name) and not graphs.is_of_data(name)
-
-
-def _described(name: str, arrays: list[Any], inputs: Sequence[Any], attributes: dict[str, Any]) -> dict[str, Any]:
-    devices = {graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in inputs}
-    return {
-        "framework": "tensorflow",
-        "version": str(sys.modules["tensorflow"].__version__),
-        "name": name,
-        "overload": "",
-        "device": max(devices - {""}, default="cpu"),
-        "dtypes": [array.dtype.name for array in arrays[:64]],
-        "shapes": [list(array.shape) for array in arrays[:64]],
-        "attributes": {key: value for key, value in attributes.items() if graphs.simple(value) is not None},
-    }
-
-
-def _stable(value: Any) -> Any:
-    """Return what has the same text in each process."""
-    if isinstance(value, _PLAIN) or value is None:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    if isinstance(value, (list, tuple)):
-        return [_stable(item) for item in value]
-    kind = getattr(value, "as_datatype_enum", None)
-    return type(value).__name__ if kind is None else kind
-
-
-def _parts(kind: str, arrays: list[Any]) -> list[Part]:
-    """Return copies, as what they were read from may change."""
-    kept = [(number, array.copy()) for number, array in enumerate(arrays) if array.dtype.name in DTYPES]
-    return [_part(f"{kind}.{number}", array) for number, array in kept]
-
-
-def _part(name: str, array: Any) -> Part:
-    return Part(name, DTYPES[array.dtype.name], array.shape, array.nbytes, array.tobytes)
 
 
 def _text(name: Any) -> str:
