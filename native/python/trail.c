@@ -121,8 +121,8 @@ static PyObject *fold_each(const struct classes *classes, const struct salts *sa
     for (Py_ssize_t i = 0; fetched && i < count; i++) {
         PyObject *tensor = PySequence_GetItem(batch, i);
         if (tensor) PyTuple_SetItem(fetched, 2 * i, tensor);
-        PyObject *changes = tensor && fold(classes, salts, tensor, digest) ? PyObject_GetAttr(tensor, name_of_version)
-                                                                           : NULL;
+        PyObject *changes =
+            tensor && fold(classes, salts, tensor, digest) ? PyObject_GetAttr(tensor, name_of_version) : NULL;
         if (changes)
             PyTuple_SetItem(fetched, 2 * i + 1, changes);
         else
