@@ -29,7 +29,7 @@ def machine() -> str:
 
 
 def in_turn(sides: dict[str, Callable[[], T]], runs: int, warm_up: int = 1) -> dict[str, list[T]]:
-    """Run A B C A B C ...: a machine that drifts favours nobody."""
+    """Run A B C A B C ...: a machine that drifts favors nobody."""
     results: dict[str, list[T]] = {name: [] for name in sides}
     for number in range(warm_up + runs):
         for name, side in sides.items():

@@ -228,7 +228,7 @@ TAKES(ssize_t, process_vm_writev,
 
 /* Signals that end a process, of one process of the run to another: how that one ends is no outcome of its own then.
  * target: as the program names it, a group by its negative number. */
-static int signalled(int result, pid_t target, int number) {
+static int signaled(int result, pid_t target, int number) {
     bool ends = number == SIGHUP || number == SIGINT || number == SIGQUIT || number == SIGKILL || number == SIGTERM;
     if (result != 0 || !ends || target == 0 || target == -1 || rk_real_pid(target) == rk_getpid() || !rk_active())
         return result;
@@ -241,9 +241,9 @@ static int signalled(int result, pid_t target, int number) {
     return result;
 }
 
-RK_EXPORT int kill(pid_t pid, int number) { return signalled(RK_REAL(kill)(rk_real_pid(pid), number), pid, number); }
+RK_EXPORT int kill(pid_t pid, int number) { return signaled(RK_REAL(kill)(rk_real_pid(pid), number), pid, number); }
 RK_EXPORT int killpg(pid_t group, int number) {
-    return signalled(RK_REAL(killpg)(rk_real_pid(group), number), -group, number);
+    return signaled(RK_REAL(killpg)(rk_real_pid(group), number), -group, number);
 }
 
 /* Not in every libc: glibc < 2.30, < 2.36. */

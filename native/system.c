@@ -41,7 +41,7 @@ void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }
 int rk_getpid(void) { return (int)rk_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 
 /* The shim's own mappings lie far from where the kernel puts the program's, so that the program's
- * addresses do not depend on how much was recorded: with address randomisation off, what follows
+ * addresses do not depend on how much was recorded: with address randomization off, what follows
  * from an address (the order of a set of objects, say) is the same in record and in replay. */
 uint64_t rk_map_next = RK_FIRST_MAPPING;
 

@@ -269,7 +269,7 @@ struct rk_console_record {
 
 /* The ABI number this library was built with. */
 uint32_t reprokit_abi(void);
-/* A 64-bit check of n bytes; detects damage, is no defence against forgery. */
+/* A 64-bit check of n bytes; detects damage, is no defense against forgery. */
 uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed);
 /* Copies the identity of the calling process and thread, NUL-terminated and cut to size bytes.
  * Returns 1 in a run, else 0 and an empty text. */

@@ -34,7 +34,7 @@ class Dtype:
     specials: int = _NO_SPECIALS
     exponents_only: bool = False
     packed: bool = False
-    precision: int = 17  # decimal digits that tell neighbours apart
+    precision: int = 17  # decimal digits that tell neighbors apart
 
     @property
     def element_size(self) -> int:
@@ -166,7 +166,7 @@ def _shown_code(dtype: Dtype, code: int, exact: bool) -> str:
 
 
 def _shortest(number: float, dtype: Dtype) -> str:
-    """As few digits as tell the number from its neighbours."""
+    """As few digits as tell the number from its neighbors."""
     if dtype.bits == 64:
         return repr(number)
     if dtype.bits == 32:

@@ -98,7 +98,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     processes: Count = 0
     fact: str | None = None  # id of what is known of it
     why: str = ""
-    shows: list[str] = []  # run-to-run, thread-count, cpu-capability, uninitialised-memory, timing
+    shows: list[str] = []  # run-to-run, thread-count, cpu-capability, uninitialized-memory, timing
     confirmed: Confirmed | None = None
     cures: list[Cure] = []  # in order of preference
     rank: float = 0.0  # the higher the more likely to be what makes runs differ
@@ -111,7 +111,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def only_unwritten_memory(self) -> bool:
         """Whether it varies only for a program that reads memory before it has written there, as few do."""
         within = [how for how in self.shows if how not in ("thread-count", "cpu-capability")]
-        return self.verdict == SUSPECT and within == ["uninitialised-memory"]
+        return self.verdict == SUSPECT and within == ["uninitialized-memory"]
 
     @property
     def title(self) -> str:

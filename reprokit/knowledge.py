@@ -19,7 +19,7 @@ PROFILES = Path(__file__).parent / "profiles"
 LARGEST_FILE = 4 << 20
 
 Verdict = Literal["varies", "raises", "repeats", "random", "setting"]
-Shows = Literal["run-to-run", "thread-count", "cpu-capability", "uninitialised-memory", "timing"]
+Shows = Literal["run-to-run", "thread-count", "cpu-capability", "uninitialized-memory", "timing"]
 Device = Literal["cpu", "cuda", "rocm", "xpu", "npu", "tpu"]
 Direction = Literal["forward", "backward", "data"]
 How = Literal["measured", "source-read", "reported"]
@@ -32,7 +32,7 @@ PHASES = {
     "backward": frozenset({"backward"}),
     "data": frozenset({"data", "forward"}),
 }
-WITHIN_ONE_MACHINE = frozenset({"run-to-run", "uninitialised-memory", "timing"})
+WITHIN_ONE_MACHINE = frozenset({"run-to-run", "uninitialized-memory", "timing"})
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ LONGEST = 400  # characters of one text
 MAX_ROWS = 100
 
 GREEN, RED, AMBER, PLAIN = "#2e7d32", "#c62828", "#b26a00", "currentColor"
-_COLOURS = {"identical": GREEN, "different": RED, "tolerated": AMBER}
+_COLORS = {"identical": GREEN, "different": RED, "tolerated": AMBER}
 _STRONG = ("different", "missing", "tolerated")
 _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0;overflow-wrap:anywhere;white-space:pre-wrap"
 
@@ -33,7 +33,7 @@ class View:
     headline: str
     rows: tuple[tuple[str, ...], ...] = ()
     footer: tuple[str, ...] = ()
-    colour: str = PLAIN  # of the bar beside the headline
+    color: str = PLAIN  # of the bar beside the headline
     document: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -43,8 +43,8 @@ class View:
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr>{''.join(_cells(cells))}</tr>" for cells in self.rows[:MAX_ROWS])
         closing = "".join(f'<div style="opacity:.75">{_html(line)}</div>' for line in (*self._more(), *self.footer))
-        # Texts have the notebook's own colours, light or dark; ours stands beside the headline.
-        head = f"font-weight:bold;border-left:4px solid {self.colour};padding-left:6px"
+        # Texts have the notebook's own colors, light or dark; ours stands beside the headline.
+        head = f"font-weight:bold;border-left:4px solid {self.color};padding-left:6px"
         return (
             f'<div style="font-size:90%"><div style="{head}">{_html(self.headline)}</div>'
             f'<table style="border-collapse:collapse;margin:4px 0">{rows}</table>{closing}</div>'
@@ -58,12 +58,12 @@ class View:
 def show(run: str | Path = "last") -> View:
     """Return what a run is and what is in it."""
     from reprokit.verify.show import overview
-    from reprokit.verify.show.summary import document, summarise
+    from reprokit.verify.show.summary import document, summarize
 
-    summary = summarise(_path(run))
+    summary = summarize(_path(run))
     is_well = summary.run.exit_code == 0 and not summary.in_progress
-    colour = GREEN if is_well else AMBER if summary.in_progress else RED
-    return View(overview.headline(summary), tuple(overview.rows(summary)), (), colour, document(summary))
+    color = GREEN if is_well else AMBER if summary.in_progress else RED
+    return View(overview.headline(summary), tuple(overview.rows(summary)), (), color, document(summary))
 
 
 def verify(left: str | Path, right: str | Path) -> View:
@@ -79,8 +79,8 @@ def verify(left: str | Path, right: str | Path) -> View:
     listed += [(row.name, row.verdict.value, row.text) for row in rows(comparison, every_leaf=False)]
     notes = [f"{side}: {path}" for side, path in zip(("left", "right"), paths, strict=True)]
     notes += [f"note: {note}" for note in comparison.notes]
-    colour = _COLOURS[comparison.verdict.value]
-    return View(verdict_line(comparison), tuple(listed), tuple(notes), colour, document(comparison))
+    color = _COLORS[comparison.verdict.value]
+    return View(verdict_line(comparison), tuple(listed), tuple(notes), color, document(comparison))
 
 
 def ls(directory: str | Path | None = None) -> View:
@@ -97,9 +97,9 @@ def study(directory: str | Path) -> View:
     """Return what came of a study: its sentences, and the pairs of each setup."""
     import msgspec
 
-    from reprokit.study.analysis import analyse
+    from reprokit.study.analysis import analyze
 
-    found = analyse(Path(directory))
+    found = analyze(Path(directory))
     counted = (
         (one.name, f"{one.pairs.identical} identical", f"{one.pairs.different} different", one.pairs.sentence)
         for one in found.setups

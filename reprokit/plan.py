@@ -50,7 +50,7 @@ def key_of_seed(text: str) -> bytes:
 class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A captured step that the training is to do again, at its first step."""
 
-    mode: str  # "reproduce", "minimise" or "explain"
+    mode: str  # "reproduce", "minimize" or "explain"
     snapshot: Path
     result: Path
     progress: Path

@@ -1,4 +1,4 @@
-"""Prints labelled rows: as a table with colours on a terminal, as plain aligned lines in a pipe.
+"""Prints labeled rows: as a table with colors on a terminal, as plain aligned lines in a pipe.
 
 Whatever comes from a run directory passes through ``printable`` here, and reaches rich as Text, so
 that neither terminal escapes nor rich's own markup in it mean anything.
@@ -34,7 +34,7 @@ def print_rows(headline: str, rows: Sequence[Cells], footer: Sequence[str] = (),
         _print_plain(headline, rows, footer)
 
 
-def labelled(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def labeled(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Labels and texts, a label once where several rows have it one behind the other."""
     found, before = [], ""
     for label, text in rows:

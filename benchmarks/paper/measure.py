@@ -37,10 +37,10 @@ def prepare() -> None:
 
 def write(directory: Path, page: Path | None) -> None:
     """Print the tables of all studies that were begun, and put them into the page."""
-    from reprokit.study.analysis import analyse
+    from reprokit.study.analysis import analyze
 
     begun = {model: directory / name for model, name in MODELS.items() if (directory / name / "study.json").exists()}
-    text = tables.tables({model: analyse(study) for model, study in begun.items()})
+    text = tables.tables({model: analyze(study) for model, study in begun.items()})
     print(f"\n{text}")
     if page is not None:
         where = f"Taken on {time.strftime('%Y-%m-%d', time.gmtime())}: {machine()}."

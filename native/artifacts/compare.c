@@ -14,7 +14,7 @@
 
 struct number {
     uint64_t code;
-    uint64_t magnitude; /* of floats the code without its sign: neighbours are one apart */
+    uint64_t magnitude; /* of floats the code without its sign: neighbors are one apart */
     double value;
     int negative, nan, infinite;
 };

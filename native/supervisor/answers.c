@@ -119,7 +119,7 @@ static bool has_telling_name(const char *path) {
 }
 
 /* A path from the root, without "//", "/." and "/..": symbolic links are not followed. */
-static void normalise(char *path) {
+static void normalize(char *path) {
     char *to = path;
     for (const char *at = path; *at;) {
         while (*at == '/') at++;
@@ -176,7 +176,7 @@ static enum kind kind_of(int thread, const struct opening *opening) {
     if (strcmp(path, rk_plan.shim) == 0) return SHIM;
     if (!has_telling_name(path)) return ORDINARY;
     if (!make_absolute(thread, opening->directory, path, sizeof(path))) return ORDINARY;
-    normalise(path);
+    normalize(path);
     enum kind kind = ORDINARY;
     if (strcmp(path, "/dev/urandom") == 0 || strcmp(path, "/dev/random") == 0) kind = DEVICE;
     if (strcmp(path, "/proc/sys/kernel/random/uuid") == 0 || strcmp(path, "/proc/sys/kernel/random/boot_id") == 0)

@@ -27,11 +27,11 @@ typedef unsigned char uint8_t;
 #define RKT_MUL_1 0xBF58476D1CE4E5B9ull
 #define RKT_MUL_2 0x94D049BB133111EBull
 
-/* Of words: the multipliers of MurmurHash3's 32-bit finaliser, which units for vectors take in half the time. */
+/* Of words: the multipliers of MurmurHash3's 32-bit finalizer, which units for vectors take in half the time. */
 #define RKT_WORD_MUL_1 0x85EBCA6Bull
 #define RKT_WORD_MUL_2 0xC2B2AE35ull
 
-/* The finaliser of SplitMix64: https://prng.di.unimi.it/splitmix64.c */
+/* The finalizer of SplitMix64: https://prng.di.unimi.it/splitmix64.c */
 RKT_INLINE uint64_t rkt_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * RKT_MUL_1;
     x = (x ^ (x >> 27)) * RKT_MUL_2;

@@ -103,7 +103,7 @@ def _torch(torch: Any) -> Facts:
 
 
 def _accelerator(torch: Any) -> Facts:
-    """CUDA's version as this build has it, and cuDNN's where the training used CUDA: nothing is initialised for it."""
+    """CUDA's version as this build has it, and cuDNN's where the training used CUDA: nothing is initialized for it."""
     version = getattr(torch, "version", None)
     facts = {name: getattr(version, name, None) for name in ("cuda", "hip", "git_version")}
     if _ask(torch, "cuda.is_initialized"):

@@ -78,7 +78,7 @@ class BundleContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     reprokit: str  # the version that packed it
     run_id: str
     entropy: bool  # whether the random profile is in it
-    normalised: bool  # whether paths and names were replaced
+    normalized: bool  # whether paths and names were replaced
     snapshots: bool = False  # whether captured states, with data that was trained on, are in it
     original: Digest  # of run.json as it was
     left_out: list[str]  # what is not in it, and why

@@ -68,49 +68,49 @@ def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> B
     return listed
 
 
-def _normaliser(run: RunDirectory, wanted: BundleRequest) -> Secrets:
+def _normalizer(run: RunDirectory, wanted: BundleRequest) -> Secrets:
     """Return what takes names away: those of homes can stand anywhere in what the run was made of."""
     if wanted.paths:
         return Secrets()
     texts = json.dumps([run.run.command, run.run.variables, run.environment()])
-    return Normaliser(run.run.working_directory, run.run.host, texts)
+    return Normalizer(run.run.working_directory, run.run.host, texts)
 
 
 def stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleContents:
     """Write what goes into the bundle, file by file, and list it."""
-    normaliser = _normaliser(run, wanted)
+    normalizer = _normalizer(run, wanted)
     directory = staging / "run"
     directory.mkdir()
     for name in manifest.WHOLE:
         if run.has(name):
-            _rewrite(directory / name, normaliser.value(run.decode(name, dict[str, Any])))
+            _rewrite(directory / name, normalizer.value(run.decode(name, dict[str, Any])))
     environment = run.environment()
     if environment is not None:
         environment = {key: value for key, value in environment.items() if key not in ("check", "variables")}
-        _rewrite(directory / rundir.ENVIRONMENT, normaliser.value(environment))
+        _rewrite(directory / rundir.ENVIRONMENT, normalizer.value(environment))
     if run.has(rundir.METRICS):
-        _metrics(run, directory / rundir.METRICS, normaliser)
+        _metrics(run, directory / rundir.METRICS, normalizer)
     for name in manifest.TEXTS:
         if text := _text(run, name):
-            (directory / name).write_bytes(os.fsencode(normaliser.text(os.fsdecode(text))))
+            (directory / name).write_bytes(os.fsencode(normalizer.text(os.fsdecode(text))))
     outputs = _outputs(run)
     if outputs is not None:
-        _rewrite(directory / rundir.OUTPUTS, normaliser.value(msgspec.to_builtins(outputs)))
+        _rewrite(directory / rundir.OUTPUTS, normalizer.value(msgspec.to_builtins(outputs)))
     for name in manifest.DIRECTORIES:
         _copies(run, name, directory)
-    _console(run, directory, normaliser)
+    _console(run, directory, normalizer)
     _remove_private_keys(directory / rundir.KEPT)
     _entropy(run, directory, wanted)
     if wanted.snapshots:
-        _snapshots(run, directory, normaliser)
+        _snapshots(run, directory, normalizer)
     original = rundir.seal_file(run.path / rundir.RUN)
     assert original is not None
-    _run_file(run, directory, normaliser, Bundled(entropy=wanted.entropy, original=original.digest))
+    _run_file(run, directory, normalizer, Bundled(entropy=wanted.entropy, original=original.digest))
     return BundleContents(
         reprokit=VERSION,
         run_id=run.run.run_id,
         entropy=wanted.entropy,
-        normalised=not wanted.paths,
+        normalized=not wanted.paths,
         snapshots=wanted.snapshots,
         original=original.digest,
         left_out=list(_left_out(run, wanted, outputs)),
@@ -144,9 +144,9 @@ def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:
     return file
 
 
-def _run_file(run: RunDirectory, directory: Path, normaliser: Secrets, bundled: Bundled) -> None:
+def _run_file(run: RunDirectory, directory: Path, normalizer: Secrets, bundled: Bundled) -> None:
     """run.json, with seals of what the files have become."""
-    facts = msgspec.convert(normaliser.value(msgspec.to_builtins(run.run)), RunFile)
+    facts = msgspec.convert(normalizer.value(msgspec.to_builtins(run.run)), RunFile)
     facts.variables = {name: value for name, value in facts.variables.items() if is_kept(name, value)}
     facts.key = facts.key if bundled.entropy else ""
     facts.launcher_pid, facts.launcher_started = 0, 0.0
@@ -163,11 +163,11 @@ def _rewrite(path: Path, content: dict[str, Any]) -> None:
     rundir.write_json(path, content)
 
 
-def _metrics(run: RunDirectory, path: Path, normaliser: Secrets) -> None:
+def _metrics(run: RunDirectory, path: Path, normalizer: Secrets) -> None:
     """metrics.jsonl, line by line, as it can be large."""
     with open(path, "w", encoding="ascii") as file:
         for line in run.metrics():
-            file.write(json.dumps(normaliser.value(line), separators=(",", ":")) + "\n")
+            file.write(json.dumps(normalizer.value(line), separators=(",", ":")) + "\n")
 
 
 def _remove_private_keys(copies: Path) -> None:
@@ -209,12 +209,12 @@ def _copy(run: RunDirectory, member: str, directory: Path) -> None:
             target.write(block)
 
 
-def _console(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
+def _console(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
     """What was printed, text by text."""
     for head in console.heads(run).values():
         found = console.read(run, head)
         first, last = (
-            [piece._replace(data=_normalised(piece.data, normaliser)) for piece in console.joined(pieces)]
+            [piece._replace(data=_normalized(piece.data, normalizer)) for piece in console.joined(pieces)]
             for pieces in (found.first, found.last)
         )
         text = msgspec.structs.replace(found, first=first, last=last)
@@ -222,8 +222,8 @@ def _console(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
         (directory / rundir.CONSOLE / head.file).write_bytes(console.encode(head, text))
 
 
-def _normalised(data: bytes, normaliser: Secrets) -> bytes:
-    return normaliser.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+def _normalized(data: bytes, normalizer: Secrets) -> bytes:
+    return normalizer.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
@@ -236,23 +236,23 @@ def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
         _copy(run, rundir.VARIABLE_KEY, directory)
 
 
-def _snapshots(run: RunDirectory, directory: Path, normaliser: Secrets) -> None:
+def _snapshots(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
     """Captured states: tensors as they are, and in their headers what no digest is over without its names."""
     for entry in _entries(run, rundir.SNAPSHOTS):
         place = f"{rundir.SNAPSHOTS}/{entry}"
         header, tensors = f"{place}/{manifest.HEADER}", f"{place}/{manifest.TENSORS}"
         if manifest.is_allowed(header) and {manifest.HEADER, manifest.TENSORS} <= set(_entries(run, place)):
             _copy(run, tensors, directory)
-            _rewrite(directory / header, _header(run.decode(header, dict[str, Any]), normaliser))
+            _rewrite(directory / header, _header(run.decode(header, dict[str, Any]), normalizer))
 
 
-def _header(header: dict[str, Any], normaliser: Secrets) -> dict[str, Any]:
+def _header(header: dict[str, Any], normalizer: Secrets) -> dict[str, Any]:
     """Return the header of a snapshot: its tensors' names, values and digest stay."""
     for key in _OF_SURROUNDINGS & header.keys():
-        header[key] = normaliser.value(header[key], key)
+        header[key] = normalizer.value(header[key], key)
     for trigger in (header.get("trigger"), *(header.get("also") or ())):
         if isinstance(trigger, dict) and "where" in trigger:
-            trigger["where"] = normaliser.value(trigger["where"])
+            trigger["where"] = normalizer.value(trigger["where"])
     return header
 
 
@@ -300,7 +300,7 @@ def zstandard_library() -> Any:
     return zstandard
 
 
-class Normaliser(Secrets):
+class Normalizer(Secrets):
     """Replaces one run's working directory, home directories, its user's and its host's name too."""
 
     def __init__(self, working_directory: str, host: str = "", texts: str = "") -> None:

@@ -9,7 +9,7 @@ from reprokit.agent.capture import trees
 from reprokit.agent.capture.header import SnapshotHeader, Trigger, in_words
 from reprokit.agent.capture.store import SnapshotFile
 from reprokit.printable import printable
-from reprokit.screen import Cells, labelled, print_rows
+from reprokit.screen import Cells, labeled, print_rows
 from reprokit.untrusted_json import object_in
 
 FORMAT = 1
@@ -47,7 +47,7 @@ def print_result(found: Mapping[str, Any], mode: str) -> None:
         headline, style = f"not reproduced{rest}", "bold yellow"
     elif mode == "explain" and found.get("words"):
         headline, style = str(found["words"]), "bold red"
-    elif mode == "minimise":
+    elif mode == "minimize":
         headline, style = _smallest(found), "bold red"
     else:
         headline, style = f"reproduced: {trigger}", "bold red"
@@ -55,7 +55,7 @@ def print_result(found: Mapping[str, Any], mode: str) -> None:
 
 
 def _print(headline: str, rows: Rows, style: str) -> None:
-    print_rows(headline, list(map(Cells, labelled(rows))), style=style)
+    print_rows(headline, list(map(Cells, labeled(rows))), style=style)
 
 
 # A snapshot

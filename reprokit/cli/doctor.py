@@ -162,7 +162,7 @@ CHECKS: dict[str, Callable[[], DoctorFinding]] = {
     "C library": machine.c_library,
     "shim": _shim,
     "preload": _preload,
-    "address randomisation": _addresses,
+    "address randomization": _addresses,
     "forked memory": machine.forked_memory,
     "memory files": machine.memory_files,
     "supervisor": machine.supervisor,

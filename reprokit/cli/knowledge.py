@@ -50,7 +50,7 @@ def command(words: tuple[str, ...], framework: str | None, device: str | None, e
     elif words or framework or device or everything:
         _list(found, len(found) if everything else MOST_ROWS)
     else:
-        _summarise(facts)
+        _summarize(facts)
 
 
 def _known(facts: Sequence[Fact], framework: str | None) -> str:
@@ -75,7 +75,7 @@ def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
     return found
 
 
-def _summarise(facts: Sequence[Fact]) -> None:
+def _summarize(facts: Sequence[Fact]) -> None:
     counts = {name: Counter[str]() for name in dict.fromkeys(fact.framework for fact in facts)}
     for fact in facts:
         counts[fact.framework][fact.verdict] += 1
@@ -97,8 +97,8 @@ def _list(facts: Sequence[Fact], most: int) -> None:
     print_rows(f"{len(facts)} facts", rows, footer)
 
 
-def _wrapped(labelled: Iterable[tuple[str, str]]) -> Iterator[Cells]:
-    for label, text in labelled:
+def _wrapped(labeled: Iterable[tuple[str, str]]) -> Iterator[Cells]:
+    for label, text in labeled:
         for number, line in enumerate(textwrap.wrap(text, WIDTH) or [""]):
             yield Cells(("" if number else label, line))
 

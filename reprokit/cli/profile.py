@@ -91,7 +91,7 @@ def _findings(path: Path) -> FindingsFile:
     from reprokit import findings, profiling
     from reprokit.rundir import RunDirectory
 
-    found = profiling.analyse(RunDirectory(path))
+    found = profiling.analyze(RunDirectory(path))
     findings.write(path, found)
     return found
 

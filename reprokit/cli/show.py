@@ -62,7 +62,7 @@ def command(
     else:
         from reprokit.verify.show import overview, summary
 
-        found = summary.summarise(run)
+        found = summary.summarize(run)
         present(found, as_json=as_json, document=summary.document, text=overview.print_summary)
 
 
@@ -80,5 +80,5 @@ def _show_findings(run: Path, as_json: bool) -> None:
         )
     if found is None:
         directory.require_finished()
-        found = profiling.analyse(directory)
+        found = profiling.analyze(directory)
     show(directory.path, found, as_json=as_json)

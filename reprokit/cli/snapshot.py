@@ -20,18 +20,10 @@ from reprokit.untrusted_json import object_in
 if TYPE_CHECKING:
     from reprokit.capture.files import SnapshotFile
 
-MODES = {"minimize": "minimise"}  # as plans and results name it
 SNAPSHOT = click.argument("snapshot", type=options.PATH)
 
 
-class SnapshotCommands(CommandGroup):
-    """Knows `minimize` by its first name too."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, "minimize" if cmd_name == "minimise" else cmd_name)
-
-
-@click.group(cls=SnapshotCommands)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Show a captured step, re-execute it, minimize its batch, or explain what went wrong in it.
 
@@ -78,7 +70,7 @@ def redoing(function: Callable[[], None]) -> Any:
     @click.pass_obj
     @functools.wraps(function)
     def again(behind_dashes: tuple[str, ...], /, **asked: Any) -> None:
-        _redo(MODES.get(function.__name__, function.__name__), behind_dashes, **asked)
+        _redo(function.__name__, behind_dashes, **asked)
 
     return again
 

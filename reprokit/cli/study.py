@@ -92,7 +92,7 @@ def of_study(function: Callable[..., None]) -> Callable[..., None]:
 def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> None:
     """Make the runs of STUDY.toml, or those that an interrupted study still lacks.
 
-    Each setup makes pairs of runs, in rounds, so that a machine that drifts favours none. A run that fails
+    Each setup makes pairs of runs, in rounds, so that a machine that drifts favors none. A run that fails
     is shown and never made again. At the end a page is left in DIR, study.html. Exits with 0 if all runs
     finished, 1 if any failed, 2 if the study is none or cannot go on.
     """
@@ -168,11 +168,11 @@ def leave_page(directory: Path) -> None:
     """A page beside the results, where what it needs is installed; the runs are made, whatever comes of it."""
     from reprokit.launch.messages import say
     from reprokit.study import page
-    from reprokit.study.analysis import analyse
+    from reprokit.study.analysis import analyze
 
     path = directory / page.NAME
     try:
-        page.write(analyse(directory), path, mode=0o600)  # as all that a study keeps
+        page.write(analyze(directory), path, mode=0o600)  # as all that a study keeps
     except ReprokitError as error:
         say(f"no page is left in {directory}: {error}")
     else:
@@ -230,10 +230,10 @@ def show(directory: Path, as_json: bool, as_csv: bool, html: Path | None) -> Non
     if as_json and as_csv:
         raise UsageError("--json and --csv are two formats: choose one")
     from reprokit.study import page
-    from reprokit.study.analysis import analyse
+    from reprokit.study.analysis import analyze
     from reprokit.study.tables import csv_text, print_analysis
 
-    analysis = analyse(directory)
+    analysis = analyze(directory)
     if html is not None:
         page.write(analysis, html)
     if as_json:

@@ -12,7 +12,7 @@ from reprokit.entropy.profile import (
     gave_up,
     programs,
     root_loaded,
-    summarise,
+    summarize,
     withheld_runtimes,
 )
 
@@ -29,6 +29,6 @@ __all__ = [
     "processes",
     "programs",
     "root_loaded",
-    "summarise",
+    "summarize",
     "withheld_runtimes",
 ]

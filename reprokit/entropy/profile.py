@@ -90,7 +90,7 @@ def _sizes(directory: Path) -> tuple[int, int]:
     return len(paths), sum(os.lstat(path).st_size for path in paths)
 
 
-def summarise(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> ProfileFacts:
+def summarize(directory: Path, counts: Sequence[ProcessCounts] | None = None) -> ProfileFacts:
     """Return the numbers of a recording, as ``count`` gives them, and the digest that seals it."""
     counts = count(directory) if counts is None else counts
     files, size = _sizes(directory)

@@ -376,7 +376,7 @@ class Check:
         self._renew()
         plan = replace(self._plan("profile"), profiling=ProfilingFacts(confirm=REPEATS))
         run = self._made(plan)
-        found = profiling.analyse(run)
+        found = profiling.analyze(run)
         findings_file.write(run.path, found)
         self._findings += tuple(found.findings)
         accepted = None

@@ -9,7 +9,7 @@ import msgspec
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.seeds import in_words
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import Replaced, scan
 
 TOGETHER = "together"
@@ -33,7 +33,7 @@ Given = dict[str, Replaced]  # by process: the seeds that a replay gave as recor
 
 def seeds_given_again(replay: RunDirectory) -> Given:
     """Return what a replay hides of a dependence on its surroundings."""
-    return scan(replay, Normalisations()).replaced
+    return scan(replay, Normalizations()).replaced
 
 
 def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:

@@ -150,7 +150,7 @@ class Finish:
             say(f"entropy requests: {in_words(run.fidelity)}")
             if self._plan.clock:
                 say(f"reads of the clock: {run.fidelity.clock} as recorded, {run.fidelity.clock_past} beyond")
-        facts = entropy.summarise(directory, counts)
+        facts = entropy.summarize(directory, counts)
         if recorded.goes_on:
             facts = msgspec.structs.replace(facts, sealed=False)
         if self._plan.mode == RECORD:

@@ -186,7 +186,7 @@ def _spawn(command: Command, directory: Path, environment: Mapping[str, str]) ->
     child = subprocess.Popen(
         command.arguments, executable=command.program, cwd=directory, env=environment, close_fds=False
     )
-    child.returncode = 0  # for its finaliser: this child is not its to wait for
+    child.returncode = 0  # for its finalizer: this child is not its to wait for
     return child.pid
 
 

@@ -1,6 +1,6 @@
 """Answers what the shim cannot reach: puts the seccomp filter on the command and starts the supervisor.
 
-Filter, address randomisation and no_new_privs are a thread's own and inherited by what it starts. So the
+Filter, address randomization and no_new_privs are a thread's own and inherited by what it starts. So the
 command is started by a thread of its own, and the launcher itself goes on without them. The supervisor
 is a thread of the library's (native/supervisor), in this process because programs may let their ancestors
 write to their memory and nobody else.

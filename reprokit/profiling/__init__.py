@@ -1,5 +1,5 @@
 """Diagnoses profiled runs: reads what was observed, joins it with what is known, and says what keeps runs apart."""
 
-from reprokit.profiling.analyse import analyse
+from reprokit.profiling.analyze import analyze
 
-__all__ = ["analyse"]
+__all__ = ["analyze"]

@@ -26,7 +26,7 @@ from reprokit.findings import (
 from reprokit.model.run import RunFile
 from reprokit.profiling.groups import DIFFERENT
 from reprokit.rundir import RunDirectory
-from reprokit.screen import Cells, labelled, print_rows
+from reprokit.screen import Cells, labeled, print_rows
 
 FORMAT = 1
 SHOWN = 6  # findings that are explained
@@ -57,7 +57,7 @@ def print_findings(run: RunDirectory, found: FindingsFile) -> None:
     """The most urgent first and explained; the rest in a line for each kind."""
     blamed = [one for one in found.findings if one.blamed]
     rows = [*_alarms(run.run, found), *_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
-    cells = list(map(Cells, labelled(rows)))
+    cells = list(map(Cells, labeled(rows)))
     urgent = (findings.GUILTY, findings.ALARM)
     style = "bold red" if any(one.verdict in urgent for one in found.findings) else "bold yellow" if blamed else "bold"
     print_rows(

@@ -15,14 +15,14 @@ NOT_COMPARED: Final = "not-compared"  # one run alone, or nothing in two that ca
 
 Outcome = Literal["identical", "different", "tolerated", "failed", "not-compared"]  # failed: equal, but not completed
 ExecutedBy = Literal["signer", "unknown"]  # the process that made this, or nobody that it knows of
-Judgement = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
+Judgment = Literal["identical", "different", "tolerated", "missing", "information", "not-recorded", "not-compared"]
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing that was compared, or that is only stated: of the first run and, where there is one, the second."""
 
     name: str
-    verdict: Judgement
+    verdict: Judgment
     left: str = ""
     right: str = ""
     detail: str = ""
@@ -33,7 +33,7 @@ class Category(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Things of a kind, in causal order among the others."""
 
     name: str
-    verdict: Judgement
+    verdict: Judgment
     summary: str  # one sentence
     items: tuple[Item, ...] = ()
 

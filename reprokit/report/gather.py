@@ -37,7 +37,7 @@ from reprokit.verify.compare.runs import Comparison, compare, require_whole
 from reprokit.verify.show import comparison as comparisons
 from reprokit.verify.show import entropy_requests
 from reprokit.verify.show.overview import proof_in_words
-from reprokit.verify.show.summary import RunSummary, not_covered, summarise, warnings
+from reprokit.verify.show.summary import RunSummary, not_covered, summarize, warnings
 from reprokit.version import VERSION
 
 MAX_ITEMS = 200_000  # of all categories: more are counted only
@@ -74,7 +74,7 @@ def gather(paths: Sequence[Path], execution: Execution | None = None) -> audit.A
 
 
 def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.AuditFacts:
-    summaries = [summarise(path) for path in paths]
+    summaries = [summarize(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
     found, left_out = _curves(summaries)
@@ -89,7 +89,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         runs=tuple(_run(summary, _SIDES[number]) for number, summary in enumerate(summaries)),
         trained=_trained(first),
         compared_how=_how(summaries, comparison),
-        excluded=comparison.normalisations if comparison is not None and len(summaries) > 1 else (),
+        excluded=comparison.normalizations if comparison is not None and len(summaries) > 1 else (),
         notes=tuple(
             dict.fromkeys((*witnessed.notes, *(comparison.notes if comparison and len(summaries) > 1 else ())))
         ),
@@ -227,7 +227,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[au
         items = tuple(islice(_items(child, "", is_alone=is_alone), room))
         room -= len(items)
         summary = "" if is_alone else comparisons.shortened(comparisons.headline(child))
-        yield audit.Category(name=child.name, verdict=_judgement(child, is_alone), summary=summary, items=items)
+        yield audit.Category(name=child.name, verdict=_judgment(child, is_alone), summary=summary, items=items)
 
 
 def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[audit.Item]:
@@ -242,7 +242,7 @@ def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[audit.I
 def _item(leaf: Difference, name: str, is_alone: bool) -> audit.Item:
     return audit.Item(
         name=name,
-        verdict=_judgement(leaf, is_alone),
+        verdict=_judgment(leaf, is_alone),
         left=leaf.left,
         right="" if is_alone else leaf.right,
         detail=leaf.detail,
@@ -250,7 +250,7 @@ def _item(leaf: Difference, name: str, is_alone: bool) -> audit.Item:
     )
 
 
-def _judgement(node: Difference, is_alone: bool) -> Any:
+def _judgment(node: Difference, is_alone: bool) -> Any:
     is_judged = node.verdict not in (Verdict.INFORMATION, Verdict.NOT_RECORDED)
     return audit.NOT_COMPARED if is_alone and is_judged else node.verdict.value
 

@@ -13,7 +13,7 @@ from reprokit.pages import environment as pages
 from reprokit.pages.drawing import Axis
 from reprokit.printable import printable
 from reprokit.report.facts import AuditFacts, CurvePoint, MetricCurve
-from reprokit.report.phrases import EXECUTED, JUDGEMENTS, OUTCOMES, counted, entropy_rows, run_rows
+from reprokit.report.phrases import EXECUTED, JUDGMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 30  # margins
@@ -34,7 +34,7 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         facts=shown,
         two=len(facts.runs) > 1,
         style=pages.style(templates, "page.css", "report.css"),
-        marks=JUDGEMENTS,
+        marks=JUDGMENTS,
         signed=signed,
         runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,

@@ -19,7 +19,7 @@ EXECUTED = {
     " cannot tell whether it was executed as they say.",
     "signer": "Both runs were executed by the process that made this.",
 }
-JUDGEMENTS = {
+JUDGMENTS = {
     "identical": "identical",
     "different": "different",
     "missing": "on one side only",
@@ -34,7 +34,7 @@ _GLYPHS = {
     "missing": "\N{MULTIPLICATION X} ",
     "tolerated": "\N{ALMOST EQUAL TO} ",
 }
-MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGEMENTS.items()}
+MARKS = {verdict: _GLYPHS.get(verdict, "") + word for verdict, word in JUDGMENTS.items()}
 _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
     ("kind", lambda run: run.kind),
     ("command", lambda run: shlex.join(run.command)),
@@ -61,7 +61,7 @@ def counted(facts: AuditFacts) -> str:
     counts = facts.verdict.counts
     if not counts:
         return ""
-    told = ", ".join(f"{count:,} {JUDGEMENTS[verdict]}" for verdict, count in counts.items())
+    told = ", ".join(f"{count:,} {JUDGMENTS[verdict]}" for verdict, count in counts.items())
     return f"{sum(counts.values()):,} things were compared, each by itself: {told}."
 
 

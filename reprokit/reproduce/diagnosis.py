@@ -17,7 +17,7 @@ from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Change, Outcome
 
 SWITCHES = ("--clock", "--hide-rdrand")  # of record, that may be tried unasked
-VARYING = frozenset({"run-to-run", "timing", "uninitialised-memory"})
+VARYING = frozenset({"run-to-run", "timing", "uninitialized-memory"})
 SINGLE = "threads=1"
 PATCH = "--patch "
 # In verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.

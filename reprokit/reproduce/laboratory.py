@@ -81,7 +81,7 @@ class Laboratory:
         plan = msgspec.structs.replace(self._plan(settings, name), profiling=watching)
         attempt = self._attempt("profile", plan)
         try:
-            found = profiling.analyse(RunDirectory(work.place / attempt.directory), knowledge.load())
+            found = profiling.analyze(RunDirectory(work.place / attempt.directory), knowledge.load())
         except ReprokitError as error:
             warn(f"the profile could not be read: {error}")
             return ProfileOutcome(attempt, (), (str(error),))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labelled, predicted, predicted_pairs, values
+from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labeled, predicted, predicted_pairs, values
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
@@ -28,7 +28,7 @@ class ClassImbalance:
     _pure: list[bool] = field(default_factory=list)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        for name, labels, scores in labelled(self.trial, step):
+        for name, labels, scores in labeled(self.trial, step):
             self._counts.update(labels.tolist())
             if scores is not None:
                 self._classes = max(self._classes, scores.shape[1] if scores.ndim == 2 else 2)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
-from reprokit.rules.observations import Alarm, EvaluationStep, labelled, loss, loss_name
+from reprokit.rules.observations import Alarm, EvaluationStep, labeled, loss, loss_name
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
 
@@ -111,7 +111,7 @@ class Underfitting:
     _before: tuple[float, float] | None = None
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        for name, labels, _ in labelled(self.trial, step):
+        for name, labels, _ in labeled(self.trial, step):
             if "BCE" in name or "CrossEntropy" in name or "NLL" in name:
                 self._counts.update(labels.tolist())
         return iter(())

@@ -97,7 +97,7 @@ def loss_name(trial: TensorTrial) -> str:
     return next(iter(trial.collection("losses").tensor_names), "the loss")
 
 
-def labelled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
+def labeled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
     """Yield the labels of a step that are classes, with their name and the predictions beside them."""
     for name in trial.given_to_loss("labels", 1, step, mode):
         tensor = trial.tensor(name)
@@ -123,7 +123,7 @@ def predicted_pairs(trial: TensorTrial, steps: Iterable[int], mode: str) -> dict
     """Return how often each class was predicted for each label in some steps, by the name of the labels."""
     found: dict[str, Counter[tuple[int, int]]] = {}
     for step in steps:
-        for name, labels, scores in labelled(trial, step, mode):
+        for name, labels, scores in labeled(trial, step, mode):
             if scores is not None:
                 pairs = zip(labels.tolist(), predicted(scores).tolist(), strict=False)
                 found.setdefault(name, Counter()).update(pairs)

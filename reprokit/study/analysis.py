@@ -54,7 +54,7 @@ METHODS: Final = (
 )
 
 
-def analyse(directory: Path) -> Analysis:
+def analyze(directory: Path) -> Analysis:
     """The analysis of a study's directory, as far as the study has come; reads files that anybody may have written."""
     study = store.read_study(directory)
     return analysis_of(study.study, store.read_results(directory), store.read_pairs(directory), directory, study.host)

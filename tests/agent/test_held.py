@@ -93,7 +93,7 @@ def test_where_no_file_can_be_made_nothing_waits(training: Training) -> None:
     assert steps(training) == list(range(9))
 
 
-def test_a_finaliser_may_write_at_any_moment(training: Training) -> None:
+def test_a_finalizer_may_write_at_any_moment(training: Training) -> None:
     script = """
 import gc
 class Ends:

@@ -266,7 +266,7 @@ empty = nn.Module()
 empty.weight = nn.Parameter(torch.ones(2, 0, 3))
 empty.complex = nn.Parameter(torch.ones(2, 3, dtype=torch.complex64).t().conj())
 empty.register_buffer("sparse", torch.eye(3).to_sparse())
-empty.register_buffer("quantised", torch.quantize_per_tensor(torch.ones(3), 0.1, 2, torch.quint8))
+empty.register_buffer("quantized", torch.quantize_per_tensor(torch.ones(3), 0.1, 2, torch.quint8))
 empty.register_buffer("small", torch.ones(2).to(torch.float8_e5m2))
 empty.register_buffer("flag", torch.tensor(True))
 empty_sgd = torch.optim.SGD(empty.parameters(), lr=0.1)
@@ -286,7 +286,7 @@ print("done")
     assert sorted(kinds) == ["Module", "Net", "Net", "Net", "Net", "Sequential"]  # a scripted Net is owned by its Net
     assert state_digests(tied) in models.values()
     odd = next(found for found in models.values() if "sparse" in found)
-    assert set(odd) == {"weight", "complex", "sparse", "quantised", "small", "flag"}
+    assert set(odd) == {"weight", "complex", "sparse", "quantized", "small", "flag"}
     import numpy
 
     assert odd["complex"] == tensor_digest(numpy.ones((3, 2), numpy.complex64).conj())

@@ -72,7 +72,7 @@ def codes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def ordered(array: np.ndarray[Any, Any], bits: int, *, unsigned: bool) -> list[int]:
-    """Each float as the integer of which neighbours are one apart."""
+    """Each float as the integer of which neighbors are one apart."""
     sign = 0 if unsigned else 1 << (bits - 1)
     return [-(int(code) & ~sign) if int(code) & sign else int(code) for code in codes(array).ravel()]
 

@@ -80,7 +80,7 @@ def kinds() -> dict[str, Any]:
         "expanded": torch.full((1,), 2.0).expand(5),
         "windows": base.unfold(0, 50, 1),
         "conjugated": torch.ones(2, dtype=torch.complex64).conj(),
-        "quantised": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
+        "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
         "channelwise": torch.quantize_per_channel(
             torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([0, 0]), 0, torch.qint8
         ),
@@ -110,7 +110,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "channels": (lambda t: t.contiguous().neg_(), "channels"),
     "expanded": (lambda t: torch.full((1,), 2.0).expand(6), "expanded"),
     "conjugated": (lambda t: torch.ones(2, dtype=torch.complex64), "conjugated/(metadata)"),
-    "quantised": (lambda t: torch.quantize_per_tensor(torch.ones(3), 0.2, 0, torch.quint8), "quantised/(quantizer)"),
+    "quantized": (lambda t: torch.quantize_per_tensor(torch.ones(3), 0.2, 0, torch.quint8), "quantized/(quantizer)"),
     "coo": (lambda t: torch.eye(3).roll(1).to_sparse(), "coo/indices"),
     "csr": (lambda t: (2 * torch.eye(3)).to_sparse_csr(), "csr/values"),
     "meta": (lambda t: torch.empty(4, device="meta"), "meta/(arguments)/1"),

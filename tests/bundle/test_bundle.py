@@ -22,7 +22,7 @@ from reprokit import rundir
 from reprokit.agent.capture.store import Part, Store
 from reprokit.agent.capture.store import SnapshotContents as Captured
 from reprokit.bundle.manifest import NEVER, is_allowed
-from reprokit.bundle.pack import BundleRequest, Normaliser, pack
+from reprokit.bundle.pack import BundleRequest, Normalizer, pack
 from reprokit.bundle.unpack import unpack
 from reprokit.errors import BadBundle, CannotWriteReport, RunDamaged
 from reprokit.model.run import RUNNING, SnapshotFacts
@@ -360,18 +360,18 @@ def test_secrets_are_left_out_also_where_paths_are_kept() -> None:
 
 
 def test_a_user_and_a_host_are_replaced_beside_their_own_places_too() -> None:
-    normaliser = Normaliser("/home/ann/project", "gpu-17")
-    assert normaliser.text("gpu-17: /scratch/ann/x of gpu-170, annual") == "host: /scratch/user/x of gpu-170, annual"
-    assert Normaliser("/srv/x", "train").text("python train.py on train") == "python train.py on train"
+    normalizer = Normalizer("/home/ann/project", "gpu-17")
+    assert normalizer.text("gpu-17: /scratch/ann/x of gpu-170, annual") == "host: /scratch/user/x of gpu-170, annual"
+    assert Normalizer("/srv/x", "train").text("python train.py on train") == "python train.py on train"
 
 
 def test_names_and_paths_are_replaced_wherever_they_stand() -> None:
-    normaliser = Normaliser("/home/ann/project")
+    normalizer = Normalizer("/home/ann/project")
     places = ["/home/ann/project/a.py", "/home/ann/projects/b"]
     before = {"host": "ann-laptop", "files": places, "n": 1, "/root/x": "/rooted"}
     replaced = ["/working-directory/a.py", "/home/user/projects/b"]
     after = {"host": "host", "files": replaced, "n": 1, "/home/user/x": "/rooted"}
-    assert normaliser.value(before) == after
+    assert normalizer.value(before) == after
 
 
 def test_only_names_of_a_run_directory_are_allowed() -> None:

@@ -101,8 +101,8 @@ def centered(values: Any) -> Any:
 class Scaler:
     def scaled(self, values: Any) -> Any:
         scale = values.std()
-        centre = numpy.arange(len(values)).astype("float32")
-        return centered(values) / scale + centre.copy()  # by its method
+        center = numpy.arange(len(values)).astype("float32")
+        return centered(values) / scale + center.copy()  # by its method
 
 
 def by_a_function() -> Lines:

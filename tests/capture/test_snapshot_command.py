@@ -383,14 +383,14 @@ if n < 4:  # the second process is killed in its trial, the first asks for anoth
 else:
     result(reproduced=True, samples=[2], of=4, trials=3, smallest=True, only_full=False)
 """
-    done = redo(reprokit, "minimise", snapshot, program)
+    done = redo(reprokit, "minimize", snapshot, program)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "reprokit: trial 0\\x1b[31m\nreprokit: trial 2\\x1b[31m\n"
     assert done.stdout.splitlines()[-1] == "1 of 4 samples are enough: sample 2 (counted from 0; 3 trials)"
 
 
 def test_a_script_that_always_dies_is_given_up(reprokit: Reprokit, snapshot: Path) -> None:
-    done = redo(reprokit, "minimise", snapshot, "tell(running=[1]); os.kill(os.getpid(), 9)")
+    done = redo(reprokit, "minimize", snapshot, "tell(running=[1]); os.kill(os.getpid(), 9)")
     assert done.returncode == 2
     assert "by SIGKILL in the middle of a trial, 4 times" in done.stderr
 

@@ -493,6 +493,6 @@ def test_any_result_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     }
     for path in places(result):
         for new in HOSTILE:
-            for mode in ("reproduce", "minimise", "explain"):
+            for mode in ("reproduce", "minimize", "explain"):
                 report.print_result(replaced(result, path, new), mode)
     assert "\x1b" not in capsys.readouterr().out

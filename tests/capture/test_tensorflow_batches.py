@@ -72,8 +72,8 @@ def test_gradients_that_are_summed_come_with_all_their_batches(steps: Steps) -> 
 def test_a_step_of_two_data_sets_has_a_batch_of_each(steps: Steps) -> None:
     header = steps.header(number_of(steps, "two_sets"))
     assert [(batch["from"], batch["samples"]) for batch in header["batches"]] == [("loader", 8), ("loader", 8)]
-    found, done = steps.redo("minimise", script("two_sets"), number_of(steps, "two_sets"))
-    assert "the step has 2 batches, and only one can be minimised" in str(found) + done.stderr
+    found, done = steps.redo("minimize", script("two_sets"), number_of(steps, "two_sets"))
+    assert "the step has 2 batches, and only one can be minimized" in str(found) + done.stderr
 
 
 def test_a_step_of_two_optimizers_is_captured_once_with_both_models(steps: Steps) -> None:

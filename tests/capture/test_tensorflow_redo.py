@@ -132,7 +132,7 @@ def line_in_steps(text: str) -> int:
 
 @pytest.mark.slow
 def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) -> None:
-    found, done = steps.redo("minimise", script("fit"))
+    found, done = steps.redo("minimize", script("fit"))
     assert done.returncode == 0, done.stderr
     assert found["reproduced"] is True
     assert found["gradients"] == {"equal": 6, "different": [], "nonfinite_equal": True}
@@ -152,7 +152,7 @@ def test_a_step_of_a_function_again(steps: Steps) -> None:
 
 @pytest.mark.slow
 def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
-    found, done = steps.redo("minimise", script("eager", epochs=2), 2)
+    found, done = steps.redo("minimize", script("eager", epochs=2), 2)
     assert done.returncode == 0, done.stderr
     assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
     assert (found["samples"], found["smallest"]) == ([5], True)
@@ -165,7 +165,7 @@ def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> 
     names = [name["text"] for name, _ in batch["value"]["dict"]]
     assert {"batch", "wanted", "weights"} <= set(names)
     assert not {"data", "labels"} & set(names)
-    found, done = steps.redo("minimise", script("by_hand", epochs=2), 3)
+    found, done = steps.redo("minimize", script("by_hand", epochs=2), 3)
     assert done.returncode == 0, done.stderr
     assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
     assert (found["samples"], found["smallest"]) == ([5], True)

@@ -90,7 +90,7 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     done = Reprokit(tmp_path).run("snapshot", "reproduce", str(captured), *command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 of 7 are bitwise as captured" in done.stdout
-    done = Reprokit(tmp_path).run("snapshot", "minimise", str(captured), *command)
+    done = Reprokit(tmp_path).run("snapshot", "minimize", str(captured), *command)
     assert "2 of 16 samples are enough: samples 6, 7" in done.stdout, done.stderr  # one alone has no variance
     done = Reprokit(tmp_path).run("snapshot", "explain", str(captured), *command)
     assert done.stdout.startswith("sqrt of 0 has an infinite gradient"), done.stdout + done.stderr

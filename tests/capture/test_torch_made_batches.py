@@ -284,7 +284,7 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
     assert result["operation"] == "SqrtBackward0"
     assert result["where"][0][1] == line_of(LOOPS[name])
     if name in ("time first", "two augmented calls"):  # samples of the loader's batch, named in the data set
-        result, _ = steps.redo("minimise", script(LOOPS[name]))
+        result, _ = steps.redo("minimize", script(LOOPS[name]))
         assert is_the_same(result), result
         assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
 
@@ -309,7 +309,7 @@ def test_a_script_of_whole_batches_is_started_again_but_once(reprokit: Reprokit)
     assert reprokit.run("run", "--on-nan", "capture", *command).returncode == 123
     log.unlink()
     snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
-    done = reprokit.run("snapshot", "minimise", snapshot, "--json", *command)
+    done = reprokit.run("snapshot", "minimize", snapshot, "--json", *command)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert is_the_same(result), result
@@ -325,7 +325,7 @@ def test_tensors_of_objects_of_own_classes_are_put_into_the_scripts_own(tmp_path
     result, _ = steps.redo("explain", script(loop))
     assert is_the_same(result), result
     assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
-    result, _ = steps.redo("minimise", script(loop))
+    result, _ = steps.redo("minimize", script(loop))
     assert is_the_same(result), result
     assert result["indices"] == [50]
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> Non
     assert done.returncode == 123, done.stderr
     assert "without its __main__.Opaque" in done.stderr
     snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
-    for mode in ("reproduce", "explain", "minimise"):
+    for mode in ("reproduce", "explain", "minimize"):
         done = reprokit.run("snapshot", mode, snapshot, *command)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Opaque" in done.stderr

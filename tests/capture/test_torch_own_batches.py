@@ -35,9 +35,9 @@ def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", rest_slow(["two_models", "pictures", "objects", "accumulated"]))
-def test_the_sample_is_told_by_explain_and_minimise(tmp_path: Path, case: str) -> None:
+def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, case)
-    explained, smallest = (redone(steps, mode, case) for mode in ("explain", "minimise"))
+    explained, smallest = (redone(steps, mode, case) for mode in ("explain", "minimize"))
     assert explained["indices"] == smallest["indices"] == [50]
     assert explained["samples"] == smallest["samples"]
 
@@ -47,7 +47,7 @@ def test_the_sample_is_told_by_explain_and_minimise(tmp_path: Path, case: str) -
 def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, case)
     assert redone(steps, "explain", case)["indices"] == [50]
-    result = redone(steps, "minimise", case)
+    result = redone(steps, "minimize", case)
     assert (result["of"], result["indices"]) == (1, None)
     assert "belong to which of its samples is not known" in result["problems"][0]
 
@@ -74,7 +74,7 @@ def test_an_update_that_ruins_weights_blames_no_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "mode", "words"),
     [
-        ("partly_opaque", "minimise", "without what was not kept of its batch"),
+        ("partly_opaque", "minimize", "without what was not kept of its batch"),
         ("no_module", "reproduce", "called no module with gradients enabled"),
     ],
 )
@@ -93,9 +93,9 @@ def test_of_two_models_without_a_loader_the_captured_one_is_compared(tmp_path: P
     """In each turn the other's loss comes first, computed with what is put in, and is as bad."""
     steps = captured(tmp_path, "adversaries")
     assert steps.header()["step"] == 3
-    for mode in ("reproduce", "explain", "minimise"):
+    for mode in ("reproduce", "explain", "minimize"):
         result = redone(steps, mode, "adversaries")
-        assert (result["gradients"]["equal"], result["samples"] if mode == "minimise" else [2]) == (4, [2])
+        assert (result["gradients"]["equal"], result["samples"] if mode == "minimize" else [2]) == (4, [2])
 
 
 @pytest.mark.slow
@@ -118,6 +118,6 @@ def test_a_script_without_a_loader_is_started_again_but_once(reprokit: Reprokit)
     assert reprokit.run("run", "--on-nan", "capture", *command).returncode == 123
     log.unlink()
     snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
-    done = reprokit.run("snapshot", "minimise", snapshot, *command)
+    done = reprokit.run("snapshot", "minimize", snapshot, *command)
     assert done.returncode == 0, done.stderr
     assert log.read_text() == "xx"

@@ -71,7 +71,7 @@ while True:
         optimizer.zero_grad()
         try:
             loss_of(model(rows).sum(1) * rows.any(1), batch["y"]).backward()
-        except ValueError:  # batch normalisation refuses a single sample
+        except ValueError:  # batch normalization refuses a single sample
             continue
         optimizer.step()
 """
@@ -392,7 +392,7 @@ def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path:
     assert is_the_same(result), result
     assert (result["trigger"]["kind"], result["operation"]) == ("loss", "aten::sqrt")
     assert result["where"][0][1] == line_of(BY_HAND)
-    result, _ = steps.redo("minimise", script(BY_HAND))
+    result, _ = steps.redo("minimize", script(BY_HAND))
     assert is_the_same(result), result
     rows = load(steps.snapshots[0]).batches[-1]["rows"]
     assert result["samples"] == [rows.tolist().index(50)]
@@ -405,7 +405,7 @@ def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> No
     result, _ = steps.redo("explain", script(COUNTED))
     assert is_the_same(result), result
     assert (result["operation"], result["where"][0][1]) == ("aten::sqrt", line_of(COUNTED))
-    result, _ = steps.redo("minimise", script(COUNTED))  # a part of them it does not choose
+    result, _ = steps.redo("minimize", script(COUNTED))  # a part of them it does not choose
     assert not result["reproduced"]
     assert "what loops choose by their variables cannot be made smaller" in result["problems"][0]
 
@@ -432,7 +432,7 @@ def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     shown = Reprokit(tmp_path).run("snapshot", "show", str(steps.snapshots[0])).stdout
     assert "from loader 0, 16 samples" in shown
     assert "from loader 1, 12 samples" in shown
-    result, _ = steps.redo("minimise", script(TWO_LOADERS))
+    result, _ = steps.redo("minimize", script(TWO_LOADERS))
     assert is_the_same(result), result
     (row,) = rows_of_zeros(steps)
     assert result["samples"][0] == row
@@ -450,7 +450,7 @@ def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None
     assert (steps.header()["epoch"], steps.header()["step"]) == (0, 3)
     (tmp_path / "train.py").write_text(script(AHEAD))
     training = sys.executable, "train.py"
-    done = Reprokit(tmp_path).run("snapshot", "minimise", str(steps.snapshots[0]), "--json", "--", *training)
+    done = Reprokit(tmp_path).run("snapshot", "minimize", str(steps.snapshots[0]), "--json", "--", *training)
     result = json.loads(done.stdout)
     assert is_the_same(result), result
     assert (result["samples"], result["smallest"]) == ([2], True)
@@ -469,7 +469,7 @@ def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path
     (snapshot,) = (tmp_path / "r" / "snapshots").iterdir()
     shown = reprokit.run("snapshot", "show", str(snapshot)).stdout
     assert "batch        from loader, 16 samples, F32[16, 8], F32[16, 1], without its __main__.Opaque" in shown
-    done = reprokit.run("snapshot", "minimise", str(snapshot), "--json", "--", *training)
+    done = reprokit.run("snapshot", "minimize", str(snapshot), "--json", "--", *training)
     result = json.loads(done.stdout)
     assert is_the_same(result), result
     assert (len(result["samples"]), result["smallest"]) == (1, True)
@@ -494,7 +494,7 @@ def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
 @pytest.mark.slow
 def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     steps = captured(tmp_path, ACCUMULATING)
-    result, _ = steps.redo("minimise", script(ACCUMULATING))
+    result, _ = steps.redo("minimize", script(ACCUMULATING))
     assert is_the_same(result), result
     assert result["samples"] == rows_of_zeros(steps)
     assert (len(result["samples"]), result["of"]) == (1, 48)
@@ -508,7 +508,7 @@ def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
 def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> None:
     """Nested batches, made by a worker; a single sample is an error, which the script passes by."""
     steps = captured(tmp_path, NESTED)
-    result, _ = steps.redo("minimise", script(NESTED))
+    result, _ = steps.redo("minimize", script(NESTED))
     assert is_the_same(result), result
     assert rows_of_zeros(steps)
     assert set(rows_of_zeros(steps)) < set(result["samples"])
@@ -528,7 +528,7 @@ def rows_of_zeros(steps: Steps) -> list[int]:
 @pytest.mark.extended
 def test_a_step_that_takes_the_whole_batch_says_so(tmp_path: Path) -> None:
     steps = captured(tmp_path, WHOLE)
-    result, _ = steps.redo("minimise", script(WHOLE))
+    result, _ = steps.redo("minimize", script(WHOLE))
     assert (result["reproduced"], result["only_full"], result["smallest"]) == (True, True, True)
     assert result["samples"] == list(range(16))
 
@@ -565,13 +565,13 @@ def test_a_training_is_captured_made_smaller_and_explained(reprokit: Reprokit) -
     assert done.returncode == 123, done.stderr
     snapshot = str(next(reprokit.directory.glob(".reprokit/*/snapshots/step-*")))
     results = {}
-    for mode in ("minimise", "explain"):
+    for mode in ("minimize", "explain"):
         done = reprokit.run("snapshot", mode, snapshot, "--json", *command)
         assert done.returncode == 0, done.stderr
         results[mode] = json.loads(done.stdout)
         jsonschema.validate(results[mode], schema("snapshot-result"))
         assert is_the_same(results[mode]), results[mode]
-    assert len(results["minimise"]["samples"]) == 1
+    assert len(results["minimize"]["samples"]) == 1
     assert results["explain"]["operation"] == "aten::log"
     assert results["explain"]["where"][0][1] == line_of(ENDING)
     assert "log of 0 is infinite; 1 of 4 inputs is 0" in results["explain"]["words"]

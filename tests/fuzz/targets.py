@@ -81,7 +81,7 @@ def write_pool(directory: Path, data: bytes) -> bool:
 
 
 def c_reader(directory: Path, coverage: bool) -> Target:
-    """native/replay.c: a touch of memory that is not its own is a finding, and so is undefined behaviour."""
+    """native/replay.c: a touch of memory that is not its own is a finding, and so is undefined behavior."""
     library = load(directory, coverage)
 
     def replay(data: bytes) -> None:
@@ -128,7 +128,7 @@ def build(coverage: bool) -> Path:
 def compile_reader(sources: list[Path], library: Path, coverage: bool) -> None:
     """The shim and reader.c as one library; gcc counts coverage where libFuzzer is there to look at it."""
     reader, made = library.with_name("reader.o"), library.with_suffix(".made")
-    # Undefined behaviour is an illegal instruction. The guard pages make all memory unaligned. Room for
+    # Undefined behavior is an illegal instruction. The guard pages make all memory unaligned. Room for
     # initial-exec variables is scarce in a process that has loaded other libraries.
     common = [
         "gcc", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC", "-fvisibility=hidden",

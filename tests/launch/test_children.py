@@ -58,7 +58,7 @@ def test_recordings_of_before_know_children_by_their_numbers(reprokit: Reprokit)
     run = reprokit.directory / "recorded"
     (run / "entropy" / "children.entropy").unlink()
     facts = RunDirectory(run).run
-    facts.format, facts.profile = 7, entropy.summarise(run / "entropy")
+    facts.format, facts.profile = 7, entropy.summarize(run / "entropy")
     rundir.write_json(run / rundir.RUN, facts)
     (reprokit.directory / "cache").unlink()
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")

@@ -98,7 +98,7 @@ static void with_vdso(void) {
     }
     wait_for(child);
     CHECK(getrandom_here(bytes, 16, 0xff00, state, parameters.state_size) == -EINVAL);
-    struct timespec now; /* its neighbour still works */
+    struct timespec now; /* its neighbor still works */
     CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0 && now.tv_sec > 0);
 }
 

@@ -116,7 +116,7 @@ def test_more_reads_than_recorded_leave_the_entropy_as_it_was(shim: Shim, build:
 
 def test_reads_of_the_clock_are_no_entropy(shim: Shim, build: Callable[..., str]) -> None:
     shim.record([build("clock.c"), "more_reads_when_replayed"], plan=CLOCK, extra={"READS": "10000"})
-    facts = entropy.summarise(shim.entropy("recorded"))
+    facts = entropy.summarize(shim.entropy("recorded"))
     assert (facts.events, facts.entropy, facts.threads) == (1, 8, 1)
     times = [event for _, event in shim.events() if event.source == "clock"]
     assert len(times) == 10_001

@@ -90,7 +90,7 @@ def test_the_header_says_what_python_says() -> None:
 
 @pytest.mark.slow
 def test_a_flipped_bit_of_any_byte_breaks_the_seal(profile: Path) -> None:
-    facts = entropy.summarise(profile.parent)
+    facts = entropy.summarize(profile.parent)
     data = profile.read_bytes()
     entropy.check(profile.parent, facts)
     for offset in range(len(data)):
@@ -101,7 +101,7 @@ def test_a_flipped_bit_of_any_byte_breaks_the_seal(profile: Path) -> None:
 
 @pytest.mark.slow
 def test_every_cut_breaks_the_seal(profile: Path) -> None:
-    facts = entropy.summarise(profile.parent)
+    facts = entropy.summarize(profile.parent)
     data = profile.read_bytes()
     for length in range(len(data)):
         profile.write_bytes(data[:length])
@@ -128,7 +128,7 @@ def test_without_a_seal_the_records_tell(profile: Path) -> None:
 
 
 def test_a_file_that_is_missing_or_added_breaks_the_seal(profile: Path) -> None:
-    facts = entropy.summarise(profile.parent)
+    facts = entropy.summarize(profile.parent)
     copy = profile.with_name("0000000000000000-0.entropy")
     copy.write_bytes(profile.read_bytes())
     with pytest.raises(RunDamaged):
@@ -183,7 +183,7 @@ def test_a_damaged_profile_never_harms_the_program(profile: Path, shim: Shim, bu
 
 def test_a_stream_of_single_bytes_costs_at_most_eight_bytes_each(shim: Shim, build: Callable[..., str]) -> None:
     shim.record([build("requests.c"), "1x100000"])
-    facts = entropy.summarise(shim.entropy("recorded"))
+    facts = entropy.summarize(shim.entropy("recorded"))
     assert facts.events == facts.entropy == 100000
     [path] = entropy.entropy_files(shim.entropy("recorded"))
     assert entropy.EntropyFile(path).size <= 8 * 100000

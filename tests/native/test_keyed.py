@@ -114,7 +114,7 @@ def test_no_byte_is_given_twice(way: str, plan: dict[str, Any], shim: Shim, buil
 def test_any_length_of_run_costs_no_storage(shim: Shim, build: Callable[..., str]) -> None:
     command = [build("amounts.c"), "10000000", "16"]
     recorded = shim.record(command, plan=KEYED)
-    facts = entropy.summarise(shim.entropy("recorded"))
+    facts = entropy.summarize(shim.entropy("recorded"))
     assert (facts.events, facts.entropy, facts.threads, facts.processes) == (10_000_000, 160_000_000, 1, 1)
     assert facts.size == native.constants().RK_HEAD
     replayed = shim.replay(command, policy="strict", plan=KEYED)
@@ -141,7 +141,7 @@ def test_cryptographic_libraries_get_real_bytes(shim: Shim) -> None:
     first, second = (shim.record([sys.executable, "-c", script], plan=KEYED).stdout.split() for _ in range(2))
     assert first[0] != second[0]
     assert first[1] == second[1]
-    assert entropy.summarise(shim.entropy("recorded")).withheld > 0
+    assert entropy.summarize(shim.entropy("recorded")).withheld > 0
 
 
 def test_a_run_that_cannot_write_goes_on_with_real_bytes(shim: Shim, build: Callable[..., str]) -> None:

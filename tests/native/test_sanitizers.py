@@ -52,7 +52,7 @@ class Sanitizer:
         return self.build(source, f"-fsanitize={self.name}", "-g", output=f"{self.name}-{source}")
 
     def command(self, source: str, *arguments: str) -> list[str]:
-        # ThreadSanitizer wants its fixed addresses; reprokit switches the randomisation off as well.
+        # ThreadSanitizer wants its fixed addresses; reprokit switches the randomization off as well.
         return ["setarch", "-R", self.program(source), *arguments]
 
 

@@ -19,7 +19,7 @@ MILLION = 1_000_000
 def replayed_exactly(shim: Shim, command: list[str], requests: int) -> ProfileFacts:
     recorded = shim.record(command)
     assert (recorded.returncode, recorded.stderr) == (0, b"")
-    facts = entropy.summarise(shim.entropy("recorded"))
+    facts = entropy.summarize(shim.entropy("recorded"))
     replayed = shim.replay(command, policy="strict")
     assert (replayed.returncode, replayed.stderr) == (0, b"")
     assert sorted(replayed.stdout.splitlines()) == sorted(recorded.stdout.splitlines())
@@ -71,4 +71,4 @@ def test_the_seeds_of_numpy_before_1_17(shim: Shim) -> None:
     assert shim.replay(command, policy="strict").stdout == recorded.stdout
     given = sum(event.given for _, event in shim.events() if event.source == "stream")
     assert given >= 100 * 2496
-    assert entropy.summarise(shim.entropy("recorded")).size <= 100 * 2496 * 8
+    assert entropy.summarize(shim.entropy("recorded")).size <= 100 * 2496 * 8

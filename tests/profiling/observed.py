@@ -8,7 +8,7 @@ from typing import Any
 
 from reprokit import rundir
 from reprokit.model.run import ProfilingFacts
-from reprokit.profiling import analyse
+from reprokit.profiling import analyze
 from reprokit.rundir import RunDirectory
 from tests.verify.runs import Building, recording
 
@@ -31,7 +31,7 @@ def profiled(path: Path, *processes: list[Line], **facts: Any) -> Building:
 
 def diagnosed(path: Path, *processes: list[Line], **facts: Any) -> Any:
     """What comes out of such a run."""
-    return analyse(RunDirectory(profiled(path, *processes, **facts).write()))
+    return analyze(RunDirectory(profiled(path, *processes, **facts).write()))
 
 
 def operator(name: str = "aten::index_put", phase: str = "backward", **changes: Any) -> Line:

@@ -13,7 +13,7 @@ import pytest
 from reprokit import findings, rundir
 from reprokit.errors import RunDamaged
 from reprokit.findings import CodePlace, Finding, FindingsFile
-from reprokit.profiling import analyse, report
+from reprokit.profiling import analyze, report
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import confirmed, operator, profiled
 from tests.support import Reprokit
@@ -38,7 +38,7 @@ def many() -> list[dict[str, Any]]:
 
 def test_the_screen_explains_the_first_and_names_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(profiled(tmp_path / "run", [operator(), confirmed()], confirm=30).write())
-    report.print_findings(run, analyse(run))
+    report.print_findings(run, analyze(run))
     screen = capsys.readouterr().out
     assert "1 guilty" in screen.splitlines()[0]
     assert "operator aten::index_put backward on cpu, 20 calls: gave 7 results in 30 repeats here" in screen
@@ -49,7 +49,7 @@ def test_the_screen_explains_the_first_and_names_the_rest(tmp_path: Path, capsys
 
 def test_however_much_there_is_it_is_one_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(profiled(tmp_path / "run", many(), confirm=30).write())
-    report.print_findings(run, analyse(run))
+    report.print_findings(run, analyze(run))
     screen = capsys.readouterr().out
     assert len(screen.splitlines()) <= LINES
     assert "40 guilty" in screen
@@ -59,7 +59,7 @@ def test_however_much_there_is_it_is_one_screen(tmp_path: Path, capsys: pytest.C
 
 def test_nothing_found_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(profiled(tmp_path / "run", []).write())
-    report.print_findings(run, analyse(run))
+    report.print_findings(run, analyze(run))
     assert "no findings" in capsys.readouterr().out
 
 
@@ -67,7 +67,7 @@ def test_a_command_that_failed_is_not_said_to_repeat(tmp_path: Path, capsys: pyt
     building = profiled(tmp_path / "run", [operator("aten::add", "forward", attributes={})])
     building.run.exit_code, building.run.signal = None, "SIGKILL"
     run = RunDirectory(building.write())
-    report.print_findings(run, analyse(run))
+    report.print_findings(run, analyze(run))
     screen = capsys.readouterr().out
     assert "the command ended by SIGKILL: what it would have done after that is not known" in screen
     assert "nothing known varies" not in screen
@@ -77,7 +77,7 @@ def test_nothing_in_a_run_reaches_the_terminal_as_it_is(tmp_path: Path, capsys: 
     evil = "\x1b]0;owned\x07[red]\u202e\n"
     line = confirmed(f"mine::{evil}", "forward", where=[[f"/tmp/{evil}.py", 3, evil]], problem=evil)
     run = RunDirectory(profiled(tmp_path / "run", [line, {"kind": "note", "text": evil}], confirm=30).write())
-    report.print_findings(run, analyse(run))
+    report.print_findings(run, analyze(run))
     screen = capsys.readouterr().out
     assert not {"\x1b", "\x07", "\u202e"} & set(screen)
     assert "\\x1b]0;owned" in screen
@@ -85,7 +85,7 @@ def test_nothing_in_a_run_reaches_the_terminal_as_it_is(tmp_path: Path, capsys: 
 
 def test_the_document_fits_its_schema(tmp_path: Path) -> None:
     run = RunDirectory(profiled(tmp_path / "run", many(), confirm=30, steps=5).write())
-    document = json.loads(json.dumps(report.document(run, analyse(run))))
+    document = json.loads(json.dumps(report.document(run, analyze(run))))
     jsonschema.Draft202012Validator.check_schema(schema("findings"))
     jsonschema.validate(document, schema("findings"))
     assert document["findings"][0]["verdict"] == "guilty"
@@ -94,7 +94,7 @@ def test_the_document_fits_its_schema(tmp_path: Path) -> None:
 def test_show_mentions_the_findings_and_shows_them_again(tmp_path: Path, reprokit: Reprokit) -> None:
     run = RunDirectory(profiled(tmp_path / "run", [operator(), confirmed()], confirm=30).write())
     assert "1 guilty" in reprokit.run("show", "--findings", "run").stdout  # of a run whose launcher died before
-    findings.write(run.path, analyse(run))
+    findings.write(run.path, analyze(run))
     shown = reprokit.run("show", "run")
     assert "1 guilty" in shown.stdout
     document = json.loads(reprokit.run("show", "--json", "run").stdout)

@@ -11,7 +11,7 @@ from reprokit import rundir
 from reprokit.findings import Finding
 from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Uncovered, off
-from reprokit.profiling import analyse
+from reprokit.profiling import analyze
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import profiled
 from tests.verify.profiles import Writing, event
@@ -21,7 +21,7 @@ BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc).timestamp()
 
 
 def found_in(building: Building) -> dict[str, Finding]:
-    return {one.subject: one for one in analyse(RunDirectory(building.write())).findings}
+    return {one.subject: one for one in analyze(RunDirectory(building.write())).findings}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_what_an_agent_started_to_measure_is_none_of_the_trainings_sources(tmp_p
         file = Writing(identity=identity, pid=pid, uncounted=1)
         file.chunk("m", event(1, 0, b"x" * 8))
         file.write(path / "entropy" / f"{pid:016x}-0.entropy")
-    found = {one.id: (one.calls, one.processes) for one in analyse(RunDirectory(path)).findings}
+    found = {one.id: (one.calls, one.processes) for one in analyze(RunDirectory(path)).findings}
     assert found == {
         "source/requests that were not recorded": (2, 2),
         "source/getrandom": (2, 2),
@@ -110,7 +110,7 @@ def test_what_an_agent_started_to_measure_is_none_of_the_trainings_sources(tmp_p
 
 def test_system_calls_that_were_not_watched_are_noted_with_the_reason(tmp_path: Path) -> None:
     building = profiled(tmp_path / "run", system_calls=off("strace is not on PATH"))
-    found = analyse(RunDirectory(building.write()))
+    found = analyze(RunDirectory(building.write()))
     assert any("strace is not on PATH" in note and "shim's own log" in note for note in found.notes)
 
 
@@ -118,6 +118,6 @@ def test_a_damaged_file_is_noted_and_hides_nothing_else(tmp_path: Path) -> None:
     building = profiled(tmp_path / "run")
     (building.path / rundir.SYSTEM_CALLS).write_text('{"format": 4, "calls": []}\n')
     building.run.uncovered = [Uncovered(source="instructions", text="RDRAND in libfast.so, 2 places")]
-    found = analyse(RunDirectory(building.write()))
+    found = analyze(RunDirectory(building.write()))
     assert len(found.findings) == 1
     assert any("was altered" in note for note in found.notes)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from reprokit.study import store
-from reprokit.study.analysis import analyse
+from reprokit.study.analysis import analyze
 from reprokit.study.description import Setup, Study
 from reprokit.study.facts import Analysis, Overhead
 from reprokit.study.predictions import KeptFile, KeptPredictions
@@ -66,7 +66,7 @@ class Making:
         return self.path
 
     def analysis(self) -> Analysis:
-        return analyse(self.write())
+        return analyze(self.write())
 
 
 def making(path: Path, *setups: Setup, runs: int = 16, **keys: Any) -> Making:

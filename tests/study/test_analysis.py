@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from reprokit.errors import ReprokitError, StudyDamaged
 from reprokit.study import tables
-from reprokit.study.analysis import analyse, kind, source
+from reprokit.study.analysis import analyze, kind, source
 from reprokit.study.description import Setup, Study
 from reprokit.study.facts import FORMAT, Analysis
 from reprokit.study.variance import SHUFFLED
@@ -414,7 +414,7 @@ def test_damaged_lines_are_refused_with_one_line(tmp_path: Path) -> None:
     study.write()
     (tmp_path / "results.jsonl").write_text('{"setup": 1}\n')
     with pytest.raises(ReprokitError) as caught:
-        analyse(tmp_path)
+        analyze(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -439,7 +439,7 @@ def hostile(path: Path) -> Making:
 
 
 def found_in(study: Making) -> dict[str, Any]:
-    return json.loads(json.dumps(msgspec.to_builtins(analyse(study.path)), allow_nan=False))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(msgspec.to_builtins(analyze(study.path)), allow_nan=False))  # type: ignore[no-any-return]
 
 
 def check(content: dict[str, Any]) -> None:
@@ -517,7 +517,7 @@ def test_no_result_is_too_strange(written: list[bytes]) -> None:
         study.write()
         (study.path / "results.jsonl").write_bytes(b"".join(line + b"\n" for line in written))
         try:
-            analysis = analyse(study.path)
+            analysis = analyze(study.path)
         except StudyDamaged:
             return
         check(json.loads(json.dumps(msgspec.to_builtins(analysis), allow_nan=False)))

@@ -117,7 +117,7 @@ def test_every_setup_makes_one_pair_a_round(count: int, pairs: int) -> None:
 
 
 @given(st.integers(2, 9))
-def test_over_all_rounds_no_place_and_no_neighbour_is_favoured(count: int) -> None:
+def test_over_all_rounds_no_place_and_no_neighbor_is_favored(count: int) -> None:
     rounds = count * (1 + count % 2)
     places = planned(named(count, 2 * rounds))
     at = Counter((index % count, place.setup) for index, place in enumerate(places))

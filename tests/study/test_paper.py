@@ -10,7 +10,7 @@ import pytest
 from benchmarks.paper import figures, tables
 from benchmarks.paper.measure import HERE, MODELS, PAGE
 from reprokit.study import description, store
-from reprokit.study.analysis import analyse, kind
+from reprokit.study.analysis import analyze, kind
 from reprokit.study.description import Described, Setup
 from reprokit.study.results import Evaluation, Label, Mode, PairResult, RunResult, encode
 
@@ -98,7 +98,7 @@ def rows(text: str, title: str) -> list[list[str]]:
 
 
 def test_the_tables_hold_what_was_measured_beside_the_papers_figures(tmp_path: Path) -> None:
-    analyses = {model: analyse(written(tmp_path / MODELS[model], model)) for model in ("LeNet-5", "LSTM")}
+    analyses = {model: analyze(written(tmp_path / MODELS[model], model)) for model in ("LeNet-5", "LSTM")}
     text = tables.tables(analyses)
     paper, here, *_ = rows(text, "Bare runs")
     assert paper[:5] == ["LeNet-5", "1.14, paper", "98.96 %", "0.52 (0.14)", "2.35 (0.63)"]
@@ -125,7 +125,7 @@ def test_a_study_that_has_not_ended_says_so(tmp_path: Path) -> None:
     for name in (store.RESULTS, store.PAIRS):
         lines = (directory / name).read_bytes().splitlines(keepends=True)
         (directory / name).write_bytes(lines[0])
-    text = tables.tables({"LeNet-1": analyse(directory)})
+    text = tables.tables({"LeNet-1": analyze(directory)})
     assert "- LeNet-1: The study is not complete: 1 of 128 runs were made." in text
     assert rows(text, "Bare runs")[1] == ["LeNet-1", "1.14, here", "—", "—", "—", "—"]
 

@@ -1,4 +1,4 @@
-"""A Keras CNN on scikit-learn's digits, unseeded: shuffle, dropout, initialisation."""
+"""A Keras CNN on scikit-learn's digits, unseeded: shuffle, dropout, initialization."""
 
 import hashlib
 

@@ -113,7 +113,7 @@ MISTAKES = [
     ('framework = "pytorch"', 'framework = "tensorflow"', "the id must be 'tensorflow'"),
     ("schema = 1", "schema = 2", "Invalid enum value 2"),
     ("schema = 1", "schema = ", "not TOML"),
-    ("schema = 1", "schema = 1\ncolour = 'red'", "unknown field `colour`"),
+    ("schema = 1", "schema = 1\ncolor = 'red'", "unknown field `color`"),
 ]
 
 

@@ -61,7 +61,7 @@ def test_a_run_and_its_comparison(tmp_path: Path) -> None:
     assert repr(same).splitlines()[0] == same.headline
 
 
-def test_a_difference_is_in_words_and_not_in_colour_alone(tmp_path: Path) -> None:
+def test_a_difference_is_in_words_and_not_in_color_alone(tmp_path: Path) -> None:
     left, right = recording(tmp_path / "left"), recording(tmp_path / "right")
     left.losses(1.0, 0.5)
     right.losses(1.0, 0.25)

@@ -67,7 +67,7 @@ Mutation = Callable[[Mutant], Expected]
 
 
 def ulp(value: Line, chance: random.Random) -> None:
-    """The neighbour of a number, or another text or integer."""
+    """The neighbor of a number, or another text or integer."""
     if value.get("bits") is None:
         value["decimal" if value.get("text") is None else "text"] = 4711 if value.get("text") is None else "other"
         return

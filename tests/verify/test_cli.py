@@ -90,7 +90,7 @@ def test_identical_runs(pair: Pair) -> None:
     assert lines[0] == "identical: everything that was recorded and is compared is the same, bit for bit"
     assert lines[1].startswith("command             identical    ")
     assert "100 % exact" in done.stdout
-    assert lines[-1].startswith("normalised: ")
+    assert lines[-1].startswith("normalized: ")
     assert "\x1b" not in done.stdout
 
 
@@ -181,7 +181,7 @@ def test_errors_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     assert r"\x1b]0;owned\x07" in done.stderr
 
 
-def test_a_terminal_gets_colours_and_a_pipe_does_not(pair: Pair) -> None:
+def test_a_terminal_gets_colors_and_a_pipe_does_not(pair: Pair) -> None:
     paths = pair[0].write(), pair[1].write()
     assert "\x1b[32midentical" in on_terminal("verify", *paths)
     assert "\x1b" not in reprokit("verify", *paths).stdout

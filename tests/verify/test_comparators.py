@@ -76,8 +76,8 @@ def test_volatile_facts_are_left_out_and_listed(pair: Pair, compared: Compare) -
     comparison = compared(pair)
     assert comparison.identical
     expected = {"process ids", "host names", "run ids", "start times and durations"}
-    assert expected <= set(comparison.normalisations)
-    assert "the lines of the script that seeding calls stand in" in comparison.normalisations
+    assert expected <= set(comparison.normalizations)
+    assert "the lines of the script that seeding calls stand in" in comparison.normalizations
 
 
 class TestCommand:
@@ -95,15 +95,15 @@ class TestCommand:
         pair[0].run.command[0], pair[1].run.command[0] = "/opt/a/bin/python3.11", "/opt/b/bin/python3.11"
         comparison = compared(pair)
         assert comparison.identical
-        assert "the directory of the Python interpreter in the command" in comparison.normalisations
+        assert "the directory of the Python interpreter in the command" in comparison.normalizations
 
-    def test_what_is_the_same_on_both_sides_was_not_normalised(self, pair: Pair, compared: Compare) -> None:
+    def test_what_is_the_same_on_both_sides_was_not_normalized(self, pair: Pair, compared: Compare) -> None:
         for run in pair:
             run.run.command[0] = "/opt/a/bin/python3.11"
             run.outputs.append(OutputFile(path="/tmp/tmpabcdefgh/x", size=1, digest=digest("x")))
             run.add("seed", call="seed", argument="<object at 0x7f1234567890>", where="train.py:9")
         pair[1].run.command[3] = "0.2"
-        assert compared(pair).normalisations == ("run ids", "start times and durations")
+        assert compared(pair).normalizations == ("run ids", "start times and durations")
 
     def test_where_another_program_lies_does_matter(self, pair: Pair, first: First) -> None:
         pair[0].run.command[0], pair[1].run.command[0] = "/opt/a/bin/train", "/opt/b/bin/train"
@@ -226,7 +226,7 @@ class TestSeeds:
         line(pair[1], "seed")["argument"] = "<Thing at 0x7f0000002000>"
         comparison = compared(pair)
         assert comparison.identical
-        assert "memory addresses in the arguments of seeding calls" in comparison.normalisations
+        assert "memory addresses in the arguments of seeding calls" in comparison.normalizations
 
     def test_a_replaced_seed_is_shown_and_no_difference(self, pair: Pair, compared: Compare) -> None:
         line(pair[1], "seed")["asked"] = "8"
@@ -379,7 +379,7 @@ class TestMetrics:
                 run.add("log", name="x", step=step, epoch=None, value=float32(step))
         comparison = compared(bare)
         assert comparison.identical
-        assert "the order in which threads wrote their lines" in comparison.normalisations
+        assert "the order in which threads wrote their lines" in comparison.normalizations
 
     def test_values_at_the_same_step_keep_their_order(self, bare: Pair, first: First) -> None:
         for run, values in zip(bare, ([1, 2], [2, 1]), strict=True):
@@ -483,7 +483,7 @@ class TestOutputs:
         self.change(pair[1], digest=digest("x"))
         comparison = compared(pair)
         assert comparison.identical
-        assert "time stamps inside zip containers" in comparison.normalisations
+        assert "time stamps inside zip containers" in comparison.normalizations
 
     def test_equal_content_by_another_rule_proves_nothing(self, pair: Pair, first: First) -> None:
         self.change(pair[1], digest=digest("x"), container="keras")
@@ -521,7 +521,7 @@ class TestOutputs:
         self.change(pair[1], path=right)
         comparison = compared(pair)
         assert comparison.identical
-        assert any("names" in one for one in comparison.normalisations)
+        assert any("names" in one for one in comparison.normalizations)
 
     def test_several_files_of_one_temporary_name_are_matched_by_content(self, pair: Pair, first: First) -> None:
         contents = (("a", "b"), ("b", "c"))

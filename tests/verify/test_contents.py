@@ -136,5 +136,5 @@ def test_content_that_is_the_same_in_other_bytes_is_identical(sides: tuple[Build
     sides[1].outputs = [output(packed)]
     comparison = compared(sides)
     assert comparison.identical
-    assert any("order of members" in text for text in comparison.normalisations)
+    assert any("order of members" in text for text in comparison.normalizations)
     assert "compression" in outputs_of(comparison).children[0].detail

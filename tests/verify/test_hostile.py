@@ -27,7 +27,7 @@ from reprokit.model.run import FORMAT, NO_END, RUNNING
 from reprokit.model.states import LOADED, WITH_GRADIENTS, WITHOUT_SUPERVISOR, Uncovered, not_loaded
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
-from reprokit.verify.show.summary import summarise
+from reprokit.verify.show.summary import summarize
 
 from .profiles import Writing
 from .runs import recording, replayed
@@ -48,7 +48,7 @@ def small(tmp_path: Path) -> tuple[Path, Path]:
 
 def refused(paths: tuple[Path, Path], error: type[ReprokitError], words: str) -> None:
     """Both verify and show refuse the second run with one line that names it."""
-    for attempt in (lambda: compare(*paths), lambda: summarise(paths[1])):
+    for attempt in (lambda: compare(*paths), lambda: summarize(paths[1])):
         with pytest.raises(error, match=words) as caught:
             attempt()
         assert "\n" not in str(caught.value)
@@ -253,7 +253,7 @@ def test_in_progress(tmp_path: Path) -> None:
     path = building.write(sealed=False)
     with pytest.raises(RunInProgress, match=f"process {os.getpid()}; wait for it to end"):
         compare(path, path)
-    assert summarise(path).state == f"in progress (process {os.getpid()})"
+    assert summarize(path).state == f"in progress (process {os.getpid()})"
 
 
 def test_a_launcher_that_ended_and_that_nobody_waits_for(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_launcher_that_ended_and_that_nobody_waits_for(tmp_path: Path) -> None
         launcher.kill()
         os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
         assert not rundir.RunDirectory(path).in_progress
-        assert NO_END in summarise(path).state
+        assert NO_END in summarize(path).state
 
 
 @pytest.mark.parametrize(

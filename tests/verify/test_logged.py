@@ -16,8 +16,8 @@ from reprokit.rundir import seal_file
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.compare.tracker_metrics import CATEGORY
-from reprokit.verify.read.normalization import Normalisations, excluded
-from reprokit.verify.show.summary import document, summarise
+from reprokit.verify.read.normalization import Normalizations, excluded
+from reprokit.verify.show.summary import document, summarize
 from tests.artifacts.test_logged import event, framed, history, version
 from tests.support import Reprokit
 
@@ -168,8 +168,8 @@ def test_what_is_a_tracker_s_own() -> None:
         f"wandb/{RUN_1}/run-kci87lir.wandb", f"mlruns/0/{MLFLOW_1}/params/rate", "debug.log", "model/MLmodel",
         f"mlruns/0/{MLFLOW_1}/artifacts/model.pt", "my.db", "meta.yaml", f"mlruns/0/{MLFLOW_1}/tags/mine",
     ]  # fmt: skip
-    assert [name for name in own if not excluded(name, Normalisations().path(name))] == []
-    assert [name for name in compared_ if excluded(name, Normalisations().path(name))] == []
+    assert [name for name in own if not excluded(name, Normalizations().path(name))] == []
+    assert [name for name in compared_ if excluded(name, Normalizations().path(name))] == []
 
 
 def test_show_lists_them_beside_the_opened_runs_and_spells_out_what_is_hostile(
@@ -182,7 +182,7 @@ def test_show_lists_them_beside_the_opened_runs_and_spells_out_what_is_hostile(
     )
     building.add("tracker", name="wandb", run=f"kci87lir{hostile}", place=f"https://there/{hostile}", group=hostile)
     building.write()
-    shown = document(summarise(tmp_path / "run"))
+    shown = document(summarize(tmp_path / "run"))
     jsonschema.validate(shown, SCHEMA)
     assert [one["name"] for one in shown["metrics_in_files"]] == ["loss", hostile]
     assert shown["metrics_in_files"][0]["last"] == {

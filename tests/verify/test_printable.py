@@ -21,7 +21,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert printable(text) == text
 
 
-def test_what_is_spelt_out_can_be_recognised() -> None:
+def test_what_is_spelt_out_can_be_recognized() -> None:
     assert printable("a\x1b[31m\u202e\U000e0001\n") == r"a\x1b[31m\u202e\U000e0001\x0a"
 
 

@@ -21,7 +21,7 @@ from reprokit.model.run import CaptureAsked
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare, require_whole
 from reprokit.verify.read.run_check import check
-from reprokit.verify.show.summary import summarise, warnings
+from reprokit.verify.show.summary import summarize, warnings
 from tests.support import Reprokit, python
 
 from .runs import training
@@ -129,7 +129,7 @@ def test_verify_refuses_predictions_and_snapshots_that_were_altered(tmp_path: Pa
     column.write_bytes(data + b"x")  # behind the rows that lines tell of
     with pytest.raises(RunDamaged, match="evaluation was altered"):
         compare(path, path)
-    assert any("evaluation was altered" in text for text in warnings(summarise(path)))
+    assert any("evaluation was altered" in text for text in warnings(summarize(path)))
     column.write_bytes(data)
     alter(snapshot / "tensors.safetensors")
     with pytest.raises(RunDamaged, match=f"{snapshot.name} was altered"):

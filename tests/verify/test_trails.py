@@ -19,7 +19,7 @@ from reprokit.model.states import WITH_GRADIENTS, WITHOUT_TRAIL
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes, document, verdict_line
 from reprokit.verify.show.summary import document as document_of_run
-from reprokit.verify.show.summary import summarise
+from reprokit.verify.show.summary import summarize
 from tests.support import Reprokit, rest_slow, training_text
 from tests.trails import UNSTEADY_PARAMETERS, Table, list_digest, write
 
@@ -414,7 +414,7 @@ def test_show_reads_a_trail_that_is_still_written(tmp_path: Path) -> None:
         while len(set(seen)) < 3:
             assert process.poll() is None
             with suppress(RunNotFound):
-                summary = summarise(tmp_path / "run")
+                summary = summarize(tmp_path / "run")
                 assert not summary.problems
                 seen += [holding.steps for holding in summary.trails if holding.steps]
         assert seen == sorted(seen)
@@ -425,7 +425,7 @@ def test_show_reads_a_trail_that_is_still_written(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_show_says_what_the_trail_holds(training: Callable[[str], Path]) -> None:
-    summary = summarise(training(""))
+    summary = summarize(training(""))
     (holding,) = summary.trails
     size = sum(path.stat().st_size for path in (training("") / rundir.TRAIL).iterdir())
     assert str(holding) == (

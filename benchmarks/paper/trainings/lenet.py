@@ -1,6 +1,6 @@
 """Trains a LeNet on scikit-learn's digits, and seeds nothing: TensorFlow 1.14 and 2.21 alike.
 
-Layers, activations, loss and optimiser are those of the paper's replication package, and like there the parts for
+Layers, activations, loss and optimizer are those of the paper's replication package, and like there the parts for
 training, validation and test are always the same.
 
 Arguments: LeNet-1, LeNet-4 or LeNet-5, and the digits as data.py writes them.

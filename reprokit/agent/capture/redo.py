@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Next = tuple[Optional[Samples], "SmallestPart"]
 
 FORMAT = 1
-REPRODUCE, MINIMISE, EXPLAIN = "reproduce", "minimise", "explain"
+REPRODUCE, MINIMIZE, EXPLAIN = "reproduce", "minimize", "explain"
 FINITE = "everything is finite"
 FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
 MAX_DIFFERENT = 1000  # names of gradients that are told
@@ -169,7 +169,7 @@ class RedoDriver:
         ``indices`` are those of the samples in the data set; ``leaves_out`` tells parts that are not to be tried.
         """
         whole = tuple(range(of))
-        if self.mode != MINIMISE or not self._known or not self.tells:
+        if self.mode != MINIMIZE or not self._known or not self.tells:
             return whole
         if not self._known.get(whole):
             unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
@@ -183,7 +183,7 @@ class RedoDriver:
 
     def running(self, samples: Sequence[int]) -> None:
         """Tell of a trial that begins, which may end the process."""
-        if self.mode == MINIMISE and self.tells:
+        if self.mode == MINIMIZE and self.tells:
             add_progress(self._redo.progress, {"running": list(samples)})
 
     def came(
@@ -204,7 +204,7 @@ class RedoDriver:
         told = again or next(iter(outcome.not_finite), None)
         found: dict[str, Any] = {"reproduced": again is not None, "trigger": None if told is None else told.line()}
         found.update(outcome.compared(self.header, about))
-        if self.mode == MINIMISE:
+        if self.mode == MINIMIZE:
             if not self._known:
                 self._whole = {**found, "problems": self.problems}
             self.note(samples, of, ended or outcome.words(again), did=again is not None)

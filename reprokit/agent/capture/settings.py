@@ -58,7 +58,7 @@ def _number(word: str, start: str) -> float:
 class RedoOptions:
     """A captured step that this process is to do again, at its first step."""
 
-    mode: str  # "reproduce", "minimise" or "explain"
+    mode: str  # "reproduce", "minimize" or "explain"
     snapshot: str  # path of its directory
     result: str  # path of the JSON file to write
     progress: str | None = None  # path of a file to which a line a trial is added

@@ -148,12 +148,12 @@ class Store:
             header = _completed(contents, size, digest)
             with _create(partial, HEADER) as file:
                 _write_all(file, header, "what is no tensor")
-            _synchronise(partial)
+            _synchronize(partial)
             path = _rename(partial, os.path.join(self.directory, name))
         except BaseException:  # also an interrupt: nothing half-written is left
             _discard(partial)
             raise
-        _synchronise(self.directory)
+        _synchronize(self.directory)
         return path
 
     @staticmethod
@@ -310,7 +310,7 @@ def _discard(partial: str) -> None:
         pass
 
 
-def _synchronise(directory: str) -> None:
+def _synchronize(directory: str) -> None:
     """Write a directory's entries to the disk; some file systems cannot."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)

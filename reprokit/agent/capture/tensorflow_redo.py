@@ -17,7 +17,7 @@ from ..tensorflow import private_api
 from . import tensorflow_restore as restore
 from . import tensorflow_state as state
 from .header import ACTIVATION, CONDITION, Trigger
-from .redo import EXPLAIN, MINIMISE, REPRODUCE, RedoDriver, StepOutcome
+from .redo import EXPLAIN, MINIMIZE, REPRODUCE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE, NEEDS_TENSORFLOW_2, UNAVAILABLE
 from .store import SnapshotError
 from .tensorflow_capture import TensorFlowCapture, old_version
@@ -276,7 +276,7 @@ class EagerLoop:
     def _script_ends(self) -> None:
         """Let another process go on with a search."""
         driver = self._trials.driver
-        if driver.mode == MINIMISE and driver.trials and not driver.is_done:
+        if driver.mode == MINIMIZE and driver.trials and not driver.is_done:
             driver.write({"again": True})
 
     def fetched(self, value: Any) -> Any:
@@ -332,10 +332,10 @@ def batches_of(file: SnapshotFile, likes: Sequence[Any], mode: str) -> list[tupl
         return [_together(file, known, mode)]
     if any('"replicas"' in json.dumps(entry.get("value")) for entry in known):
         raise SnapshotError(NOT_AGAIN)
-    if len(known) > 1 and mode == MINIMISE:
-        raise SnapshotError(f"the step has {len(known)} batches, and only one can be minimised")
+    if len(known) > 1 and mode == MINIMIZE:
+        raise SnapshotError(f"the step has {len(known)} batches, and only one can be minimized")
     sizes = [entry.get("samples") for entry in known]
-    if mode == MINIMISE and not isinstance(sizes[0], int):
+    if mode == MINIMIZE and not isinstance(sizes[0], int):
         raise SnapshotError(
             "how many samples the batch has is not known, as its tensors have different numbers of rows"
         )

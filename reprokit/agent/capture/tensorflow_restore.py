@@ -314,7 +314,7 @@ class RandomReplay:
 
         tensorflow = sys.modules["tensorflow"]
         result = tensorflow.numpy_function(given, [drawn], drawn.dtype)
-        return tensorflow.ensure_shape(result, drawn.shape)  # what optimises the graph is to know it as before
+        return tensorflow.ensure_shape(result, drawn.shape)  # what optimizes the graph is to know it as before
 
     def _given(self, kind: str, place: int, drawn: Any) -> Any:
         """Return what is known of this place, where it is of the same type and shape."""

@@ -44,7 +44,7 @@ UNKNOWN, WATCHED, KEPT = BuffersState
 class BufferCopies:
     """Copies of models' buffers, made before the forward pass moves them.
 
-    Batch normalisation raises no version counter. Large buffers are masks and tables as a rule; these are copied
+    Batch normalization raises no version counter. Large buffers are masks and tables as a rule; these are copied
     anew only where their counter tells of a change.
     """
 

@@ -168,7 +168,7 @@ class Explaining:
         outputs = [*tensors_in(self._torch, result)]
         if operator.changes:
             outputs += _written(self._torch, operator, args, kwargs)
-        bad = [] if operator.is_uninitialised else [one for one in outputs if not is_finite(one)]
+        bad = [] if operator.is_uninitialized else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
             self._trace.add(event, [storage(tensor) for tensor in bad])

@@ -38,7 +38,7 @@ from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
 from .causes import CALLED_WITH
 from .header import ACTIVATION, CONDITION, PARAMETER
-from .redo import EXPLAIN, MINIMISE, RedoDriver
+from .redo import EXPLAIN, MINIMIZE, RedoDriver
 from .store import SnapshotError
 from .torch_capture import hooks_of
 from .torch_fit import Built
@@ -162,7 +162,7 @@ class RedoInputs:
             for name in value if isinstance(value, dict) else ():
                 if name in known and _are_alike(known[name], value[name]):
                     yield name, _moved(self._torch, value[name], known[name])
-        if self._driver.mode != MINIMISE:  # which would choose all samples of the batch
+        if self._driver.mode != MINIMIZE:  # which would choose all samples of the batch
             loops = self._trials.captured.loops.get(function)
             for name, number in loops.items() if isinstance(loops, dict) else ():
                 if type(known.get(name)) is int is type(number):

@@ -10,7 +10,7 @@ from _thread import _local
 from ..pytorch.tensors import is_finite, numbers
 from . import checks
 from .header import ACTIVATION, GRADIENT, LOSS, Trigger
-from .redo import EXPLAIN, MINIMISE, StepOutcome
+from .redo import EXPLAIN, MINIMIZE, StepOutcome
 from .settings import LOSS_ABOVE
 from .store import SnapshotError
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
@@ -168,9 +168,9 @@ class StepTrials:
 
     def _next(self) -> None:
         captured, driver = self.captured, self.driver
-        if any(turn.is_whole for turn in captured.turns) and driver.mode == MINIMISE:
+        if any(turn.is_whole for turn in captured.turns) and driver.mode == MINIMIZE:
             driver.problem(NOT_CUT_BATCH)
-        if captured.may_be_sorted and driver.mode == MINIMISE:
+        if captured.may_be_sorted and driver.mode == MINIMIZE:
             driver.problem(SORTED)
         samples = driver.next(captured.of, captured.indices, lambda part: leaves_out(captured.turns, part))
         self.trial = Trial(list(samples), shares(captured.turns, samples))
@@ -277,8 +277,8 @@ class StepTrials:
         if driver.whole_place is None:
             driver.whole_place = place
         if not (trial.inputs.fetched or driver.is_begun or is_same):
-            driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMISE else ""))
-        if driver.mode == MINIMISE and not driver.is_begun and _are_several(self.torch):
+            driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMIZE else ""))
+        if driver.mode == MINIMIZE and not driver.is_begun and _are_several(self.torch):
             driver.problem(OTHER_RANKS)
         left_out = self.captured.left_out
         if left_out and not is_same and not driver.is_begun:
@@ -291,7 +291,7 @@ class StepTrials:
 
     def failed(self, why: str) -> None:
         """Take a part of the batch with which the script cannot make the step; it may pass errors by and go on."""
-        if self.driver.mode == MINIMISE:
+        if self.driver.mode == MINIMIZE:
             self._failed_part, self._without = self.trial.samples, 0
             self.driver.note(self.trial.samples, self.captured.of, why)
             self._next()
@@ -339,17 +339,17 @@ class StepTrials:
             self.conclude(f"the script ended{why}")
         elif trial.is_begun:
             driver.problem(f"the script ended before its backward pass{why}")
-            if driver.mode == MINIMISE:
+            if driver.mode == MINIMIZE:
                 self._failed_part = trial.samples
                 driver.note(trial.samples, self.captured.of, f"the script ended{why}")
             else:
                 driver.write({"reproduced": False, "problems": driver.problems})
-        elif trial.inputs.handed and why and driver.mode == MINIMISE and len(trial.samples) < self.captured.of:
+        elif trial.inputs.handed and why and driver.mode == MINIMIZE and len(trial.samples) < self.captured.of:
             self._failed_part = trial.samples  # before it called its model
             driver.note(trial.samples, self.captured.of, f"the script ended{why}")
         elif self._without and not (driver.trials or why):
             driver.write({"trouble": self._why_not_begun(), "reproduced": False})
-        if self.is_active and driver.trials and driver.mode == MINIMISE:
+        if self.is_active and driver.trials and driver.mode == MINIMIZE:
             part = self._failed_part
             if why and part is not None and 1 < len(part) < self.captured.of:
                 driver.fill(part)  # it has ended by what a smaller batch raises

@@ -37,7 +37,7 @@ class Journal:
         self._environment_identity = identity
         self._identity: str | None = identity
         self._quoted = to_json(identity)
-        self._numbers = itertools.count()  # next() on it is atomic, and safe inside a finaliser as no lock is
+        self._numbers = itertools.count()  # next() on it is atomic, and safe inside a finalizer as no lock is
         # Read once: with record --clock, each read takes one that was recorded for the training.
         self._epoch = time.time() - time.monotonic()
         self._broken = False
@@ -116,7 +116,7 @@ class Journal:
             self._loss_heads[name] = head[0].encode(), head[1].encode()
 
     def _take(self, may_wait: bool, line: bytes) -> None:
-        if not self._guard.acquire(False):  # another thread writes, or a finaliser of ours interrupts a writing
+        if not self._guard.acquire(False):  # another thread writes, or a finalizer of ours interrupts a writing
             self._append(line)
             return
         try:

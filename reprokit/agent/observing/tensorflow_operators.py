@@ -236,11 +236,11 @@ class Tensorflow:
         self._read(known, _needed(wanted, fed))
 
     def _make_callable(self, original: Function) -> Function:
-        def initialise(prepared: Any, session: Any, options: Any) -> None:
+        def initialize(prepared: Any, session: Any, options: Any) -> None:
             original(prepared, session, options)
             prepared._reprokit_options = options
 
-        return initialise
+        return initialize
 
     def _make_call_callable(self, original: Function) -> Function:
         def call(prepared: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 MAX_LISTED = 16  # tensors of a call, and items of a list, that are written down
 MAX_TEXT = 100
-_UNINITIALISED = ("aten::empty", "aten::new_empty", "aten::resize")
+_UNINITIALIZED = ("aten::empty", "aten::new_empty", "aten::resize")
 _READING = ("aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::record_stream")
 _MARKING = ("profiler::", "prim::", "debugprims::")
 _NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
@@ -30,7 +30,7 @@ class Operator:
         self.overload: str = schema.overload_name
         self.built_in = self.name.startswith("aten::")
         self.is_silent = _only_names_memory(function)
-        self.is_uninitialised = self.name.startswith(_UNINITIALISED)
+        self.is_uninitialized = self.name.startswith(_UNINITIALIZED)
         self.changes = any(_is_written(argument) for argument in schema.arguments)
         self.overwrites = self.changes and self.name.rpartition("::")[2].rstrip("_") in _OVERWRITE  # its first argument
         self.names = [argument.name for argument in schema.arguments]

@@ -111,7 +111,7 @@ class TorchConfirmer:
     def _why_not(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         torch = self._torch
         namespace = operator.name.partition("::")[0]
-        if operator.is_uninitialised:
+        if operator.is_uninitialized:
             return "its result is memory as it was found"
         if namespace in _NEVER_AGAIN or operator.name in _OF_MEMORY:
             return "it is not one to be executed again"

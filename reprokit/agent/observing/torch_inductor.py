@@ -133,7 +133,7 @@ class _Graph:
     name = COMPILED
     built_in = False  # that it changes inputs is no part of a schema
     changes = True
-    is_uninitialised = False
+    is_uninitialized = False
     returns = ()
 
 

@@ -113,7 +113,7 @@ def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> l
     """Return the results that say anything: no states of generators, and no memory of the operator's own."""
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if operator.name in ("aten::_embedding_bag", "aten::_embedding_bag_forward_only"):
-        return values[:1]  # the others are left uninitialised in some modes
+        return values[:1]  # the others are left uninitialized in some modes
     names = operator.returns if len(operator.returns) == len(values) else [""] * len(values)
     kept = []
     for number, (name, value) in enumerate(zip(names, values)):

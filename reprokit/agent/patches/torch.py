@@ -35,7 +35,7 @@ def torch_deterministic(torch: Any, value: str, tell: Tell, *, fill: bool = Fals
     """
     filling = getattr(torch.utils, "deterministic", None)
     if fill and filling is None:
-        raise PatchUnfit("this PyTorch does not fill uninitialised memory (2.2 was the first); use torch-deterministic")
+        raise PatchUnfit("this PyTorch does not fill uninitialized memory (2.2 was the first); use torch-deterministic")
     try:
         private_api.set_deterministic_mode(torch, True, warn_only=True)
     except TypeError:
@@ -168,7 +168,7 @@ class Seeds:
 def _make_init(original: Function, workers: int | None, seeds: Seeds) -> Function:
     signature = inspect.signature(original)
 
-    def initialise(self: Any, *arguments: Any, **keywords: Any) -> None:
+    def initialize(self: Any, *arguments: Any, **keywords: Any) -> None:
         try:
             bound = signature.bind(self, *arguments, **keywords)
         except TypeError:
@@ -177,7 +177,7 @@ def _make_init(original: Function, workers: int | None, seeds: Seeds) -> Functio
             _change(bound.arguments, workers, seeds)
             original(*bound.args, **bound.kwargs)
 
-    return initialise
+    return initialize
 
 
 def _change(arguments: dict[str, Any], workers: int | None, seeds: Seeds) -> None:

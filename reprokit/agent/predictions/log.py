@@ -73,7 +73,7 @@ class Tally:
         self._classes = None if classes is None else rows_of(classes).flat()[:MAX_LABELS]
         self._append = append
         self._columns: dict[str, RowBuffer] = {}
-        self._judgement: TaskJudgment | None = None
+        self._judgment: TaskJudgment | None = None
         self._score: Accuracy | Error | None = None
         self._problem = ""
         self.calls = 0
@@ -100,12 +100,12 @@ class Tally:
                 if side not in self._columns:
                     self._columns[side] = RowBuffer(rows, lambda rows, side=side: self._append(side, rows))  # type: ignore[misc]
                 self._columns[side].add(rows, known)
-        if self._judgement is None:
-            self._judgement = judge(pred, truth, self._asked, self._hint)
-            if self._judgement.task == REGRESSION:
+        if self._judgment is None:
+            self._judgment = judge(pred, truth, self._asked, self._hint)
+            if self._judgment.task == REGRESSION:
                 self._score = Error()
-            elif self._judgement.form != VALUES:
-                self._score = Accuracy(self._judgement.form, self._classes)
+            elif self._judgment.form != VALUES:
+                self._score = Accuracy(self._judgment.form, self._classes)
         if truth is not None and self._score is not None:
             try:
                 self._score.add(pred, truth)
@@ -115,8 +115,8 @@ class Tally:
     def facts(self) -> dict[str, object]:
         """Return what its line holds."""
         facts: dict[str, object] = {"calls": self.calls}
-        if self._judgement is not None:
-            facts.update({"task": self._judgement.task, "form": self._judgement.form, "why": self._judgement.why})
+        if self._judgment is not None:
+            facts.update({"task": self._judgment.task, "form": self._judgment.form, "why": self._judgment.why})
         facts.update({side: self._columns[side].facts() for side in self._columns})
         if self._classes is not None:
             facts["labels"] = [str(label) for label in self._classes]

@@ -150,7 +150,7 @@ def _any_entry(name: str, tensor: Any) -> Tensor:
 
 
 def components_of(tensor: Any) -> dict[str, Any]:
-    """Return the plain tensors that a sparse or quantised tensor is made of."""
+    """Return the plain tensors that a sparse or quantized tensor is made of."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
         return private_api.sparse_parts(tensor)
@@ -159,11 +159,11 @@ def components_of(tensor: Any) -> dict[str, Any]:
     if layout in ("sparse_csc", "sparse_bsc"):
         return {"ccol": tensor.ccol_indices(), "row": tensor.row_indices(), "values": tensor.values()}
     if tensor.is_quantized:
-        return {"values": tensor.int_repr(), **_quantisation(tensor)}
+        return {"values": tensor.int_repr(), **_quantization(tensor)}
     return {}
 
 
-def _quantisation(tensor: Any) -> dict[str, Any]:
+def _quantization(tensor: Any) -> dict[str, Any]:
     torch: Any = sys.modules["torch"]
     if "per_channel" in str(tensor.qscheme()):
         return {"scales": tensor.q_per_channel_scales(), "zero_points": tensor.q_per_channel_zero_points()}

@@ -57,7 +57,7 @@ class LoggedOperator(Operator):
         ]
         # What lies in memory that nobody has filled, or in the storage of a loader's worker, no call has computed.
         given = any("Storage" in str(argument.type) for argument in arguments)
-        self.is_silent = self.is_silent or self.is_uninitialised or given
+        self.is_silent = self.is_silent or self.is_uninitialized or given
         # What a collective writes is there only when it was waited for.
         self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
         self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]

@@ -18,8 +18,8 @@ TYPES = {
     25: "float8_e4m3fn", 26: "float8_e4m3fnuz", 27: "float8_e4m3b11fnuz", 28: "float8_e5m2fnuz", 29: "int4",
     30: "uint4", 31: "int2", 32: "uint2", 33: "float4_e2m1fn",
 }  # fmt: skip
-QUANTISED = {name: name[1:] for name in ("qint8", "quint8", "qint32", "qint16", "quint16")}
-NAMES = {number: QUANTISED.get(name, name) for number, name in TYPES.items()}  # as elements are compared
+QUANTIZED = {name: name[1:] for name in ("qint8", "quint8", "qint32", "qint16", "quint16")}
+NAMES = {number: QUANTIZED.get(name, name) for number, name in TYPES.items()}  # as elements are compared
 MOST_DIMENSIONS = 254
 
 SCHEMA = schema(Path(__file__).with_suffix(".schema").read_text(encoding="utf-8"))
@@ -78,7 +78,7 @@ def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
         yield Value(f"{path}/shape", f"{lengths}{more}")
         lengths = ()
     yield from found.rest("TensorProto", SCHEMA)
-    if TYPES.get(dtype) in QUANTISED:
+    if TYPES.get(dtype) in QUANTIZED:
         yield Value(f"{path}/type", TYPES[dtype])
     yield from found.parts(NAMES.get(dtype, "") or f"type {dtype}", lengths, repeats=True)
 

@@ -221,7 +221,7 @@ class TorchTensors:
         if not name.startswith(REBUILD) or item.changes or len(item.arguments) > MOST_ARGUMENTS:
             return None
         handler = {
-            "tensor": self.tensor, "tensor_v2": self.tensor, "tensor_v3": self.tensor, "qtensor": self.quantised,
+            "tensor": self.tensor, "tensor_v2": self.tensor, "tensor_v3": self.tensor, "qtensor": self.quantized,
             "parameter": self.parameter, "parameter_with_state": self.parameter, "sparse_tensor": self.sparse,
         }.get(name.removeprefix(REBUILD))  # fmt: skip
         return handler(walk, path, item) if handler else None
@@ -244,7 +244,7 @@ class TorchTensors:
         parts = self.shown(walk, path, view, f"{kind or 'tensor'}, requires_grad {grad}")
         return parts, [] if metadata is None else [(under(path, "(metadata)"), metadata)]
 
-    def quantised(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
+    def quantized(self, walk: PickleWalk, path: str, item: PickledObject) -> Seen | None:
         """_rebuild_qtensor(storage, offset, size, stride, quantizer_params, requires_grad, hooks)"""
         given = item.arguments
         view = view_of(given[:4], None)

@@ -11,22 +11,22 @@ from reprokit.difference import Difference, Verdict, compared, group, informatio
 from reprokit.model.run import RunFile
 from reprokit.redaction import shown_document
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.read.normalization import INTERPRETER, WORKING_DIRECTORY, Normalisations
+from reprokit.verify.read.normalization import INTERPRETER, WORKING_DIRECTORY, Normalizations
 
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")
 
 
 def compare(runs: RunPair) -> Difference:
     """Return the command's words and the working directory."""
-    return group("command", (_words(*runs.files, runs.normalisations), _directory(*runs.files)))
+    return group("command", (_words(*runs.files, runs.normalizations), _directory(*runs.files)))
 
 
-def _words(left: RunFile, right: RunFile, normalisations: Normalisations) -> Difference:
+def _words(left: RunFile, right: RunFile, normalizations: Normalizations) -> Difference:
     plain = _plain(left), _plain(right)
     same = plain[0] == plain[1]
     for number, words in enumerate(zip(left.command, right.command, strict=False)):
         if words[0] != words[1] and words != (plain[0][number], plain[1][number]):
-            normalisations.add(INTERPRETER if not number and _is_python(words[0]) else WORKING_DIRECTORY)
+            normalizations.add(INTERPRETER if not number and _is_python(words[0]) else WORKING_DIRECTORY)
     meaning = "" if same else _meaning(*plain)
     return compared("words", shlex.join(left.command), shlex.join(right.command), meaning, same=same)
 

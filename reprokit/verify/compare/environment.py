@@ -154,7 +154,7 @@ RULES = (
     Rule("system.os", SYSTEM, True, "another operating system has other libraries"),
     Rule("limits.stack", SYSTEM, True, _ADDRESSES),
     Rule("limits.*", SYSTEM, False, "a run that comes to its end was not limited"),
-    Rule("address randomisation", SYSTEM, True, _ADDRESSES),
+    Rule("address randomization", SYSTEM, True, _ADDRESSES),
     Rule("environment size", SYSTEM, True, _ADDRESSES),
     Rule("shim", RECORDING, True, "without the shim entropy is neither recorded nor replayed"),
     Rule("agent", RECORDING, True, "without the agent no metrics are recorded"),
@@ -177,9 +177,9 @@ _ELSEWHERE = (
 def compare(runs: RunPair) -> Difference:
     """Host facts, versions, variables, and how reprokit itself was loaded."""
     left, right = runs.files
-    runs.normalisations.ignore(RUN_IDS, left.run_id, right.run_id)
-    runs.normalisations.ignore(HOSTS, left.host, right.host)
-    runs.normalisations.ignore(PROCESS_IDS, _pids(runs.left), _pids(runs.right))
+    runs.normalizations.ignore(RUN_IDS, left.run_id, right.run_id)
+    runs.normalizations.ignore(HOSTS, left.host, right.host)
+    runs.normalizations.ignore(PROCESS_IDS, _pids(runs.left), _pids(runs.right))
     found = [*_launched(left, right), *_host(runs), *_frameworks(runs)]
     found += starmap(fact, _compute_facts(runs))
     found += [*script_variables.compare(runs), *_listings(runs)]
@@ -240,7 +240,7 @@ def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
     patches = _patches(left), _patches(right)
     for name in sorted({*patches[0], *patches[1]}):
         yield fact(f"patches.{name}", patches[0].get(name, ""), patches[1].get(name, ""))
-    yield fact("address randomisation", _state(left.address_randomization), _state(right.address_randomization))
+    yield fact("address randomization", _state(left.address_randomization), _state(right.address_randomization))
     yield fact("environment size", _number(left.environment_size), _number(right.environment_size))
     yield fact("reprokit", left.reprokit, right.reprokit)
     yield fact("shim", _state(left.shim), _state(right.shim))

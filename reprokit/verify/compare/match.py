@@ -15,7 +15,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.read import metric_lines
 from reprokit.verify.read.evaluation_columns import Checker
-from reprokit.verify.read.normalization import ORDER, Normalisations
+from reprokit.verify.read.normalization import ORDER, Normalizations
 from reprokit.verify.read.scan import (
     MAX_SORTED,
     Scan,
@@ -75,7 +75,7 @@ class RunPair:
     left: Scan
     right: Scan
     pairs: tuple[SeriesPair, ...]  # in order of process, kind and name
-    normalisations: Normalisations
+    normalizations: Normalizations
     tolerances: Tolerances
 
     @property
@@ -126,8 +126,8 @@ class RunPair:
 
 def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> RunPair:
     """Read both runs and compare their series: one pass over each, a second one where they differ."""
-    normalisations = Normalisations()
-    scans = scan(left, Normalisations(), Checker(left)), scan(right, Normalisations(), Checker(right))
+    normalizations = Normalizations()
+    scans = scan(left, Normalizations(), Checker(left)), scan(right, Normalizations(), Checker(right))
     keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
     both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
     spans = {key: span for key in keys if (span := _span(*both[key])) is not None}
@@ -136,9 +136,9 @@ def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> Ru
     for key in keys:
         pair = SeriesPair(key, *both[key])
         if key in spans:
-            pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalisations)
+            pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalizations)
         pairs.append(pair)
-    return RunPair((left, right), *scans, tuple(pairs), normalisations, tolerances)
+    return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances)
 
 
 def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:
@@ -165,14 +165,14 @@ def _end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
 
 
 def _located(
-    pair: SeriesPair, start: int, left: list[Raw], right: list[Raw], normalisations: Normalisations
+    pair: SeriesPair, start: int, left: list[Raw], right: list[Raw], normalizations: Normalizations
 ) -> SeriesPair:
     """Return the pair with the first difference among the lines collected from start on."""
     assert pair.left is not None
     assert pair.right is not None
     if not (pair.left.ordered and pair.right.ordered):
         left, right = sorted(left, key=order_of), sorted(right, key=order_of)
-    scratch = Normalisations()
+    scratch = Normalizations()
     for index, (one, other) in enumerate(zip_longest(left, right), start):
         beyond = (one is None and index < pair.left.count) or (other is None and index < pair.right.count)
         if beyond:  # not collected for want of memory
@@ -180,6 +180,6 @@ def _located(
         if one is None or other is None or metric_lines.content(one, scratch) != metric_lines.content(other, scratch):
             return replace(pair, position=index, left_line=one, right_line=other)
     if start == 0 and len(left) == pair.left.count and len(right) == pair.right.count:
-        normalisations.add(ORDER)
+        normalizations.add(ORDER)
         return pair
     return replace(pair, position=start)

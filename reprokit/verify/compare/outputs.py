@@ -21,7 +21,7 @@ from reprokit.errors import ReprokitError
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalisations, excluded
+from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
 from reprokit.verify.read.scan import natural
 
 LARGEST = 4 << 30  # bytes of a file whose digest is taken again
@@ -30,13 +30,13 @@ UNKNOWN = OutputFile(path="", size=0, digest="")
 
 def compare(runs: RunPair) -> Difference:
     """One leaf a file, matched by its path; of files that differ what differs in them, as far as contents are there."""
-    (left, right), normalisations = runs.outputs, runs.normalisations
+    (left, right), normalizations = runs.outputs, runs.normalizations
     if left is None or right is None:
         children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
         return group("outputs", children)
     sides = _by_path(left), _by_path(right)
     for path in {file.path for file in left.files} ^ {file.path for file in right.files}:
-        normalisations.path(path)  # noted where it makes a difference
+        normalizations.path(path)  # noted where it makes a difference
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
@@ -45,11 +45,11 @@ def compare(runs: RunPair) -> Difference:
                 texts = _described(one), _described(other)
                 leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
                 continue
-            leaf = _file(path, one, other, normalisations)
+            leaf = _file(path, one, other, normalizations)
             if one is not None and other is not None and leaf.verdict.differs:
                 leaf = _looked_into(leaf, _contents(runs, path, one, other), runs)
             leaves.append(leaf)
-    leaves += _links(left, right, normalisations)
+    leaves += _links(left, right, normalizations)
     if left.left_out or right.left_out:
         verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_RECORDED
         texts = f"{left.left_out} files", f"{right.left_out} files"
@@ -57,16 +57,16 @@ def compare(runs: RunPair) -> Difference:
     return group("outputs", tuple(leaves))
 
 
-def _links(left: OutputsFile, right: OutputsFile, normalisations: Normalisations) -> Iterator[Difference]:
+def _links(left: OutputsFile, right: OutputsFile, normalizations: Normalizations) -> Iterator[Difference]:
     """One leaf a symbolic link: where it leads."""
-    sides = [{normalisations.path(link.path): link.target for link in side.links} for side in (left, right)]
+    sides = [{normalizations.path(link.path): link.target for link in side.links} for side in (left, right)]
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         targets = sides[0].get(path), sides[1].get(path)
         one, other = ("" if target is None else f"symbolic link to {target}" for target in targets)
         if targets[0] is None or targets[1] is None:
             yield missing(path, one, other, f"only the {'right' if targets[0] is None else 'left'} run linked {path}")
         else:
-            same = normalisations.path(targets[0]) == normalisations.path(targets[1])
+            same = normalizations.path(targets[0]) == normalizations.path(targets[1])
             yield compared(path, one, other, f"{path} leads elsewhere", same=same)
 
 
@@ -82,19 +82,19 @@ def comparable(outputs: OutputsFile | None) -> bool:
     """Return whether there is any file that is compared, and whose digest is known."""
     files = outputs.files if outputs is not None else ()
     known = (file.path for file in files if file.digest or file.content)
-    return any(excluded(path, Normalisations().path(path)) is None for path in known)
+    return any(excluded(path, Normalizations().path(path)) is None for path in known)
 
 
 def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
-    """Return the files by normalised path; those that share one stand in the order of their contents."""
+    """Return the files by normalized path; those that share one stand in the order of their contents."""
     found: dict[str, list[OutputFile]] = defaultdict(list)
-    normalisations = Normalisations()
+    normalizations = Normalizations()
     for file in outputs.files:
-        found[normalisations.path(file.path)].append(file)
+        found[normalizations.path(file.path)].append(file)
     return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in found.items()}
 
 
-def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalisations: Normalisations) -> Difference:
+def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalizations: Normalizations) -> Difference:
     texts = _described(left), _described(right)
     if left is None or right is None:
         return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote it")
@@ -103,7 +103,7 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalis
         return compared(path, *texts, "the records of it contradict each other", same=same)
     both_read = left.digest and right.digest
     if both_read and left.content and (left.content, left.container) == (right.content, right.container):
-        normalisations.add(CONTAINERS)
+        normalizations.add(CONTAINERS)
         meaning = "same content; only time stamps of the container differ"
         return Difference(path, Verdict.IDENTICAL, *texts, meaning)
     if not left.digest and not right.digest and left.size == right.size:
@@ -119,7 +119,7 @@ def _looked_into(leaf: Difference, tree: Difference | None, runs: RunPair) -> Di
     if tree is None:
         return leaf
     if not tree.verdict.not_bitwise:
-        runs.normalisations.add(CONTENTS)
+        runs.normalizations.add(CONTENTS)
         return Difference(leaf.name, Verdict.IDENTICAL, leaf.left, leaf.right, tree.detail)
     detail = f"{leaf.detail}; {tree.detail}"
     if not tree.children:

@@ -59,7 +59,7 @@ class Comparison:
     left: RunDirectory
     right: RunDirectory
     tree: Difference
-    normalisations: tuple[str, ...]
+    normalizations: tuple[str, ...]
     notes: tuple[str, ...]  # what a reader must know beside the verdict
     tolerances: str = ""  # that were asked for, in words
 
@@ -136,7 +136,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
         *_untrained(runs, trail),
     )
-    return Comparison(left, right, tree, runs.normalisations.applied, notes, str(tolerances or ""))
+    return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""))
 
 
 def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, ...]:

@@ -17,8 +17,8 @@ def compare(runs: RunPair) -> Difference:
     pairs = list(runs.of("seed"))
     for one, other in [(pair.left, pair.right) for pair in pairs if pair.same]:
         if one is not None and other is not None:
-            runs.normalisations.ignore(SEED_LINES, one.places, other.places)
-            runs.normalisations.ignore(ADDRESSES, one.arguments, other.arguments)
+            runs.normalizations.ignore(SEED_LINES, one.places, other.places)
+            runs.normalizations.ignore(ADDRESSES, one.arguments, other.arguments)
     wording = Wording("seeds", "call", _place, _call)
     leaves = [not_told(runs, pair, leaf(pair, wording)) for pair in pairs]
     if runs.left.all_seeds == runs.right.all_seeds:

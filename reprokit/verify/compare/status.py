@@ -52,7 +52,7 @@ def failed(run: RunFile) -> bool:
 def times(runs: RunPair) -> Difference:
     """When they ran and how long: shown, never compared."""
     left, right = runs.files
-    runs.normalisations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
+    runs.normalizations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
     started = information("started", left.started, right.started)
     duration = information("duration", seconds(left.duration), seconds(right.duration))
     return group("times", (started, duration), "shown, never compared")

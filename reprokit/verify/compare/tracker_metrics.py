@@ -19,7 +19,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.outputs import found as found_output
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import natural
 
 CATEGORY = "metrics in files"
@@ -56,12 +56,12 @@ class TrackerMetrics:
 
 def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
     """Return the series in the outputs of a run whose bytes are still there."""
-    normalisations = Normalisations()
+    normalizations = Normalizations()
     found, several = TrackerMetrics(), defaultdict(list)
     room = MOST_POINTS
     files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
     for number, file in enumerate(sorted(files, key=lambda file: file.path)):
-        place = _place(normalisations.path(file.path), kind_of(file.path))
+        place = _place(normalizations.path(file.path), kind_of(file.path))
         found.trackers[place] = kind_of(file.path)
         found.digests.setdefault(place, []).append(file.digest)
         if number >= MOST_FILES or room <= 0:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from reprokit.errors import RunDamaged, RunTooNew
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 
 FORMAT = 1  # of an agent's lines: reprokit/agent/start.py
 
@@ -343,7 +343,7 @@ def checked(raw: dict[str, Any]) -> MetricLine | None:
     return line
 
 
-def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
+def content(raw: dict[str, Any], normalizations: Normalizations) -> bytes:
     """Return what of a line is compared, as bytes that are equal exactly if it is.
 
     Values count by type and bits, so that NaN equals NaN and the decimal's spelling does not matter.
@@ -356,7 +356,7 @@ def content(raw: dict[str, Any], normalisations: Normalisations) -> bytes:
     if "value" in kept:
         kept["value"] = exact(kept["value"])
     if kind == "seed":
-        kept["argument"] = normalisations.argument(kept["argument"])
+        kept["argument"] = normalizations.argument(kept["argument"])
     if kind == "evaluation":
         kept.update({side: _column(kept[side]) for side in ("predictions", "truth") if side in kept})
         kept["error"] = exact(kept.get("error"))

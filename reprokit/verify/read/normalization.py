@@ -46,8 +46,8 @@ _OWN = (
 _METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
 
 
-class Normalisations:
-    """Collects the names of the normalisations that made a difference somewhere."""
+class Normalizations:
+    """Collects the names of the normalizations that made a difference somewhere."""
 
     def __init__(self) -> None:
         self._applied: dict[str, None] = {}
@@ -90,10 +90,10 @@ def _wandb_run(found: re.Match[str]) -> str:
     return f"{found[1]}-TIME-ID{found[2]}{'run-ID.wandb' if found[3] else ''}"
 
 
-def excluded(path: str, normalised: str) -> tuple[Exclusion, str] | None:
+def excluded(path: str, normalized: str) -> tuple[Exclusion, str] | None:
     """Why a file is no output to compare, as data and in words; None for those that are."""
     for pattern, name in _OWN:
-        if pattern.fullmatch(normalised):
+        if pattern.fullmatch(normalized):
             words = f"not compared: of an experiment tracker; {name} writes times, run ids and the like into it"
             return Exclusion.VOLATILE, words
     kind = kind_of(path)

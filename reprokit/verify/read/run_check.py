@@ -19,7 +19,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.read import integrity
 from reprokit.verify.read.evaluation_columns import Checker
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import scan
 
 FORMAT = 1
@@ -145,7 +145,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
         yield rundir.AGENT_PLAN, lambda: run.decode(rundir.AGENT_PLAN, dict[str, Any])
     if run.has(rundir.SHIM_PLAN):
         yield rundir.SHIM_PLAN, lambda: _check_shim_plan(run)
-    yield rundir.METRICS, lambda: scan(run, Normalisations(), Checker(run))
+    yield rundir.METRICS, lambda: scan(run, Normalizations(), Checker(run))
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)

@@ -21,7 +21,7 @@ from reprokit.errors import ReprokitError, RunDamaged
 from reprokit.printable import printable
 from reprokit.rundir import METRICS, RunDirectory
 from reprokit.verify.read import metric_lines
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 
 CHUNK_LINES = 1024
 CHUNK_BYTES = 64 << 10
@@ -227,7 +227,7 @@ def _key(label: str, raw: dict[str, Any]) -> SeriesKey:
 
 def scan(
     run: RunDirectory,
-    normalisations: Normalisations,
+    normalizations: Normalizations,
     check: Callable[[metric_lines.MetricLine | None], None] | None = None,
 ) -> Scan:
     """One pass over metrics.jsonl; what it refers to can be checked with each line."""
@@ -237,7 +237,7 @@ def scan(
             check(place.line)
         result.processes.setdefault(place.key.process, place.process)
         if not _note(result, place):
-            _append(run, result, place, normalisations)
+            _append(run, result, place, normalizations)
     for series in result.series.values():
         series.close()
     targets = {signal.target for signal in run.run.signals}
@@ -285,7 +285,7 @@ def _note_replaced(result: Scan, process: str, line: metric_lines.SeedLine) -> N
         result.replaced[process] = Replaced(1, line)
 
 
-def _append(run: RunDirectory, result: Scan, place: NamedLine, normalisations: Normalisations) -> None:
+def _append(run: RunDirectory, result: Scan, place: NamedLine, normalizations: Normalizations) -> None:
     series = result.series.get(place.key)
     if series is None:
         if len(result.series) >= MAX_SERIES:
@@ -293,7 +293,7 @@ def _append(run: RunDirectory, result: Scan, place: NamedLine, normalisations: N
             raise RunDamaged(f"{run.path / METRICS} holds more than {MAX_SERIES} series, like {name}")
         series = result.series[place.key] = ScannedSeries()
         place.process.outcomes = place.process.outcomes or place.key.kind in metric_lines.OUTCOMES
-    data = metric_lines.content(place.raw, normalisations)
+    data = metric_lines.content(place.raw, normalizations)
     series.add(data, order_of(place.raw))
     if place.key.kind == "seed":
         series.places = hash((series.places, place.raw["where"]))

@@ -192,8 +192,8 @@ def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
     footer += [f"note: {note}" for note in comparison.notes]
     if comparison.tolerances:
         footer.append(f"tolerance: {comparison.tolerances}")
-    if comparison.normalisations:
-        footer.append(f"normalised: {'; '.join(comparison.normalisations)}")
+    if comparison.normalizations:
+        footer.append(f"normalized: {'; '.join(comparison.normalizations)}")
     print_rows(verdict_line(comparison), cells, footer, f"bold {STYLES[comparison.verdict]}")
 
 
@@ -212,7 +212,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "first_difference": None if first is None else node(first),
         **({"tolerances": comparison.tolerances} if comparison.tolerances else {}),
         "notes": list(comparison.notes),
-        "normalisations": list(comparison.normalisations),
+        "normalizations": list(comparison.normalizations),
         "categories": [node(child) for child in comparison.tree.children],
     }
 

@@ -10,7 +10,7 @@ from reprokit import findings
 from reprokit.capture import files
 from reprokit.console import STREAMS
 from reprokit.model.run import Proof, RunFile
-from reprokit.screen import Cells, labelled, print_rows
+from reprokit.screen import Cells, labeled, print_rows
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
 from reprokit.verify.compare.entropy import in_words
@@ -47,7 +47,7 @@ def rows(summary: RunSummary) -> list[tuple[str, str]]:
         *_captured(summary),
         *_caveats(summary),
     ]
-    return [(label, shortened(line)) for label, line in labelled(sections)]
+    return [(label, shortened(line)) for label, line in labeled(sections)]
 
 
 def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -81,7 +81,7 @@ def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
     parts = [" ".join(str(system.get(key) or "") for key in ("os", "kernel", "machine")).strip()]
     addresses = summary.run.address_randomization
     parts += [str(system.get("distribution") or ""), str(system.get("libc") or "")]
-    parts += [f"address randomisation {addresses.words}"] if addresses else []
+    parts += [f"address randomization {addresses.words}"] if addresses else []
     yield "environment", _joined(parts) or "the system was not recorded"
     agents = [process.agent for process in summary.scan.processes.values() if process.agent is not None]
     pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})

@@ -25,7 +25,7 @@ from reprokit.verify.compare.match import Raw
 from reprokit.verify.compare.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
-from reprokit.verify.read.normalization import Normalisations
+from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
 from reprokit.verify.show import printed
 
@@ -104,12 +104,12 @@ def _longest(history: Raw | None) -> int:
     return max((len(values) for values in (history or {}).get("values", {}).values()), default=0)
 
 
-def summarise(path: Path) -> RunSummary:
+def summarize(path: Path) -> RunSummary:
     """Read a run; raises a RunError where that is impossible."""
     directory = RunDirectory(path)
     in_progress = directory.in_progress or _is_still_written(directory)
     outputs = directory.outputs() or OutputsFile()
-    scanned = scan(directory, Normalisations())
+    scanned = scan(directory, Normalizations())
     environment = directory.environment() or {}
     trails, problems = holdings(directory, in_progress=in_progress)
     found = _findings(directory, problems)

@@ -93,7 +93,7 @@ class Diagnosis:
         return [*found, *self.surroundings.findings(versions, devices, told, compiles=compiles, draws=draws)]
 
 
-def analyse(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
+def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
     """Return the findings of a profiled run; raises a RunError where the run cannot be read at all."""
     reader, diagnosis = ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:

@@ -10,7 +10,7 @@ import pytest
 
 from reprokit import findings
 from reprokit.findings import Finding, FindingsFile
-from reprokit.profiling import analyse
+from reprokit.profiling import analyze
 from reprokit.rundir import RunDirectory
 from tests.profiling.observed import PLACE, confirmed, diagnosed, operator, profiled
 
@@ -218,13 +218,13 @@ def test_ids_are_of_their_own_and_the_same_in_each_run(tmp_path: Path) -> None:
 def test_what_was_found_is_written_and_read_again(tmp_path: Path) -> None:
     run = RunDirectory(profiled(tmp_path / "run", [operator(), confirmed()], confirm=30).write())
     assert findings.read(run) is None
-    found = analyse(run)
+    found = analyze(run)
     findings.write(run.path, found)
     assert findings.read(run) == found
 
 
 def test_more_measured_calls_than_are_kept_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("reprokit.profiling.analyse"), "MAX_CONFIRMED", 3)
+    monkeypatch.setattr(import_module("reprokit.profiling.analyze"), "MAX_CONFIRMED", 3)
     found = diagnosed(tmp_path / "run", [confirmed(f"mine::op{number}") for number in range(5)])
     assert len(found.findings) == 3
     assert "2 distinct calls are left out: too many" in found.notes
