@@ -185,11 +185,15 @@ PyDoc_STRVAR(use_exchange_text,
 PyDoc_STRVAR(changes_text, "changes(tensors)\n--\n\n"
                            "How often these tensors were changed in place, together.");
 PyDoc_STRVAR(same_text, "same(left, right)\n--\n\nWhether two lists have the same objects.");
-PyDoc_STRVAR(trail_batch_text,
-             "trail_batch((plain, parameter, salts, salt_of), facts, batch)\n--\n\n"
-             "Add a list or tuple of a few tensors of the classes `plain` and `parameter` to the batch in `facts`, the\n"
-             "address of a struct rkt_facts. It gives each tensor and how often it was changed; None where the bytes\n"
-             "of one are not all that it is, and nothing was added. `salts` has what salt_of(tensor) gave.");
+PyDoc_STRVAR(fold_text, "fold((plain, parameter, salts, salt_of), before, tensors)\n--\n\n"
+                        "The digest so far, with that of these tensors of the classes `plain` and `parameter`; None\n"
+                        "where the bytes of one are not all that it is. `salts` has what salt_of(tensor) gave.");
+PyDoc_STRVAR(
+    trail_batch_text,
+    "trail_batch((plain, parameter, salts, salt_of), facts, batch)\n--\n\n"
+    "Add a list or tuple of a few tensors of the classes `plain` and `parameter` to the batch in `facts`, the\n"
+    "address of a struct rkt_facts. It gives each tensor and how often it was changed; None where the bytes\n"
+    "of one are not all that it is, and nothing was added. `salts` has what salt_of(tensor) gave.");
 PyDoc_STRVAR(trail_loss_text, "trail_loss((plain, parameter, salts, salt_of), facts, loss)\n--\n\n"
                               "Add a loss likewise; whether it was.");
 PyDoc_STRVAR(trail_input_text,
@@ -233,6 +237,7 @@ static PyMethodDef methods[] = {
     {"bytes_of", bytes_of, METH_O, bytes_of_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},
+    {"fold", rkp_fold, METH_VARARGS, fold_text},
     {"trail_batch", rkp_trail_batch, METH_VARARGS, trail_batch_text},
     {"trail_loss", rkp_trail_loss, METH_VARARGS, trail_loss_text},
     {"trail_input", rkp_trail_input, METH_VARARGS, trail_input_text},

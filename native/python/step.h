@@ -71,6 +71,7 @@ enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
 /* trail.c */
 PyObject *rkp_changes(PyObject *module, PyObject *tensors);
 PyObject *rkp_same(PyObject *module, PyObject *arguments);
+PyObject *rkp_fold(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_loss(PyObject *module, PyObject *arguments);
 PyObject *rkp_trail_input(PyObject *module, PyObject *arguments);

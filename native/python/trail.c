@@ -131,6 +131,27 @@ static PyObject *fold_each(const struct classes *classes, const struct salts *sa
     return fetched;
 }
 
+PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
+    (void)module;
+    struct classes classes;
+    struct salts salts;
+    PyObject *known, *tensors;
+    unsigned long long before;
+    if (!PyArg_ParseTuple(arguments, "OKO", &known, &before, &tensors) || !parse_known(known, &classes, &salts))
+        return NULL;
+    uint64_t digest = before;
+    Py_ssize_t count = PySequence_Size(tensors);
+    bool is_whole = count >= 0;
+    for (Py_ssize_t i = 0; i < count && is_whole; i++) {
+        PyObject *tensor = PySequence_GetItem(tensors, i);
+        is_whole = tensor && fold(&classes, &salts, tensor, &digest);
+        Py_XDECREF(tensor);
+    }
+    if (PyErr_Occurred()) return NULL;
+    if (!is_whole) Py_RETURN_NONE;
+    return PyLong_FromUnsignedLongLong(digest);
+}
+
 PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;

@@ -171,7 +171,18 @@ def forget_variables(reprokit: Reprokit, run: str, *names: str) -> None:
 @x86
 def test_a_greater_processor_cannot_be_imitated(reprokit: Reprokit) -> None:
     reprokit.run("record", "-o", "one", "--", "true")
-    flags = [*cpu_facts()["flags"], "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "amx_tile"]
+    flags = [
+        *cpu_facts()["flags"],
+        "avx",
+        "avx2",
+        "fma",
+        "avx512f",
+        "avx512bw",
+        "avx512dq",
+        "avx512vl",
+        "amx_tile",
+        "avx1024",
+    ]
     edit_environment(reprokit, "one", flags=flags, model="One of tomorrow")
     done = reprokit.run("replay", "one")
     assert "which this processor lacks" in done.stderr or "recorded with AVX512, this processor has" in done.stderr

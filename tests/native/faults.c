@@ -85,6 +85,7 @@ static void try_answer(uint32_t leaf, uint32_t subleaf, int hidden, uint32_t bit
     registers[REG_RAX] = (greg_t)(UINT64_C(0xffffffff00000000) | leaf);
     registers[REG_RCX] = subleaf;
     CHECK(is_cpuid(&info, &context));
+    syscall(SYS_arch_prctl, ARCH_SET_CPUID, 1); /* the handler before made the instruction fault, where that can be */
     __cpuid_count(leaf, subleaf, expected[0], expected[1], expected[2], expected[3]);
     handler(SIGSEGV, &info, &context);
     static const int names[] = {REG_RAX, REG_RBX, REG_RCX, REG_RDX};

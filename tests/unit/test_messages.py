@@ -18,6 +18,7 @@ PARSED = {
     "agent/observing/torch_calls.py": {"Expected a value of type 'Tensor' for argument"},  # PyTorch's own error
     "agent/observing/torch_inductor.py": {r"Original ATen: \[([^\]]*)\]"},  # comments of Inductor's code
     "agent/observing/call_graph.py": {"<built-in method ", "<frozen importlib", "<frozen zipimport"},  # cProfile's
+    "agent/questions/keras_state.py": {"TensorFlow generator"},  # the name of a part of the state
     "native.py": {"/* reprokit: begin of what cffi reads */", "/* reprokit: end of what cffi reads */"},  # a header's
     "artifacts/compare.py": {"/as written"},  # a part's name
     "verify/compare/series_leaves.py": {"random state"},  # leaves' names
