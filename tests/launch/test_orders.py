@@ -45,7 +45,15 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     assert orders.removeprefix("reprokit: orders: ") in reprokit.run("show", "replayed0").stdout
 
 
-@pytest.mark.parametrize("script", ["ordered_futures.py", "ordered_loops.py", "ordered_loader.py", "ordered_joblib.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ordered_futures.py",
+        "ordered_loops.py",
+        pytest.param("ordered_loader.py", marks=pytest.mark.slow),
+        "ordered_joblib.py",
+    ],
+)
 def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
     """Which worker takes which task is another matter: what tasks draw may be derived."""
     command = [sys.executable, str(reprokit.script("train.py", training_text(script)))]
@@ -87,7 +95,8 @@ def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: R
     assert "threads or processes came in another order than in the recording" in verified
 
 
-@pytest.mark.parametrize(("what", "total"), [("more", 20700), pytest.param("absent", 600, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "total"), [("more", 20700), ("absent", 600)])
 def test_the_sum_of_waits_is_bounded(reprokit: Reprokit, what: str, total: int) -> None:
     """In each of 200 queues a turn does not come, or is waited for by a thread that had no further turn itself."""
     script = str(reprokit.script("train.py", training_text("ordered_many_lost.py")))

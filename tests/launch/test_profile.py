@@ -150,6 +150,7 @@ def test_seconds_end_a_training_in_good_order(reprokit: Reprokit) -> None:
     assert (facts["profiling"]["ended"], facts["exit_code"], facts["signal"]) == ("2 seconds", 0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_seconds_count_from_the_first_step(reprokit: Reprokit) -> None:
     training = Path(__file__).parent.parent / "trainings" / "pytorch_late_steps.py"

@@ -77,6 +77,7 @@ def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
     assert "samples             identical     12 compared, all the same" in verified.stdout
 
 
+@pytest.mark.slow
 def test_another_seed_parts_where_the_samples_do(reprokit: Reprokit) -> None:
     seen = []
     for seed in "12":
