@@ -40,7 +40,7 @@ def test_pytorch_with_workers(reprokit: Reprokit) -> None:
     reproduces(reprokit, "import torch; torch.manual_seed(time.time_ns() % 2**63)", "pytorch_workers.py", "2", "fork")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_keras(reprokit: Reprokit) -> None:
     seeding = "import keras; keras.utils.set_random_seed(time.time_ns() % 2**32)"

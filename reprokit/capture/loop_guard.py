@@ -90,5 +90,4 @@ class WatchingGuard:
 
 def is_captured_by_run() -> bool:
     """Return whether the launcher's agent captures in this process: then its options hold."""
-    running = getattr(sys.modules.get("_reprokit_agent"), "running", None)
-    return getattr(running, "capture", None) is not None
+    return getattr(sys.modules.get("_reprokit_agent.capture"), "running", None) is not None

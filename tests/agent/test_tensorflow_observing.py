@@ -178,7 +178,7 @@ def test_what_cannot_be_repeated_says_why(observed: Observed) -> None:
     assert (before["repeats"], before["problem"]) == (30, "")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_no_element_of_an_iterator_is_lost(training: Training) -> None:
     script = training_text("tensorflow_elements.py")

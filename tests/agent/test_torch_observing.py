@@ -201,7 +201,7 @@ def test_races_of_two_threads_are_caught(training: Training) -> None:
 COMPILED = training_text("pytorch_compiled_sums.py")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_compiled_code_stays_compiled_and_its_races_are_caught(training: Training) -> None:
     observed = observe(training, COMPILED, confirm=30, **ALL_ISA)
     assert observed.outcome.output == "{'total': 1, 'ok': 1}\n"

@@ -158,7 +158,7 @@ def test_operators_of_other_libraries_are_patched_when_they_come_and_what_cannot
 COMPILED = training_text("pytorch_compiled_operators.py")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @two_processors
 def test_compiled_operators_repeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))

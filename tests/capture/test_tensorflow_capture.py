@@ -59,7 +59,7 @@ def array(file: SnapshotFile, name: str) -> numpy.ndarray:
     return numpy.frombuffer(tensor.data, dtype).reshape(tensor.shape)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_good_steps_have_the_same_bits(tmp_path: Path) -> None:
     steady = ["fit-xla", "fit-graph", "fit-eager", "loop-xla"]  # loops in graphs differ by where tensors lie, also bare
     bare = train(tmp_path, [], "good", *steady)
@@ -109,7 +109,7 @@ def test_a_snapshot_holds_the_state_before_the_step(skipped: Skipped) -> None:
     json.dumps(header)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_stop_ends_the_training_and_its_state_can_be_restored(tmp_path: Path) -> None:
     said = train(tmp_path, ["--on-nan", "capture"], "bad", "fit-xla", "fit-graph", status=123)
     assert "fit-xla" not in said

@@ -32,6 +32,7 @@ def digests(directory: Path) -> list[bytes]:
     return [file.read_bytes() for file in sorted(directory.glob("snapshots/step-*/tensors.safetensors"))]
 
 
+@pytest.mark.extended
 def test_it_is_the_state_that_is_held_before_each_step(reprokit: Reprokit) -> None:
     """Several steps at once are a graph that loops: what each updates is handed to the branch that puts it back."""
     bad = "0,20,40"

@@ -84,6 +84,7 @@ def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: 
             assert torch.equal(optimizer["state"][number][name], tensor), (number, name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.extended), *FAR], indirect=True)
 def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
     command = ["--", sys.executable, str(SCRIPT), device]

@@ -440,7 +440,7 @@ def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     assert result["trials"] == len([line for line in steps.progress() if "text" in line])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None:
     """What is fetched next in a trial is of that trial, and so the script is started again for each."""
     steps = captured(tmp_path, AHEAD)

@@ -14,7 +14,7 @@ from tests.support import Reprokit
 TRAINING = Path(__file__).parents[1] / "trainings/pytorch_racing_gather.py"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_first_divergent_operator_is_a_case_in_all_reports(tmp_path: Path) -> None:
     reports = ("--junit", "junit.xml", "--sarif", "gate.sarif", "--summary", "summary.md")
     done = Reprokit(tmp_path).run("gate", "--locate", *reports, "--", sys.executable, str(TRAINING), "60")

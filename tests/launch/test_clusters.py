@@ -121,6 +121,7 @@ def test_shards_of_fsdp(reprokit: Reprokit) -> None:
     assert {line["operation"] for line in lines(reprokit.directory / "one", "collective")} == {"all_gather"}
 
 
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_a_custom_loop_of_several_workers(reprokit: Reprokit) -> None:
     identical(reprokit, sys.executable, str(TRAININGS / "tensorflow_workers.py"))

@@ -64,7 +64,7 @@ def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
     assert "pair 1 of up to 1" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_batches_that_workers_bring_in_another_order_are_no_divergence(tmp_path: Path) -> None:
     record(tmp_path, "run", TRAININGS / "pytorch_workers.py", "2", "fork")
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")

@@ -86,7 +86,7 @@ def test_the_parts_that_a_checkpoint_lacks_are_named_and_proved(
     assert finding["resumed_at"] == 9
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_epochs.py", options=("--at", "20")), 1)
     assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, GENERATORS[:1], True)

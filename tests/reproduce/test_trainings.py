@@ -84,7 +84,7 @@ def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_backward_of_indexing_is_found_and_made_deterministic(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "pytorch_indexing")
     assert found.status == 0
@@ -97,7 +97,7 @@ def test_the_backward_of_indexing_is_found_and_made_deterministic(reprokit: Repr
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_operator_that_nothing_cures_is_named(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "pytorch_custom_operator", "--max-rounds", "4")
     assert found.status == 1
@@ -107,7 +107,7 @@ def test_an_operator_that_nothing_cures_is_named(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
+@pytest.mark.extended
 def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "tensorflow_bincount", "--no-smallest")
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-threads"])

@@ -67,6 +67,7 @@ def test_weight_times_gradient_is_activation_times_gradient() -> None:
     torch.testing.assert_close((convolution.weight * convolution.weight.grad).sum(dim=(1, 2, 3)), by_activation)
 
 
+@pytest.mark.extended
 def test_saliency_by_captum(reprokit: Reprokit) -> None:
     asked(reprokit, ["residual_digits.py", "8,8"], "weights,biases,inputs", "--steps", "80")
     lines = example(reprokit, "saliency.py", "run", "80")
@@ -76,6 +77,7 @@ def test_saliency_by_captum(reprokit: Reprokit) -> None:
     assert all("@" in "".join(side) for side in zip(*pictures, strict=True))
 
 
+@pytest.mark.extended
 def test_attention_of_a_transformer(reprokit: Reprokit) -> None:
     asked(reprokit, ["attention_digits.py"], "attention_output_1", "--steps", "0-112:56")
     labels = reprokit.run("ask", "run", "labels", "--steps", "112")

@@ -42,6 +42,8 @@ MAX_VARIABLES = 100
 _VARIABLES = ("CUBLAS_", "CUDA_", "JAX_", "KERAS_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TF_", "TORCH_", "XLA_")
 _SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE", "SECRET", "SIGNATURE", "TOKEN")
 
+running: CaptureSession | None = None  # the one that the launcher asked for
+
 _LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras", "numpy")
 
 # Where Keras 3, and Keras 2 under its names, trains and applies gradients.
@@ -218,7 +220,8 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
     """Capture what this plan asks for."""
     import json
 
-    capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
+    global running
+    running = capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
     agent.listeners.append((set(capture.modules), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture
