@@ -101,7 +101,7 @@ lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their b
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(filter-out CMakeLists.txt,$(NATIVE))
 	@$(BIN)/codespell -D - -D tests/docs/words.txt README.md CONTRIBUTING.md SECURITY.md profiles/README.md docs .github
-	@$(BIN)/codespell --builtin en-GB_to_en-US --skip '*/_shim/*,*.wandb' reprokit native tests benchmarks examples profiles
+	@$(BIN)/codespell --builtin en-GB_to_en-US --skip '*/_shim/*,*.wandb,*.pkl' reprokit native tests benchmarks examples profiles
 	@$(BIN)/python -m tests.budgets
 
 .PHONY: site
