@@ -54,7 +54,7 @@ def drawing(size: tuple[int, int], name: str, title: str, description: str, body
     """Return a drawing with its description for who cannot see it; its name is unique in the page."""
     width, height = size
     return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-labeledby="{name}-title {name}-text">'
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title {name}-text">'
         f'<title id="{name}-title">{escape(printable(title))}</title>'
         f'<desc id="{name}-text">{escape(printable(description, 2000))}</desc>{"".join(body)}</svg>'
     )
