@@ -55,7 +55,8 @@ def main(images: Path) -> None:
         printed(directory, "report", "run1", "run3", "-o", "report.html")
         with browser() as chromium, opened(chromium, directory / "report.html", "light", 1280) as page:
             page.screenshot(path=str(images / "report-top.png"))
-            page.locator("section[aria-labelledby=curves] figure").first.screenshot(path=str(images / "report-loss.png"))
+            curves = page.locator("section[aria-labelledby=curves] figure").first
+            curves.screenshot(path=str(images / "report-loss.png"))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from reprokit.cli.main import COMMANDS, reprokit
 from tests.support import COMMAND, Reprokit
 
 ROOT = Path(__file__).parent.parent.parent
-BRITISH = re.compile(r"\w*(minimis|normalis|randomis|summaris|recognis|serialis|optimis|behavi[o]ur|col[o]ur|catalogue)\w*")
+BRITISH = re.compile(r"\w*((minim|normal|random|summar|recogn|serial|optim)is|behavi[o]ur|col[o]ur|catalogue)\w*")
 
 
 def contexts(command: click.Command = reprokit, parent: click.Context | None = None) -> Iterator[click.Context]:
