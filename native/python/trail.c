@@ -102,7 +102,6 @@ static bool fold(const struct classes *classes, const struct salts *salts, PyObj
     return true;
 }
 
-/* What the agent keeps of a step until it is written: `address` is that of the thread's struct rkt_facts. */
 static bool parse_known(PyObject *known, struct classes *classes, struct salts *salts) {
     return PyArg_ParseTuple(known, "OOO!O", &classes->plain, &classes->parameter, &PyDict_Type, &salts->known,
                             &salts->of);
@@ -151,6 +150,8 @@ PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
     if (!is_whole) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(digest);
 }
+
+/* This and what follows fill what the agent keeps of a step until it is written: the thread's struct rkt_facts. */
 
 PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments) {
     (void)module;

@@ -140,11 +140,12 @@ def print_throughput(result: MeasuredThroughput) -> None:
     for one in result.passes:
         rates = (f"{rate(one):.1f}", f"{one.records / one.seconds:.0f}")
         gaps = [f"{1000 * one.gap(share):.2f} ms" for share in (1.0, 0.99)]
-        rows.append(Cells((str(one.threads), *rates, *gaps, one.order[:16])))
+        seen = (*gaps, one.order[:16]) if one.batches else ("-", "-", "-")
+        rows.append(Cells((str(one.threads), *rates, *seen)))
     last = result.passes[-1]
     footer = [f"not read: {count} {files_word(count)} ({kind})" for kind, count in sorted(result.not_read.items())]
     if last.bad:
-        footer.append(f"{last.bad} bad records: see 'reprokit data check'")
+        footer.append(f"{last.bad} bad {'record' if last.bad == 1 else 'records'}: see 'reprokit data check'")
     headline = f"{result.files} {files_word(result.files)} of {last.size} bytes, batches of {result.batch} records"
     print_rows(headline, rows, footer)
 

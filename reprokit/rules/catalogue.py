@@ -135,9 +135,8 @@ def _of_name(head: str) -> Any:
     name = known(head)
     if name is None:
         near = difflib.get_close_matches(head, RULES, 3, 0.3)
-        raise BadRule(
-            f"there is no rule {head!r}; near ones: {', '.join(near or RULES)}; FILE.py:CLASS is one of your own"
-        )
+        there = f"near ones: {', '.join(near)}" if near else f"there are {', '.join(RULES)}"
+        raise BadRule(f"there is no rule {head!r}; {there}; FILE.py:CLASS is one of your own")
     return RULES[name]
 
 

@@ -47,7 +47,7 @@ def test_each_pass_reads_all(reprokit: Reprokit) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("4 files of ")
     assert [line.split()[0] for line in lines[1:4]] == ["threads", "1", "3"]
-    assert lines[4:] == ["not read: 1 file (.txt)", "1 bad records: see 'reprokit data check'"]
+    assert lines[4:] == ["not read: 1 file (.txt)", "1 bad record: see 'reprokit data check'"]
 
 
 def test_the_order_of_one_thread_is_that_of_the_files_and_is_told_from_another(tmp_path: Path) -> None:
