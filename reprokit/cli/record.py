@@ -73,7 +73,10 @@ def command(plan: Plan, seed: str | None, recipe_file: Path | None, trail_gradie
         _require_store(plan.push)
     if seed is not None:
         plan = replace(plan, key=key_of_seed(seed), keyed=True)
-    if trail_gradients and plan.trail.is_on:
+    for option, is_given in (("--trail-gradients", trail_gradients), ("--batch-digests", plan.batch_digests)):
+        if is_given and not plan.trail.is_on:
+            raise UsageError(f"{option} adds to the trail, which --no-trail leaves out; leave out one of them")
+    if trail_gradients:
         plan = replace(plan, trail=WITH_GRADIENTS)
     launch(plan if recipe_file is None else _with_recipe(plan, recipe_file), "reprokit", "replay")
 

@@ -79,6 +79,7 @@ def test_an_alarm_starts_a_command(reprokit: Reprokit) -> None:
         (["--rules", "broken.py"], "broken.py is no Python"),
         (["--on-rule", "stop"], "--on-rule needs --rules too"),
         (["--rules", "auto", "--on-rule", "'"], "--on-rule: No closing quotation"),
+        (["--batch-digests", "--no-trail"], "--batch-digests adds to the trail, which --no-trail leaves out"),
     ],
 )
 def test_what_cannot_be_meant_is_said_before_the_training(reprokit: Reprokit, words: list[str], text: str) -> None:
