@@ -35,7 +35,7 @@ TITLES = {
 TORCH = ("large", "cnn", "mlp", "gpu")
 CHECKS = {kind: "set_detect_anomaly" if kind in TORCH else "enable_check_numerics" for kind in TITLES}
 REFUSED = tuple(kind for kind in TITLES if kind.endswith("xla"))  # XLA compiles no checked graph
-BLOCKS = {"large": 2, "cnn": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for each run asked for
+BLOCKS = {"large": 2, "cnn": 2, "gpu": 2, "keras-cnn-graph": 2, "keras-cnn-xla": 2}  # for each run asked for
 MANY_BLOCKS = 6  # of what is quick
 # Of each side, one after the other: where memory happens to lie makes a difference too. TensorFlow starts slowly.
 PROCESSES, SLOW_PROCESSES = 4, 3
