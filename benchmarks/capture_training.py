@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-BLOCK = {"large": 8, "cnn": 16, "gpu": 16, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
+BLOCK = {"large": 8, "cnn": 16, "gpu": 8, "keras-cnn-graph": 16, "keras-cnn-xla": 16}  # steps that count
 LONG_BLOCK = 64  # of what is quick
 WARM = 4  # of a block that do not
 SAMPLES, FEW = 64, 40  # of a batch, and of the large model's

@@ -56,6 +56,17 @@ def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_p
     assert outputs.returncode == 1
 
 
+@pytest.mark.gpu
+def test_a_race_on_a_gpu_is_named_by_operator_and_line(tmp_path: Path) -> None:
+    script = TRAININGS / "pytorch_cuda_racing.py"
+    record(tmp_path, "run", script)
+    done = Reprokit(tmp_path).run("locate", "run")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("first divergent operator: aten::index_add_")
+    assert f"{script.name}:{line_of(script, 'index_add_')}, call 6 of step 0" in done.stdout
+    assert "cure: --patch torch-operator=aten::index_add_" in done.stdout
+
+
 def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
     record(tmp_path, "run", MUTANTS, "vae")
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")

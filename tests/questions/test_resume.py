@@ -92,6 +92,14 @@ def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> No
     assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, GENERATORS[:1], True)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("left_out", "missing"), [((), []), (("generator",), ["GPU generators"])])
+def test_a_training_on_a_gpu(tmp_path: Path, left_out: tuple[str, ...], missing: list[str]) -> None:
+    options = ("--after-file", "*.pt")
+    finding = found(resume(tmp_path, "pytorch_cuda_resumed.py", *left_out, options=options), len(missing))
+    assert (finding["is_found"], finding["resumed_at"], finding["missing"]) == (True, 15, missing)
+
+
 @pytest.mark.extended
 def test_it_is_interrupted_by_a_kill_once_a_file_is_there(tmp_path: Path) -> None:
     options = ("--after-file", "*.pt", "--signal", "KILL")

@@ -62,10 +62,14 @@ class PytorchContents:
 
     def parameters(self, parameters: Sequence[Any]) -> int | None:
         """Return the digest of a list of parameters, None where one of them cannot be read where it lies."""
-        if not all(is_plain(p) and p.layout is self._strided and p.is_cpu and p.is_contiguous() for p in parameters):
+        if not (self.lie_in_order(parameters) and all(p.is_cpu for p in parameters)):
             return None
         each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in parameters]
         return self._library.of_list(each)
+
+    def lie_in_order(self, parameters: Sequence[Any]) -> bool:
+        """Return whether the bytes of each, on whatever device, are what it is."""
+        return all(is_plain(p) and p.layout is self._strided and p.is_contiguous() for p in parameters)
 
     def tensor(self, digest: int, tensor: Any) -> int:
         """Return the digest so far, and what this tensor adds to it."""

@@ -149,6 +149,7 @@ class Kernel:
         code, module = compiled(load_nvrtc(torch), f"sm_{major}{minor}"), ctypes.c_void_p()
         self._tables: tuple[Any, ...] = ()
         with torch.cuda.device(device):
+            torch.zeros(1, device=device)  # this thread may have called nothing of CUDA's, and have no context
             _check("cuModuleLoadData", self._driver.cuModuleLoadData(ctypes.byref(module), code))
             self._sums, self._digests = self._function(module, b"sums"), self._function(module, b"digests")
             self._prove()
@@ -246,12 +247,19 @@ class Devices:
     def begin(self, handle: int, step: int, device: Any, tensors: list[Any], losses: list[Any]) -> None:
         """Digest tensors of a device, and copy losses, which are small."""
         torch, has_any = self._torch, any(tensor is not None for tensor in tensors)
-        salts = [0 if tensor is None else salt(dtype_name(tensor), tensor.shape) for tensor in tensors]
-        digests = self._to_here(self._digester(device).digests(tensors, salts)) if has_any else None
+        digests = self._to_here(self._digests(device, tensors)) if has_any else None
         copies = [self._to_here(loss) for loss in losses]
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
         self._late.append(Late(handle, step, digests, copies, event))
+
+    def now(self, device: Any, tensors: list[Any]) -> list[int]:
+        """Return the digests of tensors of a device, and wait for them."""
+        return [number & (1 << 64) - 1 for number in self._digests(device, tensors).tolist()]
+
+    def _digests(self, device: Any, tensors: list[Any]) -> Any:
+        salts = [0 if tensor is None else salt(dtype_name(tensor), tensor.shape) for tensor in tensors]
+        return self._digester(device).digests(tensors, salts)
 
     def _to_here(self, tensor: Any) -> Any:
         here = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)

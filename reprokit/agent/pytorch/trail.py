@@ -284,7 +284,7 @@ class StepTrail:
         kept, parameters = event.optimizer.trail, event.optimizer.parameters()
         series, kept.found = kept.series, (0, 0)
         if series is None:
-            digest = self._contents.parameters(parameters)
+            digest = self._first_parameters(parameters)
             if digest is not None:
                 kept.found = library.BEFORE, digest
             return
@@ -297,10 +297,22 @@ class StepTrail:
         else:
             kept.found = same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
 
+    def _first_parameters(self, parameters: list[Any]) -> int | None:
+        """Return the digest of what the first step finds: where a resumed training goes on is known by it alone."""
+        devices = {parameter.device for parameter in parameters}
+        if len(devices) != 1 or not parameters[0].is_cuda:
+            return self._contents.parameters(parameters)
+        if self._is_capturing() or not self._contents.lie_in_order(parameters):
+            return None
+        return self._library.of_list(self._digesters().now(devices.pop(), parameters))
+
+    def _is_capturing(self) -> bool:
+        """Return whether a CUDA graph is made, into which nothing of ours may get."""
+        return private_api.uses_cuda(self._torch) and bool(self._torch.cuda.is_current_stream_capturing())
+
     def _update_done(self, event: UpdateDone) -> None:
-        is_capturing = private_api.uses_cuda(self._torch) and self._torch.cuda.is_current_stream_capturing()
-        if is_capturing or not self._file.is_open:
-            return  # nothing of ours may get into a CUDA graph
+        if self._is_capturing() or not self._file.is_open:
+            return
         state, record = self._thread.facts, event.optimizer
         if state.pending:
             self._settle_all()
