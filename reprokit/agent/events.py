@@ -117,7 +117,7 @@ class ForwardEnded(TrainingEvent):
 
 @dataclass(eq=False)
 class InputsGiven(TrainingEvent):
-    """A module, be it within another, is about to compute from these."""
+    """A module, be it within another, is about to compute from these; of Keras a step has, from inputs and truths."""
 
     module: Any
     arguments: tuple[Any, ...]

@@ -28,13 +28,16 @@ class ClassImbalance:
     _pure: list[bool] = field(default_factory=list)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
+        batches: dict[str, set[int]] = {}  # a step may judge true and false samples one after the other, as a GAN's
         for name, labels, scores in labeled(self.trial, step):
             self._counts.update(labels.tolist())
             if scores is not None:
                 self._classes = max(self._classes, scores.shape[1] if scores.ndim == 2 else 2)
                 self._missed.update(labels[predicted(scores) != labels].tolist())
             if len(labels) >= FEWEST:
-                self._pure.append(len(set(labels.tolist())) == 1)
+                batches.setdefault(name, set()).update(labels.tolist())
+        self._pure.extend(len(classes) == 1 for classes in batches.values())
+        for name in batches:
             yield from self._judge(name)
 
     def _judge(self, name: str) -> Iterator[Alarm]:

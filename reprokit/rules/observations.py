@@ -131,8 +131,11 @@ def predicted_pairs(trial: TensorTrial, steps: Iterable[int], mode: str) -> dict
 
 
 def _classes(labels: Array) -> Array | None:
-    """Return labels as whole numbers; None where they are no classes of samples."""
+    """Return labels as whole numbers, of rows with one 1 its place; None where they are no classes of samples."""
     numpy = shards.numpy()
+    if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "biuf":
+        is_one_hot = numpy.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()
+        labels = labels.argmax(axis=1) if is_one_hot else labels
     labels = labels.reshape(len(labels)) if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.ndim != 1 or labels.dtype.kind not in "biuf":
         return None

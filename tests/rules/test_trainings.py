@@ -18,6 +18,9 @@ SICK = {  # and the rules of which one at least must say so
     "dying_relu": {"DyingReLU"},
     "exploding_gradient": {"ExplodingTensor"},
     "frozen_layers": {"UnchangedTensor"},
+    "keras_class_imbalance": {"ClassImbalance"},
+    "keras_overfitting": {"Overfit"},
+    "keras_unnormalized_images": {"CheckInputImages"},
     "overfitting": {"Overfit"},
     "padding": {"NLPSequenceRatio"},
     "rate_too_large": {"LossNotDecreasing", "ExplodingTensor", "WeightUpdateRatio"},
@@ -29,7 +32,7 @@ SICK = {  # and the rules of which one at least must say so
 }
 
 
-IN_TEST_ALL = {"dying_relu", "regression"}  # the others: make test-extended
+IN_TEST_ALL = {"dying_relu", "keras_class_imbalance", "regression"}  # the others: make test-extended
 
 
 def some(names: Iterable[str]) -> list[Any]:

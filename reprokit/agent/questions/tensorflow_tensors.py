@@ -1,19 +1,22 @@
 """Saves tensors of TensorFlow and Keras: variables and optimizer state as an update finds them, gradients, what a step
-of fit returned, and in loops that run eagerly what layers and losses returned.
+of fit was given and returned, its validation losses, and in loops that run eagerly what layers and losses returned.
 
 In a graph that Keras builds, variables beside take the gradients, where gradients are asked for.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 
-from ..events import GradientsDue, OutputComputed, UpdateDone, UpdateDue
+from ..core.exact_values import leaves
+from ..events import EpochEnded, GradientsDue, InputsGiven, OutputComputed, ResultsReported, UpdateDone, UpdateDue
 from ..tensorflow import private_api
+from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import is_eager, name_of, value, view
 from ..tensorflow.trail import NOT_RESULTS, take_in_graph
-from .tensor_rules import TRAIN
+from .tensor_rules import EVAL, TRAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,8 +48,15 @@ class TensorflowTensors:
             UpdateDue: self._update_due,
             UpdateDone: self._update_done,
         }
-        outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: self._output_computed}
-        return {**always, **outputs} if self._steps.rules.wants("outputs", "losses", ever=True) else always
+        rules = self._steps.rules
+        outputs: dict[type[TrainingEvent], Handler] = {
+            OutputComputed: self._output_computed,
+            EpochEnded: self._epoch_ended,
+            ResultsReported: self._results_reported,
+        }
+        inputs: dict[type[TrainingEvent], Handler] = {InputsGiven: self._inputs_given}
+        always.update(outputs if rules.wants("outputs", "losses", ever=True) else {})
+        return {**always, **inputs} if rules.wants("inputs", "labels", ever=True) else always
 
     def failed(self, error: Exception, handler: Handler) -> None:
         """What could not be saved is said; the training, and further saving, goes on."""
@@ -87,6 +97,30 @@ class TensorflowTensors:
                     self._take(name, ("losses" if name.endswith("loss") else "metrics",), results[name])
         self._number(step.optimizer)
         self._steps.updated(step)
+
+    def _inputs_given(self, event: InputsGiven) -> None:
+        """Save a batch of fit; of several kinds of labels none is known to be of a loss."""
+        if not self._steps.is_armed:
+            return
+        for number, (_, part) in enumerate(leaves("", event.arguments[0])):
+            self._take(f"{event.module.name}_input_{number}", ("inputs",), part)
+        truths = list(leaves("", event.arguments[1])) if len(event.arguments) > 1 else []
+        name = f"{loss_name_of(event.module) or 'loss'}_input_1"
+        for part, truth in truths:
+            self._take(name if len(truths) == 1 else f"labels{part}", ("inputs", "labels"), truth)
+
+    def _epoch_ended(self, event: EpochEnded) -> None:
+        self._take_evaluation(event.values.get("val_loss"))
+
+    def _results_reported(self, event: ResultsReported) -> None:
+        if event.kind == "evaluate":
+            self._take_evaluation(event.values.get("loss"))
+
+    def _take_evaluation(self, loss: Any) -> None:
+        decimal = loss.get("decimal") if isinstance(loss, dict) else None
+        if decimal is not None:
+            self._steps.go_on()
+            self._steps.put_array("loss", ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
 
     def _output_computed(self, event: OutputComputed) -> None:
         parts = event.output if isinstance(event.output, (list, tuple)) else [event.output]

@@ -1,4 +1,5 @@
-"""Keras' evaluate: what its steps predicted, taken where they computed it and without a computation more.
+"""Keras' evaluate: what its steps predicted, taken where they computed it and without a computation more; and the
+batches of its fit.
 
 A step's predictions leave it as a further result, beside the scores. XLA would fuse a step with a further result in
 another way, to other bits. There the batch leaves, outside of what XLA compiles, and the model's own predict_function
@@ -316,12 +317,14 @@ def backend_of(function: Function) -> str:
 
 def task_of(model: Any) -> str | None:
     """Return the task that a model was compiled for, by the name of its loss."""
+    name = loss_name_of(model).lower()
+    return next((task for task, words in _LOSSES.items() if any(word in name for word in words)), None)
+
+
+def loss_name_of(model: Any) -> str:
+    """Return the name of the loss that a model was compiled with, empty where it has none or several."""
     loss = getattr(model, "loss", None)
-    name = loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", "")
-    for task, words in _LOSSES.items():
-        if any(word in str(name).lower() for word in words):
-            return task
-    return None
+    return str(loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", ""))
 
 
 def _is_alone(model: Any, backend: str) -> bool:
@@ -339,17 +342,44 @@ def _is_of_keras_alone(model: Any) -> bool:
 
 def _showing_batch(autoconvert: Function) -> Function:
     """Keras 3 calls this with the compiled step: outside of it a batch leaves beside the scores."""
+    return lambda step: _with_batch(autoconvert(step))
 
-    def wrap(step: Function) -> Function:
-        inner = autoconvert(step)
 
-        def one_step(data: Any) -> Any:
-            logs = inner(data)
-            return {LOGS: logs, BATCH: data} if _is_returnable(data) else logs
+def _with_batch(inner: Function) -> Function:
+    def one_step(data: Any) -> Any:
+        logs = inner(data)
+        return {LOGS: logs, BATCH: data} if _is_returnable(data) else logs
 
-        return one_step
+    one_step.autograph_info__ = {}  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
+    return one_step
 
-    return wrap
+
+class FitBatches:
+    """The batches that steps of fit are given: they leave a model's train_function beside what it returns.
+
+    Nothing is computed from them. Steps that XLA compiled without Keras 3, several at once or on several replicas show
+    none.
+    """
+
+    def __init__(self, model: Any, *, are_wanted: bool, backend: str) -> None:
+        self._model = weakref.ref(model)
+        self._replacement: tuple[str, Any] = ("", None)
+        if are_wanted and backend == "tensorflow" and _is_alone(model, backend):
+            compiler = getattr(model, private_api.STEP_COMPILER, None)
+            if compiler is not None:
+                self._replacement = private_api.STEP_COMPILER, _showing_batch(compiler)
+            elif not private_api.is_compiled(model):
+                self._replacement = "train_step", _with_batch(model.train_step)
+
+    def call(self, function: Function, *arguments: Any) -> tuple[Any, Any]:
+        """Return what a function returns that makes steps, or makes such a function; and the batch, or None."""
+        name, value = self._replacement
+        if not name:
+            return function(*arguments), None
+        with _Attribute(self._model(), name, value):
+            results = function(*arguments)
+        has_batch = isinstance(results, dict) and LOGS in results
+        return (results[LOGS], results[BATCH]) if has_batch else (results, None)
 
 
 def _is_returnable(value: Any) -> bool:

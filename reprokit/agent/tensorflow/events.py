@@ -14,6 +14,7 @@ from ..events import (
     EvaluationDue,
     Events,
     GradientsDue,
+    InputsGiven,
     LossComputed,
     OutputComputed,
     ResultsReported,
@@ -25,7 +26,7 @@ from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
-from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
+from .evaluation import VALIDATION, Evaluations, FitBatches, KnownTruths, backend_of, task_of
 from .fit_samples import FitSamples
 from .state import OptimizerStep, VariableRecords, pairs_of
 from .tensors import is_eager
@@ -164,7 +165,8 @@ class KerasHooks(OptimizerHooks):
         events = self.events
 
         def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            made = original(model, *arguments, **keywords)
+            batches = FitBatches(model, are_wanted=bool(events.inputs_given), backend=backend_of(original))
+            made, _ = batches.call(functools.partial(original, **keywords), model, *arguments)
             function = model.train_function
             is_of_tensorflow = backend_of(original) == "tensorflow"
             if not events.update_done or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
@@ -177,12 +179,14 @@ class KerasHooks(OptimizerHooks):
                 if step.arguments is None:
                     raise StopIteration
                 try:
-                    step.results = function(*step.arguments)
+                    step.results, batch = batches.call(function, *step.arguments)
                 except BaseException as error:
                     self._agent.attempt(self.datasets.failed, error)
                     raise
                 self._agent.attempt(self.samples.stepped, model)
                 self._agent.attempt(self.datasets.stepped, model)
+                if batch is not None:
+                    tell(events.inputs_given, InputsGiven(model, batch if isinstance(batch, tuple) else (batch,), {}))
                 tell(events.update_done, UpdateDone(step))
                 return step.results
 
