@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.object_store import ObjectStore, serving
-from tests.support import WITHOUT_JAX, Reprokit
+from tests.support import WITHOUT_EXTRAS, Reprokit
+
+sys.dont_write_bytecode = False  # the second worker, and make test-all, need not rewrite all assertions again
 
 # The same examples each time, and as long as a busy machine needs; tests/fuzz looks for others.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,7 +25,7 @@ settings.load_profile("tests")
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
-    os.environ["PYTHONPATH"] = WITHOUT_JAX
+    os.environ["PYTHONPATH"] = WITHOUT_EXTRAS
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:  # of a background job, or of nohup; programs would inherit it
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -201,8 +201,9 @@ def test_two_ranks(reprokit: Reprokit) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("catboost") is None, reason="CatBoost is not installed")
-def test_catboost(reprokit: Reprokit) -> None:
+def test_catboost(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its model has an id and a time in it, and its logs the time of each iteration."""
+    monkeypatch.delenv("PYTHONPATH")  # which hides pandas from the other tests
     command = [sys.executable, str(TRAININGS / "catboost_digits.py")]
     recorded = reprokit.run("record", "-o", "recorded", "--", *command)
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")

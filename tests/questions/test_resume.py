@@ -28,7 +28,8 @@ def resume(
 ) -> Done:
     shutil.copy(TRAININGS / training, directory / "train.py")
     command = (python, "train.py", *left_out)
-    return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command)
+    environment = {} if python == sys.executable else {"PYTHONPATH": ""}  # trainers need what it hides
+    return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command, environment=environment)
 
 
 def found(done: Done, status: int) -> dict[str, Any]:
