@@ -45,21 +45,24 @@ def shared_names() -> int:
     return sum(count > 1 for count in Counter(classes(PRODUCT)).values())
 
 
-BUDGETS = (
-    ("lines of Python", lines(PRODUCT), 61_000),
-    ("lines of the agent", lines(AGENT), 22_500),
-    ("lines of captures", lines(CAPTURE), 8_500),
-    (f"files of more than {LONGEST} lines", sum(lines([path]) > LONGEST for path in PRODUCT), 0),
-    ("class names used twice", shared_names(), 0),
-    ("words of docs", words(DOCS), 50_000),
-    (
-        f"sentences of docs with more than {LONGEST_SENTENCE} words",
-        sum(len(sentence.split()) > LONGEST_SENTENCE for page in DOCS for sentence in sentences(page)),
-        80,
-    ),
-    ("words of docs/design.md", words([ROOT / "docs" / "design.md"]), 2_500),
-)
+def budgets() -> tuple[tuple[str, int, int], ...]:
+    """List what is counted, what it comes to now, and what it may be."""
+    return (
+        ("lines of Python", lines(PRODUCT), 61_000),
+        ("lines of the agent", lines(AGENT), 22_500),
+        ("lines of captures", lines(CAPTURE), 8_500),
+        (f"files of more than {LONGEST} lines", sum(lines([path]) > LONGEST for path in PRODUCT), 0),
+        ("class names used twice", shared_names(), 0),
+        ("words of docs", words(DOCS), 50_000),
+        (
+            f"sentences of docs with more than {LONGEST_SENTENCE} words",
+            sum(len(sentence.split()) > LONGEST_SENTENCE for page in DOCS for sentence in sentences(page)),
+            80,
+        ),
+        ("words of docs/design.md", words([ROOT / "docs" / "design.md"]), 2_500),
+    )
+
 
 if __name__ == "__main__":
-    for what, found, allowed in BUDGETS:
+    for what, found, allowed in budgets():
         print(f"{what}: {found:,} of {allowed:,}" + (f", {found - allowed:,} over" if found > allowed else ""))
