@@ -72,6 +72,9 @@ test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi
 test-gpu: $(VENV)/.test ## Run the tests that need an NVIDIA GPU
 	@$(BIN)/python -m pytest -m gpu $(PYTEST_ARGUMENTS)
 
+.PHONY: install
+install: $(VENV)/.all old-environment ## Install at once what test, lint, site and test-all need (with -j2: two environments at a time)
+
 .PHONY: sanitize
 sanitize: $(VENV)/.test ## Run the tests of the shim built with the compiler's sanitizers
 	@$(PYTEST) tests/native/test_sanitizers.py $(PYTEST_ARGUMENTS)
@@ -169,6 +172,11 @@ $(VENV)/.lint: $(VENV)/.test
 $(VENV)/.site: $(VENV)/.installed
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[docs]'
 	@touch $@
+
+$(VENV)/.all: $(VENV)/.installed
+	@echo "installing what tests, style checks and documentation need"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,test-all,lint,docs]'
+	@touch $(addprefix $(VENV)/,.test .test-all .lint .site) $@
 
 $(VENV)/.benchmark: $(VENV)/.test
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-build-isolation -e '.[test,benchmark]'
