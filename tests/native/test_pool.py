@@ -36,10 +36,10 @@ def lines(done: subprocess.CompletedProcess[bytes]) -> dict[int, str]:
 
 def given(shim: Shim, name: str = "recorded") -> dict[str, str]:
     """The bytes that each process was given, by its identity."""
-    found: defaultdict[str, str] = defaultdict(str)
+    found: defaultdict[str, list[str]] = defaultdict(list)
     for identity, record in shim.events(name):
-        found[identity] += record.data.hex() if isinstance(record, EntropyEvent) else ""
-    return dict(found)
+        found[identity].append(record.data.hex() if isinstance(record, EntropyEvent) else "")
+    return {identity: "".join(pieces) for identity, pieces in found.items()}
 
 
 def files(shim: Shim, name: str = "recorded") -> set[str]:
