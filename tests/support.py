@@ -96,11 +96,12 @@ class Reprokit:
         return path
 
 
-def rest_slow(values: Iterable[Any]) -> list[Any]:
-    """The values of a parameter: the first runs in make test, the others in make test-all."""
-    first, *others = values
-    rows = (value if isinstance(value, tuple) else (value,) for value in others)
-    return [first, *(pytest.param(*row, marks=pytest.mark.slow) for row in rows)]
+def rest_slow(values: Iterable[Any], extended: Iterable[Any] = ()) -> list[Any]:
+    """The values of a parameter: the first runs in make test, the others in make test-all or make test-extended."""
+    first, *slow = values
+    marked = ((pytest.mark.slow, slow), (pytest.mark.extended, extended))
+    rows = ((mark, value if isinstance(value, tuple) else (value,)) for mark, values in marked for value in values)
+    return [first, *(pytest.param(*row, marks=mark) for mark, row in rows)]
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:

@@ -179,7 +179,7 @@ KINDS = [
     pytest.param(
         ("compiled", MODERN.partition("how = {")[0] + COMPILED),
         id="xla",
-        marks=[pytest.mark.tensorflow, pytest.mark.slow],
+        marks=[pytest.mark.tensorflow, pytest.mark.extended],
     ),
     pytest.param(("graph", GRAPHS), id="graphs", marks=pytest.mark.tf114),
 ]

@@ -368,7 +368,7 @@ for number, loader in enumerate(loaders):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.extended)])
 def test_loader_workers_do_not_report_the_parents_models(training: Training, method: str) -> None:
     outcome = training.run(
         HEAD

@@ -93,8 +93,8 @@ def test_overflows_of_a_scaled_loss_are_no_alarms_and_a_nan_is(steps: Steps) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        "two_optimizers",
         "two_sets",
+        pytest.param("two_optimizers", marks=pytest.mark.extended),
         pytest.param("sums_in_one", marks=pytest.mark.extended),
         *[pytest.param(name, marks=pytest.mark.extended) for name in EXTENDED],
     ],

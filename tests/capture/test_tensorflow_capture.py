@@ -69,7 +69,7 @@ def test_good_steps_have_the_same_bits(tmp_path: Path) -> None:
     assert not list((tmp_path / "run" / "snapshots").glob("step-*"))
 
 
-@pytest.fixture(scope="module", params=rest_slow([FEW, NAMES]), ids=["few", "all"])
+@pytest.fixture(scope="module", params=rest_slow([FEW], extended=[NAMES]), ids=["few", "all"])
 def skipped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Skipped:
     """Trainings with a NaN in one batch, which is skipped."""
     directory = tmp_path_factory.mktemp("skipped")

@@ -305,8 +305,15 @@ def test_a_train_function_may_be_one_that_nothing_can_be_noted_at(steps: Steps) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("action", "code"), [("stop", 123), ("skip", None)])
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("jit", "action", "code"),
+    [
+        (False, "stop", 123),
+        (True, "skip", None),
+        pytest.param(False, "skip", None, marks=pytest.mark.extended),
+        pytest.param(True, "stop", 123, marks=pytest.mark.extended),
+    ],
+)
 def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: str, code: int | None) -> None:
     """As those are that are to be trained on devices; TensorFlow refuses graphs with variables that nobody saves."""
     (found,) = told(steps.capture(BEGIN + SAVED.replace("JIT", str(jit)), action))

@@ -11,7 +11,7 @@ import pytest
 
 from reprokit.agent.capture.store import SnapshotFile
 from tests.capture.tensorflow_steps import Steps
-from tests.support import training_text
+from tests.support import rest_slow, training_text
 
 pytestmark = pytest.mark.tensorflow
 
@@ -39,7 +39,7 @@ def finite(path: Path) -> bool:
     return all(numpy.isfinite(numpy.frombuffer(one.data, "f4")).all() for one in kept if one.dtype == "F32")
 
 
-@pytest.fixture(scope="module", params=[FEW, pytest.param(list(TRAININGS), marks=pytest.mark.slow)], ids=["few", "all"])
+@pytest.fixture(scope="module", params=rest_slow([FEW], extended=[list(TRAININGS)]), ids=["few", "all"])
 def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Steps, list[Any]]:
     """Trainings that leave the step out, and what each said."""
     found = Steps(tmp_path_factory.mktemp("steps"))
@@ -68,7 +68,13 @@ def test_the_snapshot_holds_the_state_before_the_update(steps: tuple[Steps, list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(TRAININGS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fit", "eager", "function-xla"),
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("function", "fit-xla", "fit-eager")),
+    ],
+)
 def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:
     steps = Steps(tmp_path)
     assert steps.capture(script(name)).returncode == 123

@@ -57,6 +57,7 @@ def test_a_checkpoint_that_is_restored_in_between_is_seen(reprokit: Reprokit) ->
     assert "warning" not in said
 
 
+@pytest.mark.extended
 def test_calls_of_other_functions_in_between_are_no_part_of_it(reprokit: Reprokit) -> None:
     """Single batches are compiled steps too, which eager code calls."""
     _, headers, said = trained(reprokit, "run", "20", "single batches")

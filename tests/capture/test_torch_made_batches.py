@@ -276,7 +276,16 @@ def bad_sample(steps: Steps) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("time first", "two augmented calls", "fields of a dataclass"),
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("two views side by side", "sequences laid end to end", "random noise between two optimizers")
+        ),
+    ],
+)
 def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -> None:
     steps = captured(tmp_path, LOOPS[name])
     result, _ = steps.redo("explain", script(LOOPS[name]))
@@ -289,7 +298,9 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
         assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
 
 
-@pytest.mark.parametrize("name", rest_slow(SAMPLERS))
+@pytest.mark.parametrize(
+    "name", rest_slow(["part of a part", "batches of arrays", "sorted"], extended=["weighted", "distributed"])
+)
 def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, name: str) -> None:
     loop = SAMPLED.replace("ARGUMENTS", SAMPLERS[name])
     steps = captured(tmp_path, loop)

@@ -34,7 +34,7 @@ def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("case", rest_slow(["two_models", "pictures", "objects", "accumulated"]))
+@pytest.mark.parametrize("case", rest_slow(["two_models", "accumulated"], extended=["pictures", "objects"]))
 def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, case)
     explained, smallest = (redone(steps, mode, case) for mode in ("explain", "minimize"))
@@ -43,7 +43,7 @@ def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["graphs", "joined_graphs"])
+@pytest.mark.parametrize("case", ["graphs", pytest.param("joined_graphs", marks=pytest.mark.extended)])
 def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, case)
     assert redone(steps, "explain", case)["indices"] == [50]
@@ -88,7 +88,7 @@ def test_a_step_that_cannot_be_executed_again_is_status_2(reprokit: Reprokit, ca
     assert words in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_two_models_without_a_loader_the_captured_one_is_compared(tmp_path: Path) -> None:
     """In each turn the other's loss comes first, computed with what is put in, and is as bad."""
     steps = captured(tmp_path, "adversaries")
@@ -110,7 +110,7 @@ def test_another_loss_than_captured_is_no_success(reprokit: Reprokit) -> None:
     assert "4 of 4 are bitwise as captured" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_script_without_a_loader_is_started_again_but_once(reprokit: Reprokit) -> None:
     log = reprokit.directory / "starts"
     reprokit.script("train.py", f"open({str(log)!r}, 'a').write('x')\n" + script("episodes"))

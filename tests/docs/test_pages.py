@@ -28,10 +28,18 @@ QUICK = [
     "doctor",
 ]
 TRAININGS = Path(__file__).parents[1] / "trainings"
-LONG = ["record", "profile", "reproduce", "gate", "study", "ledger"]
+LONG = ["record", "gate", "ledger"]
+LONGER = ["record", "profile", "reproduce", "study"]
 
 
-@pytest.mark.parametrize("names", [QUICK, pytest.param(LONG, marks=pytest.mark.slow)], ids=["quick", "long"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(QUICK, id="quick"),
+        pytest.param(LONG, id="long", marks=pytest.mark.slow),
+        pytest.param(LONGER, id="longer", marks=pytest.mark.extended),
+    ],
+)
 def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
     for name in names:
         assert run_page(f"commands/{name}.md", tmp_path) > 0
@@ -39,13 +47,13 @@ def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["xgboost", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pytorch", "keras", "ci"))],
+    ["xgboost", *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras", "ci"))],
 )
 def test_a_tutorial(name: str, tmp_path: Path) -> None:
     assert run_page(f"tutorials/{name}.md", tmp_path) > 2
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_the_example_of_a_resumed_training(tmp_path: Path) -> None:
     shutil.copy(TRAININGS / "pytorch_resumed.py", tmp_path / "train.py")
@@ -54,9 +62,9 @@ def test_the_example_of_a_resumed_training(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-def test_what_is_asked_of_the_training_of_a_tutorial(tmp_path: Path) -> None:
-    for page in ("tutorials/pytorch.md", "commands/ask.md"):
-        assert run_page(page, tmp_path) > 1
+def test_the_tutorial_of_pytorch_and_what_is_asked_of_its_training(tmp_path: Path) -> None:
+    assert run_page("tutorials/pytorch.md", tmp_path) > 2
+    assert run_page("commands/ask.md", tmp_path) > 1
 
 
 @pytest.mark.slow

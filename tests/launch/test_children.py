@@ -43,7 +43,7 @@ def test_helpers(reprokit: Reprokit, way: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.10", "3.13"])
+@pytest.mark.parametrize("version", [pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
 @pytest.mark.parametrize("way", WAYS)
 def test_helpers_of_other_pythons(reprokit: Reprokit, version: str, way: str) -> None:
     path = interpreter(version)

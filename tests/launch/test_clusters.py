@@ -166,6 +166,7 @@ def on_two_hosts(reprokit: Reprokit, *arguments: str, command: list[str] | None 
     assert [status for _, status in ended] == [0, 0], ended
 
 
+@pytest.mark.extended
 @pytest.mark.torch
 def test_each_host_writes_its_part(reprokit: Reprokit) -> None:
     """Two launchers on this machine, with a working directory each."""

@@ -106,6 +106,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
     works(environment, tmp_path, site / "reprokit")
 
 
+@pytest.mark.extended
 def test_an_editable_install_builds_the_shim_in_the_checkout(checkout: Path, environment: Path, tmp_path: Path) -> None:
     pip(environment, "install", "-e", str(checkout))
     assert (checkout / "reprokit" / "_shim" / "liburandom_hook.so").exists()

@@ -276,7 +276,7 @@ print(distinct(lambda: bytes(model().save_raw()), int(sys.argv[1])))
 )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.xgboost
 def test_gblinear_with_two_threads_repeats_patched_only(reprokit: Reprokit) -> None:
     # Without spinning, as threads of a processor that others use wait long for each other.

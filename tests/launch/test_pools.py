@@ -17,22 +17,27 @@ KINDS = [
     ("mapped", "fork"),
     ("processes", "spawn"),
     ("threads", "fork"),
-    pytest.param("search", "", marks=pytest.mark.slow),  # GridSearchCV and cross_val_score
     *(
         pytest.param(*kind.split(), marks=pytest.mark.slow)
         for kind in (
-            "mapped spawn",
             "unordered fork",
             "renewed fork",
             "died fork",
-            "processes fork",
             "processes forkserver",
             "broken fork",
-            "broken spawn",
             "thread_pool fork",
             "joblib loky",
-            "joblib threading",
-            "joblib multiprocessing",
+        )
+    ),
+    *(
+        pytest.param(kind, form, marks=pytest.mark.extended)
+        for kind, form in (
+            ("mapped", "spawn"),
+            ("processes", "fork"),
+            ("broken", "spawn"),
+            ("joblib", "threading"),
+            ("joblib", "multiprocessing"),
+            ("search", ""),  # GridSearchCV and cross_val_score
         )
     ),
 ]
@@ -51,13 +56,20 @@ def test_pools(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: str, f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
-@pytest.mark.parametrize("kind", ["mapped fork", "processes spawn", "threads fork", "thread_pool fork", "died fork"])
+@pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mapped fork",
+        "processes spawn",
+        *(pytest.param(kind, marks=pytest.mark.extended) for kind in ("threads fork", "thread_pool fork", "died fork")),
+    ],
+)
 def test_pools_in_other_pythons(reprokit: Reprokit, version: str, kind: str) -> None:
     path = interpreter(version)
     if path is None:
         pytest.skip(f"no CPython {version} here")
-    recorded_and_replayed(reprokit, path, TRAINING, *kind.split())
+    recorded_and_replayed(reprokit, path, TRAINING, *kind.split(), replays=1)
 
 
 @pytest.mark.slow

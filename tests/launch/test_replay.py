@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reprokit import rundir
-from tests.support import COMMAND, Reprokit, python, rewrite_environment, training_text, wait_until
+from tests.support import COMMAND, Reprokit, python, rest_slow, rewrite_environment, training_text, wait_until
 
 
 def edit(reprokit: Reprokit, run: str, **values: Any) -> None:
@@ -276,7 +276,7 @@ def test_a_training_that_outlives_its_launcher_is_being_written(reprokit: Reprok
     wait_until(lambda: "did not come to its end" in reprokit.run("show", "run").stdout, "the training's end")
 
 
-@pytest.mark.parametrize("training", ["ordered_by_address.py", "pytorch_by_address.py"])
+@pytest.mark.parametrize("training", rest_slow(["ordered_by_address.py", "pytorch_by_address.py"]))
 def test_addresses_do_not_depend_on_what_the_recording_left_beside_the_script(
     reprokit: Reprokit, training: str
 ) -> None:

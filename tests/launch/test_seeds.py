@@ -51,8 +51,8 @@ def test_a_seed_that_the_framework_hands_on(reprokit: Reprokit) -> None:
     assert reprokit.run("verify", "recorded", "replayed0").returncode == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n_replayed", [pytest.param(2, marks=pytest.mark.extended), 8], ids=["more", "fewer"])
+@pytest.mark.extended
+@pytest.mark.parametrize("n_replayed", [2, 8], ids=["more", "fewer"])
 def test_a_cross_validation_in_worker_processes(reprokit: Reprokit, n_replayed: int) -> None:
     """Whether the script's thread or one of joblib's clones an estimator for a worker changes from run to run."""
     script = training_text("joblib_folds.py")

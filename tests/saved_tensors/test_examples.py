@@ -44,6 +44,7 @@ def test_rare_classes_are_found(reprokit: Reprokit) -> None:
     assert [line.split()[1] for line in lines] == ["600", "600", "600", "36", "600", "600", "600", "600", "48", "600"]
 
 
+@pytest.mark.extended
 def test_a_network_is_pruned_round_by_round(reprokit: Reprokit) -> None:
     lines = example(reprokit, "pruning.py", "3")
     found = [re.fullmatch(r"round \d: widths (.*) accuracy (.*) parameters (\d+)", line) for line in lines]

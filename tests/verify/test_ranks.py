@@ -122,7 +122,7 @@ def test_verify_says_of_which_run_the_ranks_parted(tmp_path: Path) -> None:
     assert not [note for note in notes if note.startswith("of the left run, rank")]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_gate_finds_the_rank_of_a_real_training_whose_weights_were_corrupted(reprokit: Reprokit) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launcher, str(TRAININGS / "pytorch_ranks.py")]
