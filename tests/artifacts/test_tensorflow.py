@@ -147,7 +147,7 @@ def test_a_wrong_sum_is_damage(written: Path, tmp_path: Path) -> None:
     assert "CRC-32C" in found.detail
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_every_cut_and_many_flips_of_an_index_are_found(written: Path) -> None:
     data = (written / "a" / "sliced" / "model-3.index").read_bytes()
     right = meaning(checkpoint.read, data)

@@ -71,8 +71,8 @@ def test_the_snapshot_holds_the_state_before_the_update(steps: tuple[Steps, list
 @pytest.mark.parametrize(
     "name",
     [
-        *("fit", "eager", "function-xla"),
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("function", "fit-xla", "fit-eager")),
+        *("fit", "function-xla"),
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("function", "eager", "fit-xla", "fit-eager")),
     ],
 )
 def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:
@@ -99,7 +99,7 @@ def test_of_large_weights_it_is_said_that_they_were_ruined_before(tmp_path: Path
 OWN_LINES = training_text("tensorflow_own_lines.py")
 
 
-@pytest.mark.parametrize("by_numpy", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("by_numpy", rest_slow([False], extended=[True]))
 def test_the_line_that_made_a_finite_batch_not_finite_is_named(tmp_path: Path, by_numpy: bool) -> None:
     text = OWN_LINES.replace("BY_NUMPY = False", f"BY_NUMPY = {by_numpy}")
     wanted = "batch = (numbers" if by_numpy else "batch = (batch"

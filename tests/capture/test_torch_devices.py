@@ -98,7 +98,9 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", FAR, indirect=True)
-@pytest.mark.parametrize(("condition", "each"), [(None, 1), ("activations", 1), ("loss>9", 2)])
+@pytest.mark.parametrize(
+    ("condition", "each"), [pytest.param(None, 1, marks=pytest.mark.extended), ("activations", 1), ("loss>9", 2)]
+)
 def test_how_often_a_step_waits(
     device: str, bare: dict[str, Any], condition: str | None, each: int, tmp_path: Path
 ) -> None:
@@ -127,7 +129,7 @@ def test_several_optimizers_and_clipping_wait_once(tmp_path: Path) -> None:
     ("kind", "what"),
     [
         ("activation", "output of 0 is not finite (8 of 8 elements)"),
-        ("complex", "the loss is inf"),
+        pytest.param("complex", "the loss is inf", marks=pytest.mark.extended),
         ("without the operator", "the loss is inf"),
     ],
 )

@@ -279,10 +279,12 @@ def bad_sample(steps: Steps) -> int:
 @pytest.mark.parametrize(
     "name",
     [
-        *("time first", "two augmented calls", "fields of a dataclass"),
+        "time first",
+        "fields of a dataclass",
         *(
             pytest.param(name, marks=pytest.mark.extended)
-            for name in ("two views side by side", "sequences laid end to end", "random noise between two optimizers")
+            for name in LOOPS
+            if name not in ("time first", "fields of a dataclass")
         ),
     ],
 )
@@ -298,8 +300,14 @@ def test_a_script_makes_the_same_of_its_batch_again(tmp_path: Path, name: str) -
         assert (result["samples"], result["indices"]) == ([bad_sample(steps)], [50])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", rest_slow(["part of a part", "batches of arrays", "sorted"], extended=["weighted", "distributed"])
+    "name",
+    [
+        "part of a part",
+        "sorted",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("weighted", "distributed", "batches of arrays")),
+    ],
 )
 def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, name: str) -> None:
     loop = SAMPLED.replace("ARGUMENTS", SAMPLERS[name])
@@ -357,7 +365,7 @@ def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> Non
 
 @pytest.mark.parametrize(
     ("loop", "operation"),
-    rest_slow([(OWN_LINE, "aten::div"), (REWARD, "aten::log")]),
+    rest_slow([(OWN_LINE, "aten::div")], extended=[(REWARD, "aten::log")]),
 )
 def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
     tmp_path: Path, loop: str, operation: str
@@ -370,7 +378,8 @@ def test_a_line_of_the_script_that_makes_nan_of_a_finite_batch_is_named(
     assert "before any operator" not in result["words"]
 
 
-@pytest.mark.parametrize("loop", rest_slow([NO_LOADER, NUMPY, EPISODES]))
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", [NO_LOADER, NUMPY, pytest.param(EPISODES, marks=pytest.mark.extended)])
 def test_a_line_of_the_script_that_no_operator_tells_is_named(tmp_path: Path, loop: str) -> None:
     steps = captured(tmp_path, loop)
     result, _ = steps.redo("explain", script(loop))
@@ -398,7 +407,7 @@ for a, b in loader:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_other_gradients_than_captured_are_no_success(reprokit: Reprokit) -> None:
     """The script computes with what no snapshot knows."""
     reprokit.script("train.py", script(OTHER_GRADIENTS).replace('int.from_bytes(os.urandom(3), "big")', "3"))

@@ -54,7 +54,10 @@ def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: 
 
 @pytest.mark.parametrize(
     ("case", "line"),
-    rest_slow([("returned", "# here"), ("episodes", "return (rewards - rewards.mean()) / rewards.std()")]),
+    [
+        pytest.param("returned", "# here", marks=pytest.mark.extended),
+        pytest.param("episodes", "return (rewards - rewards.mean()) / rewards.std()", marks=pytest.mark.slow),
+    ],
 )
 def test_a_line_of_a_function_that_has_returned_is_named(tmp_path: Path, case: str, line: str) -> None:
     steps = captured(tmp_path, case)
@@ -74,7 +77,9 @@ def test_an_update_that_ruins_weights_blames_no_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("case", "mode", "words"),
     [
-        ("partly_opaque", "minimize", "without what was not kept of its batch"),
+        pytest.param(
+            *("partly_opaque", "minimize", "without what was not kept of its batch"), marks=pytest.mark.extended
+        ),
         ("no_module", "reproduce", "called no module with gradients enabled"),
     ],
 )

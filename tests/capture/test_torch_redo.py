@@ -398,7 +398,7 @@ def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path:
     assert result["samples"] == [rows.tolist().index(50)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> None:
     steps = captured(tmp_path, COUNTED)
     assert steps.header()["loops"] == {"<module>": {"start": 48}}
@@ -410,7 +410,7 @@ def test_what_a_loop_counts_chooses_the_same_samples_again(tmp_path: Path) -> No
     assert "what loops choose by their variables cannot be made smaller" in result["problems"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_a_loader_gave_before_its_end_is_of_no_step_after_it(tmp_path: Path) -> None:
     steps = captured(tmp_path, AFTER_A_LOADER)
     header = steps.header()

@@ -141,6 +141,7 @@ def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     assert "some updates before" in result["trouble"]
 
 
+@pytest.mark.slow
 def test_weights_that_were_ruined_before_the_step_are_told_as_such(tmp_path: Path) -> None:
     steps, script = captured(tmp_path, NOT_HELD + LARGE_STEP)
     header = steps.header()

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.interpreters import interpreter
-from tests.support import Reprokit, training_text
+from tests.support import Reprokit, rest_slow, training_text
 
 
 def recorded_and_replayed(reprokit: Reprokit, *command: str, exact: bool = True, replays: int = 2) -> str:
@@ -79,9 +79,7 @@ def test_no_orders(reprokit: Reprokit) -> None:
     assert "orders:" not in reprokit.run("replay", "recorded").stderr
 
 
-@pytest.mark.parametrize(
-    ("what", "taken"), [("ends", 25), pytest.param("absent", 20, marks=pytest.mark.slow), ("hangs", 25)]
-)
+@pytest.mark.parametrize(("what", "taken"), rest_slow([("ends", 25), ("hangs", 25)], extended=[("absent", 20)]))
 def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: Reprokit, what: str, taken: int) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_lost.py")))
     recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)
@@ -97,7 +95,7 @@ def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: R
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "total"), [("more", 20700), ("absent", 600)])
+@pytest.mark.parametrize(("what", "total"), [pytest.param("more", 20700, marks=pytest.mark.extended), ("absent", 600)])
 def test_the_sum_of_waits_is_bounded(reprokit: Reprokit, what: str, total: int) -> None:
     """In each of 200 queues a turn does not come, or is waited for by a thread that had no further turn itself."""
     script = str(reprokit.script("train.py", training_text("ordered_many_lost.py")))

@@ -49,8 +49,8 @@ def test_parallel_mapper(reprokit: Reprokit, form: str) -> None:
     recorded_and_replayed(reprokit, sys.executable, TRAINING, "mapped", form)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ringed", pytest.param("queued", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["ringed", "queued"])
 def test_a_producer_that_does_not_come(reprokit: Reprokit, kind: str) -> None:
     recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, TRAINING, kind)
     assert recorded.stdout.startswith("60 ")

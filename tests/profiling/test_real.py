@@ -75,7 +75,7 @@ def test_one_thread_races_with_nobody(reprokit: Reprokit) -> None:
     assert not [one for one in found.values() if one["kind"] == "order"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a race needs two processors")
 def test_a_pytorch_training_without_end(reprokit: Reprokit) -> None:

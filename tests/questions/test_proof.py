@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from reprokit.questions.proof import PartedSeries
 from tests.questions.asking import asked
 from tests.support import Reprokit
@@ -12,6 +14,7 @@ from tests.support import Reprokit
 TRAINING = Path(__file__).parents[1] / "trainings/pytorch_other_step.py"
 
 
+@pytest.mark.slow
 def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) -> None:
     assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, str(TRAINING)).returncode == 0
     _, same = asked(tmp_path / "run", tmp_path / "same")

@@ -142,6 +142,7 @@ def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_pa
     assert {place[0] for place in Saved(run).by_place} == set(range(7))
 
 
+@pytest.mark.slow
 def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[tensors]]\nselect = ["weights"]\nsteps = "2-10:3"\nreduce = "l2,abs_mean,min,variance"\n')
