@@ -248,78 +248,16 @@ def test_a_replay_refuses_a_patch_that_does_not_exist(reprokit: Reprokit) -> Non
     assert done.stderr.startswith("reprokit: unknown-patch: ")
 
 
-DISTINCT = """
-def distinct(function, times):
-    \"\"\"How many different results there are, up to two.\"\"\"
-    found = set()
-    for _ in range(times):
-        found.add(function())
-        if len(found) == 2:
-            break
-    return len(found)
-"""
-LINEAR = (
-    DISTINCT
-    + """
-import sys, numpy, xgboost
-generator = numpy.random.default_rng(3)
-x = generator.random((4000, 8), dtype="float32")
-y = x @ generator.random(8, dtype="float32")
-data = xgboost.DMatrix(x, y, nthread=2)
-
-def model():
-    return xgboost.train({"booster": "gblinear", "nthread": 2}, data, 5)
-
-model().save_model("model.json")
-print(distinct(lambda: bytes(model().save_raw()), int(sys.argv[1])))
-"""
-)
-
-
 @pytest.mark.extended
 @pytest.mark.xgboost
 def test_gblinear_with_two_threads_repeats_patched_only(reprokit: Reprokit) -> None:
-    # Without spinning, as threads of a processor that others use wait long for each other.
-    quiet = {"OMP_WAIT_POLICY": "passive"}
-    bare = reprokit.run("record", "-o", "bare", "--", *python(LINEAR), "200", environment=quiet)
-    patches = ("--patch", "xgboost-linear")
-    patched = reprokit.run("record", "-o", "one", *patches, "--", *python(LINEAR), "8", environment=quiet)
+    command = ("--", sys.executable, str(TRAININGS / "xgboost_repeated.py"))
+    bare = reprokit.run("record", "-o", "bare", *command, "200")
+    patched = reprokit.run("record", "-o", "one", "--patch", "xgboost-linear", *command, "8")
     assert bare.stdout == "2\n", bare.stderr
     assert patched.stdout == "1\n", patched.stderr
     reprokit.run("replay", "one", "-o", "two")
     assert reprokit.run("verify", "one", "two").returncode == 0
-
-
-DATA = (
-    DISTINCT
-    + """
-import json, tensorflow as tf
-
-@tf.function
-def work(x):
-    for _ in tf.range(10):
-        x = tf.sin(x)
-    return x
-
-def augment(x):
-    busy = work(tf.ones([tf.cast(x % 7, tf.int32) * 3000 + 1]))
-    return tf.cast(x, tf.float32) + tf.random.uniform([], -0.4, 0.4) + 0 * tf.reduce_sum(busy)
-
-def elements():
-    tf.random.set_seed(5)
-    data = tf.data.Dataset.range(120).map(augment, num_parallel_calls=4, deterministic=False)
-    return tuple(float(element) for element in data)
-
-weights = tf.random.stateless_uniform([2_000_000], [1, 2])
-labels = tf.cast(weights * 3, tf.int32)
-drawn = distinct(elements, 6)
-counted = distinct(lambda: tf.math.bincount(labels, weights=weights).numpy().tobytes(), 60)
-tf.random.set_seed(int.from_bytes(__import__("os").urandom(4), "little"))
-json.dump([float(element) for element in tf.data.Dataset.range(40).map(augment, num_parallel_calls=4)],
-          open("elements.json", "w"))
-print(drawn, counted)
-"""
-)
 
 
 @pytest.fixture(scope="module")
@@ -328,8 +266,8 @@ def data_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple
     reprokit = Reprokit(tmp_path_factory.mktemp("data"))
 
     def counts(patches: str) -> tuple[int, int]:
-        script = reprokit.script("train.py", DATA)  # a file, as tf.function reads its source
-        done = reprokit.run("record", "-o", patches, "--patch", patches, "--", sys.executable, str(script))
+        command = ("--", sys.executable, str(TRAININGS / "tensorflow_mapped.py"))
+        done = reprokit.run("record", "-o", patches, "--patch", patches, *command)
         drawn, counted = done.stdout.split()
         if patches == "tf-data":
             reprokit.run("replay", patches, "-o", "again")
