@@ -254,33 +254,52 @@ def test_of_two_updates_in_a_graph_none_is_left_where_the_second_is_bad(steps: S
     assert steps.header()["trigger"]["optimizers"] == ["optimizer#1"]
 
 
-@pytest.mark.slow
-def test_it_is_captured_however_the_graph_was_called(steps: Steps) -> None:
-    (found,) = told(steps.capture(BEGIN + CALLS))
-    assert found == {"codes": [123] * 3, "steps": 2, "finite": True}
-    assert len(steps.snapshots) == 3
+@pytest.fixture(scope="module")
+def one_graph(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[dict[str, Any]], list[Path]]]:
+    """What several trainings by the same graph said, one after another in a process, and their snapshots."""
+    parts = {"calls": CALLS, "errors": ERRORS, "caught": CAUGHT, "threads": THREADS, "large": OVERFLOW}
+    steps = Steps(tmp_path_factory.mktemp("one-graph"))
+    count = 'len(os.listdir("run/snapshots")) if os.path.exists("run/snapshots") else 0'
+    script = BEGIN + "".join(f"{text}tell(ended={name!r}, snapshots={count})\n" for name, text in parts.items())
+    found: dict[str, tuple[list[dict[str, Any]], list[Path]]] = {}
+    said: list[dict[str, Any]] = []
+    first = 0
+    for line in told(steps.capture(script, max_snapshots=20)):
+        if "ended" in line:
+            found[line["ended"]] = said, steps.snapshots[first : line["snapshots"]]
+            said, first = [], line["snapshots"]
+        else:
+            said.append(line)
+    return found
 
 
 @pytest.mark.slow
-def test_errors_of_the_script_s_own_leave_nothing_behind(steps: Steps) -> None:
-    *errors, last = told(steps.capture(BEGIN + ERRORS))
-    assert errors == [{"message": True}] * 2
-    assert last == {"code": 123}
-    (snapshot,) = steps.snapshots
+def test_it_is_captured_however_the_graph_was_called(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
+    said, snapshots = one_graph["calls"]
+    assert said == [{"codes": [123] * 3, "steps": 2, "finite": True}]
+    assert len(snapshots) == 3
+
+
+@pytest.mark.slow
+def test_errors_of_the_script_s_own_leave_nothing_behind(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
+    said, (snapshot,) = one_graph["errors"]
+    assert said == [{"message": True}] * 2 + [{"code": 123}]
     assert numpy.isnan(batch(snapshot)).all()
 
 
 @pytest.mark.slow
-def test_what_the_script_catches_within_is_its_own_error_and_not_a_captured_step(steps: Steps) -> None:
-    assert told(steps.capture(BEGIN + CAUGHT)) == [{"caught": "InvalidArgumentError"}, {"code": 123}]
-    assert len(steps.snapshots) == 1
+def test_what_the_script_catches_within_is_its_own_error_and_not_a_captured_step(
+    one_graph: dict[str, tuple[list[Any], list[Path]]],
+) -> None:
+    said, snapshots = one_graph["caught"]
+    assert said == [{"caught": "InvalidArgumentError"}, {"code": 123}]
+    assert len(snapshots) == 1
 
 
 @pytest.mark.slow
-def test_other_threads_in_the_same_graph_go_on(steps: Steps) -> None:
-    (found,) = told(steps.capture(BEGIN + THREADS))
-    assert found == {"codes": {"b": 123}}
-    (snapshot,) = steps.snapshots
+def test_other_threads_in_the_same_graph_go_on(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
+    said, (snapshot,) = one_graph["threads"]
+    assert said == [{"codes": {"b": 123}}]
     assert numpy.isnan(batch(snapshot)).all()
 
 
@@ -324,7 +343,7 @@ def test_a_function_that_trains_can_be_saved(steps: Steps, jit: bool, action: st
 
 
 @pytest.mark.slow
-def test_large_numbers_of_all_kinds_are_no_alarm(steps: Steps) -> None:
-    first, second = told(steps.capture(BEGIN + OVERFLOW))
+def test_large_numbers_of_all_kinds_are_no_alarm(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
+    (first, second), _ = one_graph["large"]
     assert first == {"finite": True, "sum": float("inf")}
     assert second == {"codes": [123] * 3, "steps": 1}
