@@ -57,11 +57,11 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once in each framework (10 to 14 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once in each framework (8 to 11 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (20 to 25 min)
+test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (15 to 20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
