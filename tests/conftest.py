@@ -26,6 +26,7 @@ settings.load_profile("tests")
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
     os.environ["PYTHONPATH"] = WITHOUT_EXTRAS
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the other worker's processor
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:  # of a background job, or of nohup; programs would inherit it
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
