@@ -175,7 +175,7 @@ def evaluated(directory: Path, kind: str, script: str, python: str) -> Evaluated
 
 KINDS = [
     pytest.param(("some", SOME), id="some", marks=pytest.mark.tensorflow),
-    pytest.param(("function", MODERN), id="functions", marks=[pytest.mark.tensorflow, pytest.mark.slow]),
+    pytest.param(("function", MODERN), id="functions", marks=[pytest.mark.tensorflow, pytest.mark.extended]),
     pytest.param(
         ("compiled", MODERN.partition("how = {")[0] + COMPILED),
         id="xla",

@@ -61,7 +61,7 @@ def test_the_backward_of_indexing_differs_without_a_patch(reprokit: Reprokit) ->
     "patch",
     [
         "torch-operator=aten::index_put_",
-        "torch-deterministic",
+        pytest.param("torch-deterministic", marks=pytest.mark.extended),
         pytest.param("threads=1", marks=pytest.mark.extended),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_number_of_workers_decides_what_is_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.extended), 2])
 def test_workers_are_as_many_as_the_patch_says(tmp_path: Path, workers: int) -> None:
     patch = f"torch-loader={workers}"
     first, second = drawn(tmp_path, [1, 0], patch)

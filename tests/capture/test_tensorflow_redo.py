@@ -158,7 +158,7 @@ def test_a_step_of_a_loop_in_eager_code_again(steps: Steps) -> None:
     assert (found["samples"], found["smallest"]) == ([5], True)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> None:
     """Of the function's variables those that batches are taken of are no part of them, others have fewer rows."""
     (batch,) = steps.header(3)["batches"]

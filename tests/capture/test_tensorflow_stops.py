@@ -239,7 +239,7 @@ def test_the_state_is_that_before_the_step(steps: Steps) -> None:
     assert [steps.header()["step"], steps.header()["steps_in_epoch"]] == [5, 5]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_update_behind_a_bad_one_in_the_same_graph_is_made(steps: Steps) -> None:
     (found,) = told(steps.capture(BEGIN + TWO.replace("variable is second", "variable is first", 1)))
     assert (found["code"], found["same"]) == (123, True)

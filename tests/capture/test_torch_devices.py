@@ -26,7 +26,7 @@ WAITS = "called a synchronizing"
 FAR = ["simulated", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-@pytest.fixture(scope="module", params=["cpu", *FAR])
+@pytest.fixture(scope="module", params=[pytest.param("cpu", marks=pytest.mark.extended), *FAR])
 def device(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -99,7 +99,12 @@ def test_it_is_done_again(device: str, captured: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("device", FAR, indirect=True)
 @pytest.mark.parametrize(
-    ("condition", "each"), [pytest.param(None, 1, marks=pytest.mark.extended), ("activations", 1), ("loss>9", 2)]
+    ("condition", "each"),
+    [
+        pytest.param(None, 1, marks=pytest.mark.extended),
+        pytest.param("activations", 1, marks=pytest.mark.extended),
+        ("loss>9", 2),
+    ],
 )
 def test_how_often_a_step_waits(
     device: str, bare: dict[str, Any], condition: str | None, each: int, tmp_path: Path
@@ -149,7 +154,7 @@ SAID = {  # by step: in the words of the rank where it happened, and of the othe
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", *FAR])
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.extended), *FAR])
 def test_ranks_hear_of_what_is_not_in_their_gradients(device: str, tmp_path: Path) -> None:
     """On the CPU by a mark that says what it was; on a device, where nobody waits for it, by gradients that are NaN."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

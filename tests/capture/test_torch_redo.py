@@ -368,9 +368,9 @@ def is_the_same(result: dict[str, Any]) -> bool:
     "loop",
     [
         CLOSURE,
-        TWO_OPTIMIZERS,
+        pytest.param(TWO_OPTIMIZERS, marks=pytest.mark.extended),
         PARTS,
-        WITHOUT_LOADER,
+        pytest.param(WITHOUT_LOADER, marks=pytest.mark.extended),
         pytest.param(KEYWORDS, marks=pytest.mark.extended),
         pytest.param(COMPILED, marks=pytest.mark.extended),
     ],
@@ -587,7 +587,7 @@ for step in range(6):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_condition_is_known_again_however_it_was_spelled(reprokit: Reprokit) -> None:
     reprokit.script("train.py", script(LARGE_LOSS))
     command = ("--", sys.executable, "train.py")

@@ -352,7 +352,13 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("variant", rest_slow(WHERE))
+@pytest.mark.parametrize(
+    "variant",
+    rest_slow(
+        ["batch", "seed", "gradient", "update", "buffer", "race", "between", "drawn"],
+        extended=["made", "initial", "unused", "statistics"],
+    ),
+)
 def test_a_training_that_was_perturbed_parts_where_it_was(training: Callable[[str], Path], variant: str) -> None:
     step, quantity, tensor, words = WHERE[variant]
     leaf = first(compare(training(""), training(variant)))
