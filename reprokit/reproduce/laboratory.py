@@ -37,6 +37,7 @@ class ProfileOutcome(msgspec.Struct, frozen=True):
     attempt: Attempt
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    is_replay: bool = False  # a whole one, of a recording and its clock
 
 
 class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +63,9 @@ class Laboratory:
 
     def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
         """Give the training the entropy of a recording again, and with it the clock, if that is asked for."""
+        return self._attempt("replay", self._replay_plan(recording, name, clock=clock))
+
+    def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
         work = self._work
         plan = replay_plan(
             RunDirectory(work.place / recording.directory),
@@ -72,21 +76,26 @@ class Laboratory:
             trail=ON,
             keep_outputs=work.keep_outputs,
         )
-        return self._attempt("replay", msgspec.structs.replace(plan, clock=clock and plan.clock))
+        return msgspec.structs.replace(plan, clock=clock and plan.clock)
 
-    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
-        """Record the training and watch its operators; a profile that fails leaves nothing but a note."""
+    def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:
+        """Record the training, or replay a recording and its clock, and watch the operators.
+
+        A profile that fails leaves nothing but a note.
+        """
         work = self._work
         watching = ProfilingFacts(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
-        plan = msgspec.structs.replace(self._plan(settings, name), profiling=watching)
-        attempt = self._attempt("profile", plan)
+        plan, is_replay = self._plan(settings, name), False
+        if recording is not None and work.steps is None and work.seconds is None:
+            plan, is_replay = self._replay_plan(recording, name, clock=True), True
+        attempt = self._attempt("profile", msgspec.structs.replace(plan, profiling=watching))
         try:
             found = profiling.analyze(RunDirectory(work.place / attempt.directory), knowledge.load())
         except ReprokitError as error:
             warn(f"the profile could not be read: {error}")
-            return ProfileOutcome(attempt, (), (str(error),))
+            return ProfileOutcome(attempt, (), (str(error),), is_replay)
         findings_file.write(work.place, found)
-        return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes))
+        return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes), is_replay)
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Compare two runs as verify does."""

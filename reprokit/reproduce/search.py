@@ -30,6 +30,7 @@ class Reproduction:
         self._standing, self._trials, self._journal = standing, standing.trials, standing.journal
         self._automatic, self._wants_smallest = automatic, wants_smallest
         self._profiled: RecipeSettings | None = None  # what the findings were made with
+        self._clock_tried: TrialOutcome | None = None  # the profile that was a replay with the clock
         self._one_by_one = False  # as several patches at once made the training fail
         self._has_operators = True  # of a framework, which a profile could measure
         self._clocked = msgspec.structs.replace(standing.base, clock=True)
@@ -115,7 +116,8 @@ class Reproduction:
             self._profile()
             if not self._may_go_on():
                 return []
-            chosen = self._choose(self._cures())
+            clock = self._choose(diagnosis.clock()) if self._clock_tried is not None and self._clock_tried.equal else []
+            chosen = clock or self._choose(self._cures())
         return chosen or self._choose(diagnosis.general(self._standing.findings, self._automatic))
 
     def _is_worth_a_profile(self) -> bool:
@@ -141,8 +143,11 @@ class Reproduction:
         under = " ".join(standing.settings.words)
         new = self._trials.begin(PROFILE, f"a profile{f' with {under}' if under else ''}", standing.settings)
         self._profiled = standing.settings
+        first = self._journal.rounds[0].attempts[0]
+        is_replay = first.kept and diagnosis.applied(standing.settings, "--clock") == self._clocked
         try:
-            self._trials.profile(new)
+            tried = self._trials.profile(new, first if is_replay else None)
+            self._clock_tried = tried if is_replay else self._clock_tried
         except ReprokitError as error:
             new.notes.append(str(error))
         standing.findings = new.findings or standing.findings
@@ -157,7 +162,7 @@ class Reproduction:
         title = f"with {', '.join(one.option for one in chosen)}"
         pairs = RACING_REPLAYS if self._standing.races else 0
         first = self._journal.rounds[0].attempts[0]
-        recorded = TrialOutcome(round=self._journal.rounds[0], recording=first)
+        recorded = self._clock_tried or TrialOutcome(round=self._journal.rounds[0], recording=first)
         before = recorded if settings == self._clocked and first.kept else None
         changes = [one.change for one in chosen]
         tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs)

@@ -67,13 +67,16 @@ class Trials:
         """Return whether the training of this run imported a framework, or that is not known."""
         return self._laboratory.has_operators(attempt)
 
-    def profile(self, into: Round) -> Attempt:
-        """Return a profile, written into the round with what it found; only its findings are kept."""
-        found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile")
+    def profile(self, into: Round, recording: Attempt | None) -> TrialOutcome:
+        """Profile a recording or, if one is given, its replay with its clock; only findings and comparison are kept."""
+        found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile", recording)
         into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
         attempt = self._note(into, found.attempt)
+        is_equal = False
+        if recording is not None and found.is_replay and not attempt.ended:
+            is_equal = self.compare(into, recording, attempt).identical
         self.discard(attempt)
-        return attempt
+        return TrialOutcome(round=into, recording=recording, equal=int(is_equal))
 
     def trial(
         self,
@@ -119,7 +122,7 @@ class Trials:
         """Two runs compared, written into the round."""
         outcome = self._laboratory.compare(left, right)
         into.outcomes.append(outcome)
-        self._say(f"{'replay' if right.kind == 'replay' else 'runs'}: {outcome.words}")
+        self._say(f"{'runs' if right.kind == 'record' else 'replay'}: {outcome.words}")
         self._save()
         return outcome
 

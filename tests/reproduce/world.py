@@ -63,10 +63,13 @@ class World(Laboratory):
         settings = msgspec.structs.replace(recorded, clock=clock and recorded.clock)
         return self._run("replay", settings, name, replayed=recording)
 
-    def profile(self, settings: RecipeSettings, name: str) -> ProfileOutcome:
-        """What is not cured is found."""
+    def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:
+        """What is not cured is found; a replay is given the clock."""
         own = [one.finding for one in self.varying if one.finding and not one.cures.intersection(settings.words)]
-        return ProfileOutcome(self._run("profile", settings, name, replayed=None), (*own, *self.findings))
+        if recording is not None:
+            settings = self.settings[recording.directory]
+        attempt = self._run("profile", settings, name, replayed=recording)
+        return ProfileOutcome(attempt, (*own, *self.findings), is_replay=recording is not None)
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Whether the results are the same."""
