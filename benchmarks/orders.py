@@ -1,4 +1,4 @@
-"""What recording and replaying the order of turns costs a put and a get of queue.Queue, between two threads and one."""
+"""What the order of turns costs queue.Queue's put and get, and a lock of the script, between two threads and one."""
 
 from __future__ import annotations
 
@@ -25,22 +25,32 @@ filled = time.process_time()
 for _ in range({ITEMS}):
     items.get()
 ended = time.process_time()
+lock = threading.Lock()
+def lock_often(count):
+    for _ in range(count):
+        with lock:
+            pass
+lock_often({ITEMS})
+locked = time.process_time()
 thread = threading.Thread(target=items.get)
 thread.start()
 items.put(0)
 thread.join()
-print((filled - started) / {ITEMS} * 1e6, (ended - filled) / {ITEMS} * 1e6)
+thread = threading.Thread(target=lock_often, args=(1,))
+thread.start()
+thread.join()
+print((filled - started) / {ITEMS} * 1e6, (ended - filled) / {ITEMS} * 1e6, (locked - ended) / {ITEMS} * 1e6)
 """
 
 
 def _cost(command: list[str], directory: Path, which: int) -> float:
-    """Microseconds of a put or a get."""
+    """Microseconds of a put, a get, or an acquisition."""
     done = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[which])
 
 
 def main(runs: int) -> None:
-    """Print the microseconds of a put and of a get: bare, recorded and replayed."""
+    """Print the microseconds of a put, of a get and of a lock: bare, recorded and replayed."""
     bare = [sys.executable, "-c", SCRIPT]
     with scratch() as directory:
         subprocess.run([REPROKIT, "record", "-o", "kept", "--", *bare], cwd=directory, check=True, capture_output=True)
@@ -49,7 +59,7 @@ def main(runs: int) -> None:
             "recorded": [REPROKIT, "record", "-o", "run", "--overwrite", "--", *bare],
             "replayed": [REPROKIT, "replay", "kept", "-o", "again", "--overwrite"],
         }
-        for which, call in enumerate(("put", "get")):
+        for which, call in enumerate(("put", "get", "lock")):
             sides = {name: partial(_cost, command, directory, which) for name, command in commands.items()}
             print(f"a {call}, of {ITEMS:,}")
             results = in_turn(sides, runs)

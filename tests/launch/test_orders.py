@@ -51,6 +51,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     [
         "ordered_futures.py",
         "ordered_loops.py",
+        "ordered_locks.py",
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
         "ordered_joblib.py",
     ],
@@ -64,7 +65,7 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
-@pytest.mark.parametrize("script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py"])
+@pytest.mark.parametrize("script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py", "ordered_locks.py"])
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)
     if path is None:
@@ -92,6 +93,18 @@ def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: R
     assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
     verified = reprokit.run("verify", "recorded", "replayed", "--all").stdout
     assert "threads or processes came in another order than in the recording" in verified
+
+
+@pytest.mark.slow
+def test_a_thread_that_does_not_come_to_a_lock_is_not_waited_for_without_end(reprokit: Reprokit) -> None:
+    script = str(reprokit.script("train.py", training_text("ordered_locks.py")))
+    assert reprokit.run("record", "-o", "recorded", "--", sys.executable, script, "locks").stdout == "36\n"
+    reprokit.script("absent", "")
+    began = time.monotonic()
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    assert replayed.stdout == "24\n"
+    assert time.monotonic() - began < 60
+    assert " moved" in replayed.stderr.partition("reprokit: orders: ")[2]
 
 
 @pytest.mark.slow

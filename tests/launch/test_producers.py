@@ -13,8 +13,9 @@ from tests.launch.test_orders import bare_runs_differ, recorded_and_replayed
 from tests.support import Reprokit
 
 TRAINING = str(Path(__file__).parent.parent / "trainings" / "producer_processes.py")
-SLOW = ["polled fork", "queued spawn", "waited fork"]
+SLOW = ["polled fork", "queued spawn", "waited fork", "synchronized fork", "managed fork"]
 EXTENDED = ["polled spawn", "ringed spawn", "simple fork", "piped fork", "waited forkserver", "shared fork"]
+EXTENDED += ["synchronized spawn", "managed spawn"]
 KINDS = [
     "queued fork",
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW),
@@ -34,7 +35,10 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
 
 @pytest.mark.extended
 @pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
-@pytest.mark.parametrize("kind", ["queued fork", "polled spawn", "ringed fork", "waited spawn", "shared fork"])
+@pytest.mark.parametrize(
+    "kind",
+    ["queued fork", "polled spawn", "ringed fork", "waited spawn", "shared fork", "synchronized fork", "managed fork"],
+)
 def test_producers_in_other_pythons(reprokit: Reprokit, version: str, kind: str) -> None:
     path = interpreter(version)
     if path is None:

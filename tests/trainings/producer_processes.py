@@ -141,6 +141,79 @@ def ringed(context):
     ring.unlink()
 
 
+def note(came, item):
+    with came.get_lock():
+        came[0] += 1
+        came[came[0]] = item
+
+
+def come(item, came, room, tokens, waiting, start, ready):
+    if item % ITEMS == 0:
+        note(came, start.wait())
+    with room:
+        note(came, item)
+    with waiting:
+        waiting.notify()
+    tokens.release()
+    if item % ITEMS == ITEMS - 1 and start.wait() == 0:
+        ready.set()
+
+
+def take(number, came, tokens, waiting, ready):
+    for _ in range(ITEMS // 2):
+        tokens.acquire()
+        note(came, 100 + number)
+        with waiting:
+            note(came, 200 + number + 10 * waiting.wait(0.004))
+    ready.wait()
+    with waiting:
+        while not waiting.wait(0.01) and came[0] < 0:
+            pass
+    note(came, 300 + number)
+
+
+def synchronized(context):
+    """All that multiprocessing synchronizes with: who comes when is written into an array."""
+    came, room, tokens = context.Array("i", 999), context.BoundedSemaphore(2), context.Semaphore(0)
+    waiting, start, ready = context.Condition(), context.Barrier(PRODUCERS), context.Event()
+    processes = started(context, come, came, room, tokens, waiting, start, ready)
+    for number in range(2):
+        processes.append(context.Process(target=take, args=(number, came, tokens, waiting, ready)))
+        processes[-1].start()
+    looks = 0
+    while not ready.is_set():
+        looks += 1
+        time.sleep(0.001)
+    for process in processes:
+        process.join()
+    yield from [looks, *came[: came[0] + 1]]
+
+
+def manage(item, queue, came, counts, lock, condition):
+    came.append(item)
+    counts["last"] = item
+    queue.put(item)
+    with lock:
+        came.append(-item)
+    with condition:
+        condition.notify()
+
+
+def managed(context):
+    """What a manager's process holds: several clients ask for it."""
+    with context.Manager() as manager:
+        shared = [manager.Queue(), manager.list(), manager.dict(), manager.Lock(), manager.Condition()]
+        queue, came, counts, _, condition = shared
+        processes = started(context, manage, *shared)
+        for _ in range(PRODUCERS * ITEMS):
+            yield queue.get(), len(came), counts.get("last")
+        with condition:
+            condition.wait(0.01)
+        for process in processes:
+            process.join()
+        yield list(came), dict(counts)
+
+
 def share(item, todo, done):
     done.put((item, todo.get()))
 

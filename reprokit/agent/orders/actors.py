@@ -57,6 +57,11 @@ class Actors:
 
         return initialize
 
+    def rename(self, name: str) -> None:
+        """Name the thread that asks."""
+        setattr(sys.modules["threading"].current_thread(), NAME, name)
+        self.mine.__init__(self)  # type: ignore[misc]
+
     def forget(self) -> None:
         """In a forked child: its only thread is the main one."""
         self._codes.clear()

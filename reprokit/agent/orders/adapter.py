@@ -6,6 +6,7 @@ import sys
 
 from ..agent import ORDERS
 from ..frameworks.base import Adapter
+from .locks import LockOrders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class OrdersAdapter(Adapter):
         super().__init__(agent)
         if ORDERS in agent.keeps:
             agent.orders.actors.watch(sys.modules["threading"])
+            LockOrders(agent.orders).watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None
@@ -55,6 +57,10 @@ class OrdersAdapter(Adapter):
             from .futures import FutureOrders
 
             FutureOrders(orders).watch(module)
+        elif name == "multiprocessing.managers":
+            from .managers import ManagerOrders
+
+            ManagerOrders(orders).watch(module)
         elif name == "multiprocessing.pool":
             from .pools import PoolOrders
 

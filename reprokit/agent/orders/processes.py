@@ -48,7 +48,6 @@ class ProcessOrders:
         self._orders = orders
         self._directory = f"{run}/turns"
         self._locks = 0
-        self._since = time.monotonic()
 
     def watch(self, module: Any) -> None:
         """Watch one of multiprocessing's modules."""
@@ -61,16 +60,27 @@ class ProcessOrders:
             for kind in (module.Lock, module.RLock, module.Semaphore, module.BoundedSemaphore):
                 replace(kind, "__init__", self._make_init)
             replace(module.SemLock, "__setstate__", self._make_setstate)
+            replace(module.Condition, "__init__", self._make_condition)
 
     def _make_init(self, original: Method) -> Method:
         def initialize(lock: Any, *arguments: Any, **keywords: Any) -> None:
             original(lock, *arguments, **keywords)
-            self._orders.attempt(self._begin, lock)
+            if not _is_counter(lock):
+                self._orders.attempt(self._begin, lock)
+
+        return initialize
+
+    def _make_condition(self, original: Method) -> Method:
+        def initialize(condition: Any, *arguments: Any, **keywords: Any) -> None:
+            original(condition, *arguments, **keywords)
+            # Who of those that wait is woken, and who has had enough before: neither is guarded by the lock.
+            for semaphore in condition._wait_semaphore, condition._woken_count:
+                self._orders.attempt(self._begin, semaphore)
 
         return initialize
 
     def _begin(self, lock: Any) -> None:
-        caller = _caller() if 0 < lock._semlock._get_value() < lock._semlock.SEM_VALUE_MAX else None
+        caller = _caller() if lock._semlock._get_value() < lock._semlock.SEM_VALUE_MAX else None
         name = self._orders.name(f"lock {place(caller)}") if caller is not None and self._locks < MAX_LOCKS else ""
         if name:
             self._locks += 1
@@ -112,7 +122,7 @@ class ProcessOrders:
             if choices is None:
                 return original(object_list, timeout)
             objects = list(object_list)
-            ready = self._ready_again(original, objects, timeout, choices) if choices.is_replay else None
+            ready = ready_again(self._orders, original, objects, timeout, choices) if choices.is_replay else None
             if ready is None:
                 ready = original(objects, timeout)
                 if not choices.is_replay:
@@ -123,23 +133,31 @@ class ProcessOrders:
 
         return wait
 
-    def _ready_again(self, wait: Method, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
-        """Return what was ready in the recording, when it is; None where that is not known."""
-        ready = []
-        for text in iter(choices.next, END):
-            if text is None or not text.isdecimal() or int(text) >= len(objects):
+
+def ready_again(orders: Orders, wait: Method, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
+    """Return what was ready in the recording, when it is; None where that is not known."""
+    ready = []
+    for text in iter(choices.next, END):
+        if text is None or not text.isdecimal() or int(text) >= len(objects):
+            return None
+        ready.append(objects[int(text)])
+    began, patience = time.monotonic(), None
+    for each in ready:
+        while not wait([each], SLICE):
+            if timeout is None and not wait(objects, 0):
+                continue
+            patience = patience or Patience(orders, orders.since)
+            if patience.is_over() and time.monotonic() - began > (timeout or 0):
+                choices.give_up()
                 return None
-            ready.append(objects[int(text)])
-        began, patience = time.monotonic(), None
-        for each in ready:
-            while not wait([each], SLICE):
-                if timeout is None and not wait(objects, 0):
-                    continue
-                patience = patience or Patience(self._orders, self._since)
-                if patience.is_over() and time.monotonic() - began > (timeout or 0):
-                    choices.give_up()
-                    return None
-        return ready
+    return ready
+
+
+def _is_counter(lock: Any) -> bool:
+    """Return whether a condition or event made a semaphore for itself, which its own lock guards."""
+    maker = caller_outside(("multiprocessing.context",))
+    name = "" if maker is None else maker.f_globals.get("__name__")
+    return name == "multiprocessing.synchronize" and not lock._semlock._get_value()
 
 
 def _caller() -> FrameType | None:

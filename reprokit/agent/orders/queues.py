@@ -17,7 +17,7 @@ from functools import partial
 
 from ..core.patching import replace
 from .actors import ACTIONS
-from .tracks import place
+from .tracks import creates_referent, place
 from .turns import Patience
 
 TYPE_CHECKING = False
@@ -160,7 +160,8 @@ class QueueOrders:
         return initialize
 
     def _order(self, queue: Any, caller: FrameType) -> RecordedQueue | ReplayedQueue | None:
-        name = "" if _package(caller) in POOLS else self._orders.name(place(caller))
+        is_others = _package(caller) in POOLS and not creates_referent(caller)
+        name = "" if is_others else self._orders.name(place(caller))
         if not name:
             return None
         self._known.add(queue)

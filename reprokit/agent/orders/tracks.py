@@ -7,6 +7,7 @@ actor: before that nothing could have been in another order.
 from __future__ import annotations
 
 import sys
+import time
 from _thread import allocate_lock
 from array import array
 
@@ -104,6 +105,7 @@ class Orders:
         self._room = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
+        self.since = time.monotonic()
         self.lost = 0  # in a replay: how often somebody did not come who came in the recording
         self._forgetting: list[Callable[[], object]] = []
 
@@ -250,3 +252,8 @@ def caller_outside(names: Container[str]) -> FrameType | None:
 def place(caller: FrameType) -> str:
     """Return file and line of a caller."""
     return f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
+
+
+def creates_referent(caller: FrameType) -> bool:
+    """Return whether a manager of multiprocessing makes here what its clients share."""
+    return caller.f_code.co_name == "create" and caller.f_globals.get("__name__") == "multiprocessing.managers"

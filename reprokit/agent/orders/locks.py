@@ -1,0 +1,176 @@
+"""Orders of the locks that the user's code makes: which thread has threading's Lock or RLock next.
+
+Conditions, semaphores, events and barriers of the user's code consist of such locks. Those of libraries are left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from _thread import allocate_lock
+
+from ..core.user_frames import is_users
+from .tracks import creates_referent, place
+from .turns import PATIENCE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .tracks import Orders
+
+MAX_LOCKS = 10_000  # of a process
+
+
+class OrderedLock:
+    """A lock that notes who had it, or lets threads in as in the recording."""
+
+    __slots__ = ("__weakref__", "_actors", "_advance", "_guard", "_lock", "_orders", "_turns")
+
+    def __init__(self, lock: Any, orders: Orders, name: str, condition: Callable[..., Any]) -> None:
+        given = orders.given(name) if orders.is_replay else ()
+        self._lock = lock
+        self._orders = orders
+        self._actors = orders.actors
+        self._guard = allocate_lock()  # of the turns: nobody holds it for long
+        self._turns = orders.turns(given, condition(self._guard)) if given else None
+        advance: Callable[[int], object] = orders.track(name).note if self._turns is None else self._turns.advance
+        self._advance = advance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire the lock; in a replay at this thread's turn."""
+        if not blocking or timeout != -1:
+            return self._poll(blocking, timeout, sys._getframe(1))
+        return self._acquire(self._lock.acquire)  # type: ignore[no-any-return]
+
+    def _acquire(self, acquire: Callable[..., Any], *arguments: Any) -> Any:
+        turns, actor = self._turns, self._actors.mine.code
+        if turns is None:
+            acquired = acquire(*arguments)
+            if acquired is not False:
+                self._advance(actor)
+            return acquired
+        turns.enter(actor)
+        turns.leave()  # whoever has the lock may wait for something else: nobody waits for that without end
+        acquired = acquire(*arguments)
+        if acquired is not False:
+            with self._guard:
+                turns.advance(actor)
+        return acquired
+
+    def _poll(self, blocking: bool, timeout: float, caller: FrameType) -> bool:
+        """Try to acquire the lock, with the outcome that was recorded."""
+        choices = self._orders.choices("acquire", caller)
+        text = choices.next() if choices is not None and choices.is_replay else None
+        if text == "0":
+            return False
+        if text == "1":
+            blocking, timeout = True, max(timeout, PATIENCE)
+        acquired = bool(self._acquire(self._lock.acquire, blocking, timeout))
+        if choices is not None and not choices.is_replay:
+            choices.note(str(int(acquired)))
+        return acquired
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> bool:
+        if self._turns is None:  # in few steps
+            self._lock.acquire()
+            self._advance(self._actors.mine.code)
+            return True
+        return bool(self._acquire(self._lock.acquire))
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock.locked())  # a Condition would try to acquire it
+
+    def forget(self) -> None:
+        """In a forked child: nobody else is left."""
+        self._turns, self._advance = None, _ignore
+
+
+class OrderedRLock(OrderedLock):
+    """Likewise of a lock that its thread can acquire again, which is no turn."""
+
+    __slots__ = ()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Acquire the lock; in a replay at this thread's turn."""
+        if self._lock._is_owned():
+            return bool(self._lock.acquire())
+        return super().acquire(blocking, timeout)
+
+    __enter__ = acquire
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())
+
+    def _acquire_restore(self, state: Any) -> None:
+        self._acquire(self._lock._acquire_restore, state)
+
+
+class LockOrders:
+    """Records the orders of this process' locks, or gives them again."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._locks: Any = weakref.WeakSet()
+        orders.on_fork(self._forget)
+
+    def watch(self, threading: Any) -> None:
+        """Watch the locks that are made from now on."""
+        self._condition, self._file = threading.Condition, threading.__file__
+        threading.Lock = self._kind("Lock", threading.Lock, OrderedLock)
+        threading.RLock = self._kind("RLock", threading.RLock, OrderedRLock)
+
+    def _kind(self, kind: str, original: Callable[..., Any], ordered: type[OrderedLock]) -> Any:
+        """Return what makes locks; since Python 3.13 that is a class, of which isinstance is asked."""
+        types = (type(original()), ordered)
+
+        class LockMaker(type):
+            def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
+                lock = original(*arguments, **keywords)
+                return self._orders.attempt(self._ordered, lock, ordered, sys._getframe(1)) or lock
+
+            def __instancecheck__(cls, instance: object) -> bool:
+                return isinstance(instance, types)
+
+        return LockMaker(kind, (), {"__doc__": original.__doc__, "__module__": "threading"})
+
+    def _ordered(self, lock: Any, ordered: type[OrderedLock], caller: FrameType | None) -> OrderedLock | None:
+        while caller is not None and (caller.f_code.co_filename == self._file or _is_generated(caller)):
+            caller = caller.f_back
+        if caller is None or len(self._locks) >= MAX_LOCKS:
+            return None
+        if not is_users(caller.f_code.co_filename) and not creates_referent(caller):
+            return None
+        name = self._orders.name(f"threading {place(caller)}")
+        if not name:
+            return None
+        made = ordered(lock, self._orders, name, self._condition)
+        self._locks.add(made)
+        return made
+
+    def _forget(self) -> None:
+        for lock in list(self._locks):
+            lock.forget()
+        self._locks.clear()
+
+
+def _is_generated(caller: FrameType) -> bool:
+    """Return whether this is a function that a library has made out of text, as dataclasses do."""
+    name = caller.f_code.co_filename
+    return name == "<string>" and not is_users(name)
+
+
+def _ignore(_: int) -> None:
+    pass

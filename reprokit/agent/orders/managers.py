@@ -1,0 +1,87 @@
+"""Orders in multiprocessing's managers: whose request for an object comes first, in the manager's own process.
+
+A thread serves each client there: it is known by the client's name. Queues, locks and what consists of them are
+ordered as threads' are; dictionaries, lists and values let one request in after the other.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..core.patching import replace
+from .workers import Gate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from .tracks import Orders
+
+    Method = Callable[..., Any]
+
+PLAIN = frozenset(["dict", "list", "Namespace", "Value", "Array"])  # kinds whose requests do not wait for each other
+MAX_NAME = 100  # characters of a client's
+
+
+class ManagerOrders:
+    """Records the orders of requests to this process' manager, or gives them again."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+
+    def watch(self, managers: Any) -> None:
+        """Watch the module multiprocessing.managers."""
+        replace(managers.Server, "accept_connection", self._make_accept)
+        replace(managers.Server, "create", self._make_create)
+
+    def _make_accept(self, original: Method) -> Method:
+        def accept_connection(server: Any, connection: Any, name: str) -> Any:
+            self._orders.actors.rename(f"client {str(name)[:MAX_NAME]}")
+            return original(server, connection, name)
+
+        return accept_connection
+
+    def _make_create(self, original: Method) -> Method:
+        def create(server: Any, connection: Any, typeid: str, *arguments: Any, **keywords: Any) -> Any:
+            before = self._orders.actors.mine.name
+            self._orders.actors.rename("manager")  # whichever thread it is
+            try:
+                created = original(server, connection, typeid, *arguments, **keywords)
+                if typeid in PLAIN:
+                    self._orders.attempt(self._order, server.id_to_obj, created[0], typeid)
+            finally:
+                self._orders.actors.rename(before)
+            return created
+
+        return create
+
+    def _order(self, objects: dict[str, Any], identifier: str, typeid: str) -> None:
+        referent, *rest = objects[identifier]
+        name = self._orders.name(f"manager {typeid}")
+        if name and not isinstance(referent, OrderedReferent):
+            objects[identifier] = (OrderedReferent(referent, Gate(self._orders, name)), *rest)
+
+
+class OrderedReferent:
+    """An object of a manager whose methods are called by one client after another."""
+
+    def __init__(self, referent: Any, gate: Gate) -> None:
+        self._referent = referent
+        self._gate = gate
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(self._call, getattr(self._referent, name))
+
+    def _call(self, method: Method, *arguments: Any, **keywords: Any) -> Any:
+        return self._gate.enter(partial(method, *arguments, **keywords), is_turn=_is_turn)
+
+    def __str__(self) -> str:
+        return str(self._referent)
+
+    def __repr__(self) -> str:
+        return repr(self._referent)
+
+
+def _is_turn(_: Any) -> bool:
+    return True
