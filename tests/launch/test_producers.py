@@ -33,6 +33,16 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
     assert not list(reprokit.directory.glob("re*/turns"))
 
 
+@pytest.mark.slow
+def test_memory_without_a_lock_is_named(reprokit: Reprokit) -> None:
+    command = [sys.executable, TRAINING, "unlocked"]
+    assert bare_runs_differ(command)
+    profiled = reprokit.run("profile", "-o", "profiled", "--", *command)
+    assert "1 suspect  function multiprocessing.shared_memory.SharedMemory.__init__, 61 calls" in profiled.stdout
+    assert "producer_processes.py:" in profiled.stdout
+    assert "under a multiprocessing.Lock" in profiled.stdout
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
 @pytest.mark.parametrize(

@@ -141,6 +141,24 @@ def ringed(context):
     ring.unlink()
 
 
+def flag(item, name):
+    memory = shared_memory.SharedMemory(name)
+    memory.buf[item] = 1
+    memory.close()
+
+
+def unlocked(context):
+    """A byte for each item, at which the consumer looks again and again: nothing sees who comes first."""
+    memory = shared_memory.SharedMemory(create=True, size=PRODUCERS * ITEMS)
+    started(context, flag, memory.name)
+    came = []
+    while len(came) < PRODUCERS * ITEMS:
+        came += [item for item in range(PRODUCERS * ITEMS) if memory.buf[item] and item not in came]
+    memory.close()
+    memory.unlink()
+    yield from came
+
+
 def note(came, item):
     with came.get_lock():
         came[0] += 1
