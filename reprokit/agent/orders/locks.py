@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from _thread import allocate_lock
+from _thread import TIMEOUT_MAX, allocate_lock
 
 from ..core.user_frames import is_users
 from .tracks import creates_referent, place
@@ -42,6 +42,9 @@ class OrderedLock:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lock, name)
 
+    def __repr__(self) -> str:
+        return repr(self._lock)
+
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; in a replay at this thread's turn."""
         if not blocking or timeout != -1:
@@ -65,6 +68,8 @@ class OrderedLock:
 
     def _poll(self, blocking: bool, timeout: float, caller: FrameType) -> bool:
         """Try to acquire the lock, with the outcome that was recorded."""
+        if timeout != -1 and not (blocking and 0 <= timeout <= TIMEOUT_MAX):
+            return bool(self._lock.acquire(blocking, timeout))  # raises an error
         choices = self._orders.choices("acquire", caller)
         text = choices.next() if choices is not None and choices.is_replay else None
         if text == "0":
