@@ -4,6 +4,7 @@ With an argument it is about locks alone, to which one thread does not come wher
 """
 
 import os
+import queue
 import sys
 import threading
 import time
@@ -120,6 +121,9 @@ def of_semaphores():
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit(print(len(of_locks(threading.Lock))))
+    assert isinstance(threading.Lock(), type(queue.Queue().mutex))
+    assert isinstance(queue.Queue().mutex, type(threading.Lock()))
+    assert not isinstance(threading.RLock(), type(threading.Lock()))
     assert sys.version_info < (3, 13) or isinstance(threading.Lock(), threading.Lock)
     guarded = Guarded()
     run(guarded.work)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from _thread import TIMEOUT_MAX, allocate_lock
+from _thread import TIMEOUT_MAX, RLock, allocate_lock
 
 from ..core.user_frames import is_users
 from .tracks import creates_referent, place
@@ -24,10 +24,21 @@ if TYPE_CHECKING:
 MAX_LOCKS = 10_000  # of a process
 
 
-class OrderedLock:
+class LockKind(type):
+    """The type of ordered locks: isinstance takes them for plain ones, and plain ones for them."""
+
+    plain: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return type(instance) in (cls, cls.plain)
+
+
+class OrderedLock(metaclass=LockKind):
     """A lock that notes who had it, or lets threads in as in the recording."""
 
     __slots__ = ("__weakref__", "_actors", "_advance", "_guard", "_lock", "_orders", "_turns")
+    __class__ = property(lambda lock: type(lock._lock))
+    plain: type = type(allocate_lock())
 
     def __init__(self, lock: Any, orders: Orders, name: str, condition: Callable[..., Any]) -> None:
         given = orders.given(name) if orders.is_replay else ()
@@ -107,6 +118,7 @@ class OrderedRLock(OrderedLock):
     """Likewise of a lock that its thread can acquire again, which is no turn."""
 
     __slots__ = ()
+    plain = type(RLock())
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; in a replay at this thread's turn."""
@@ -139,7 +151,6 @@ class LockOrders:
 
     def _kind(self, kind: str, original: Callable[..., Any], ordered: type[OrderedLock]) -> Any:
         """Return what makes locks; since Python 3.13 that is a class, of which isinstance is asked."""
-        types = (type(original()), ordered)
 
         class LockMaker(type):
             def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
@@ -147,7 +158,7 @@ class LockOrders:
                 return self._orders.attempt(self._ordered, lock, ordered, sys._getframe(1)) or lock
 
             def __instancecheck__(cls, instance: object) -> bool:
-                return isinstance(instance, types)
+                return isinstance(instance, ordered)
 
         return LockMaker(kind, (), {"__doc__": original.__doc__, "__module__": "threading"})
 
