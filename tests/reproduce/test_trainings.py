@@ -76,6 +76,14 @@ def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Repro
     assert found.phases == ["bare", "entropy"]
 
 
+@pytest.mark.torch
+@pytest.mark.extended
+def test_a_clock_beside_a_framework_takes_four_trainings(reprokit: Reprokit) -> None:
+    found = reproduced(reprokit, "pytorch_clocked", "--pairs", "2")
+    assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
+    assert found.kinds == ["record", "replay", "profile", "replay"]
+
+
 @pytest.mark.slow
 @pytest.mark.xgboost
 def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
