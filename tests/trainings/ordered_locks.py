@@ -3,6 +3,8 @@
 With an argument it is about locks alone, to which one thread does not come where a file is named "absent".
 """
 
+import contextlib
+import copy
 import os
 import queue
 import sys
@@ -121,6 +123,8 @@ def of_semaphores():
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         sys.exit(print(len(of_locks(threading.Lock))))
+    with contextlib.suppress(TypeError):
+        raise AssertionError(copy.copy(threading.Lock()))
     assert isinstance(threading.Lock(), type(queue.Queue().mutex))
     assert isinstance(queue.Queue().mutex, type(threading.Lock()))
     assert not isinstance(threading.RLock(), type(threading.Lock()))

@@ -56,6 +56,9 @@ class OrderedLock(metaclass=LockKind):
     def __repr__(self) -> str:
         return repr(self._lock)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._lock.__reduce_ex__(protocol)  # raises the error that copy and pickle get from a lock
+
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; in a replay at this thread's turn."""
         if not blocking or timeout != -1:
