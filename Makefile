@@ -34,7 +34,7 @@ TF114 = $(if $(wildcard $(OLD_VENV)/bin/python),REPROKIT_TF114_PYTHON='$(CURDIR)
 TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
-MPI := openmpi mpi4py distributed accelerate expecttest # with frameworks of $(VENV)
+MPI := openmpi mpi4py distributed accelerate expecttest ray # with frameworks of $(VENV)
 TRAINERS := lightning transformers accelerate # likewise
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn

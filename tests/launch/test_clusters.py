@@ -153,6 +153,21 @@ def test_dask(reprokit: Reprokit) -> None:
     assert replayed.stdout == recorded.stdout != "", replayed.stderr[-3000:]
 
 
+@with_mpi
+def test_actors_and_tasks_of_ray(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What actors draw and which task is done first is as recorded."""
+    settings = {"AUTH_MODE": "disabled", "USAGE_STATS_ENABLED": "0", "raylet_start_wait_time_s": "100"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"RAY_{name}", value)
+    command = [str(MPI), str(TRAININGS / "ray_actors.py")]
+    recorded = reprokit.run("record", "-o", "one", "--", *command)
+    assert recorded.returncode == 0, recorded.stderr[-3000:]
+    replayed = reprokit.run("replay", "one", "-o", "two")
+    assert replayed.stdout == recorded.stdout != "", replayed.stderr[-3000:]
+    assert "reprokit: orders: " in replayed.stderr
+    assert reprokit.run("verify", "one", "two").returncode == 0
+
+
 def on_two_hosts(reprokit: Reprokit, *arguments: str, command: list[str] | None = None, **environment: str) -> None:
     """Start reprokit on both: % in its arguments is the number of the host."""
     started = []

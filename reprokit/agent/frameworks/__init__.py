@@ -73,7 +73,14 @@ _WAITS_FOR = {
     "lightgbm": ["lightgbm", "lightgbm.basic", "lightgbm.engine"],
     "mpi": ["mpi4py", "mpi4py.MPI"],
     "torchmetrics": ["torchmetrics", "torchmetrics.metric"],
-    "orders": ["threading", "queue", "asyncio.base_events", "joblib._parallel_backends", "joblib.parallel"]
+    "orders": [
+        "threading",
+        "queue",
+        "asyncio.base_events",
+        "joblib._parallel_backends",
+        "joblib.parallel",
+        "ray._private.worker",
+    ]
     + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]
     + [f"multiprocessing.{name}" for name in ("connection", "managers", "pool", "process", "queues", "synchronize")],
     "objects": [

@@ -69,6 +69,10 @@ class OrdersAdapter(Adapter):
             from .loops import LoopOrders
 
             LoopOrders(orders).watch(module)
+        elif name == "ray._private.worker":
+            from .ray_tasks import RayOrders
+
+            RayOrders(orders).watch(module)
         elif name == "joblib.parallel":
             from .joblib_jobs import JobOrders
 
