@@ -36,7 +36,7 @@ OF_RANKS = {  # plugins of pytest ask the system in an order of their own; Open 
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     **{f"{system}_ALLOW_RUN_AS_ROOT{word}": "1" for system in ("OMPI", "PRTE") for word in ("", "_CONFIRM")},
 }
-LIMIT = 3600  # seconds; the longest suite, gloo's, takes half an hour
+LIMIT = 3600  # seconds; on a busy machine the longest suite takes a good part of it
 
 # Tests that look at what reprokit has to change: each with the reason why that is right.
 EXPECTED: dict[str, str] = {}
