@@ -35,6 +35,7 @@ TRACKERS := mlflow-skinny sqlalchemy alembic wandb tensorboard dvc pyarrow
 TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # what reprokit itself imports there
 
 MPI := openmpi mpi4py distributed accelerate expecttest ray # with frameworks of $(VENV)
+MPICH := mpich mpi4py # likewise
 TRAINERS := lightning transformers accelerate # likewise
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
@@ -65,7 +66,7 @@ test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
-test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-trainers/.installed ## Run the long variations that neither of them runs
+test-extended: $(VENV)/.test old-environment .venv-trackers/.installed .venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed ## Run the long variations that neither of them runs
 	@$(TF114) $(PYTEST) -m "extended and not gpu" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-gpu
@@ -139,7 +140,7 @@ man: $(VENV)/.installed ## Write manual pages into man/
 
 .PHONY: clean
 clean: ## Remove everything that make has made
-	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-trainers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
+	rm -rf $(VENV) $(OLD_VENV) .venv-trackers .venv-versions .venv-mpi .venv-mpich .venv-trainers .demo .browser build dist man *.egg-info reprokit/_shim reprokit/profiles
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find reprokit tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -207,8 +208,9 @@ $(OLD_VENV)/.installed: Makefile
 	@touch $@
 
 .venv-mpi/.installed: PACKAGES := $(MPI)
+.venv-mpich/.installed: PACKAGES := $(MPICH)
 .venv-trainers/.installed: PACKAGES := $(TRAINERS)
-.venv-mpi/.installed .venv-trainers/.installed: Makefile $(VENV)/.test
+.venv-mpi/.installed .venv-mpich/.installed .venv-trainers/.installed: Makefile $(VENV)/.test
 	@echo "making $(@D): $(PACKAGES)"
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

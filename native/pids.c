@@ -241,9 +241,23 @@ static int signaled(int result, pid_t target, int number) {
     return result;
 }
 
-RK_EXPORT int kill(pid_t pid, int number) { return signaled(RK_REAL(kill)(rk_real_pid(pid), number), pid, number); }
+/* Whether a child has ended that nobody has waited for: launchers of ranks kill all, also the one that died. */
+static bool has_ended(pid_t target) {
+    siginfo_t info = {0};
+    pid_t pid = rk_real_pid(target < 0 ? -target : target);
+    return pid > 0 && rk_call(SYS_waitid, P_PID, pid, (long)&info, WEXITED | WNOHANG | WNOWAIT, 0, 0) == 0 &&
+           info.si_pid == pid;
+}
+
+RK_EXPORT int kill(pid_t pid, int number) {
+    bool ended = has_ended(pid);
+    int result = RK_REAL(kill)(rk_real_pid(pid), number);
+    return ended ? result : signaled(result, pid, number);
+}
 RK_EXPORT int killpg(pid_t group, int number) {
-    return signaled(RK_REAL(killpg)(rk_real_pid(group), number), -group, number);
+    bool ended = has_ended(group);
+    int result = RK_REAL(killpg)(rk_real_pid(group), number);
+    return ended ? result : signaled(result, -group, number);
 }
 
 /* Not in every libc: glibc < 2.30, < 2.36. */

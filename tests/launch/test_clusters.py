@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 TRAININGS = ROOT / "tests" / "trainings"
 MPI = Path(os.environ.get("REPROKIT_MPI_PYTHON") or ROOT / ".venv-mpi" / "bin" / "python")
 MPIRUN = ["mpirun", "--oversubscribe", "-n", "3"]
+MPICH = str(ROOT / ".venv-mpich" / "bin" / "python")  # of its own, as both have a bin/mpirun
+HYDRA = [f"{ROOT}/.venv-mpich/bin/mpiexec.hydra", "-n", "3"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 STEPS = str(TRAININGS / "mpi_steps.py")
 
@@ -56,13 +58,19 @@ def facts(run: Path, name: str) -> dict[str, dict[str, Any]]:
     return {line["p"]: line["facts"] for line in lines(run, "compute") if line["name"] == f"collectives {name}"}
 
 
+each_launcher = pytest.mark.parametrize(
+    ("launch", "library"), [([*MPIRUN, str(MPI)], "Open MPI"), ([*HYDRA, MPICH], "MPICH")], ids=["open-mpi", "mpich"]
+)
+
+
 @with_mpi
-def test_numpy_over_mpi(reprokit: Reprokit) -> None:
-    identical(reprokit, *MPIRUN, str(MPI), STEPS, "weights")
+@each_launcher
+def test_numpy_over_mpi(reprokit: Reprokit, launch: list[str], library: str) -> None:
+    identical(reprokit, *launch, STEPS, "weights")
     found = facts(reprokit.directory / "one", "MPI")
     assert found.keys() == {"rank0", "rank1", "rank2"}
     assert found["rank1"]["ranks"] == 3
-    assert found["rank1"]["library"].startswith("Open MPI")
+    assert found["rank1"]["library"].startswith(library)
     collectives = [line for line in lines(reprokit.directory / "one", "collective") if line["p"] == "rank1"]
     assert [line["operation"] for line in collectives] == ["bcast", *["Allreduce", "allreduce"] * 12]
     assert [line["step"] for line in collectives] == list(range(25))
@@ -79,8 +87,11 @@ def test_the_collective_is_named_that_gave_something_else(reprokit: Reprokit) ->
 
 
 @with_mpi
-def test_the_rank_that_died_is_named_and_the_others_records_are_whole(reprokit: Reprokit) -> None:
-    reprokit.run("record", "-o", "one", "--", *MPIRUN, str(MPI), STEPS)
+@each_launcher
+def test_the_rank_that_died_is_named_and_the_others_records_are_whole(
+    reprokit: Reprokit, launch: list[str], library: str
+) -> None:
+    reprokit.run("record", "-o", "one", "--", *launch, STEPS)
     done = reprokit.run("replay", "one", "-o", "two", environment={"DIES": "6"})
     assert done.returncode == 7
     compared = reprokit.run("verify", "one", "two")
