@@ -77,6 +77,10 @@ def launch(plan: Plan, *following: str) -> NoReturn:
     """Execute a plan, say what to do with a run that ended well, and end as the training ended."""
     from reprokit.launch.run import execute
 
+    if plan.output is not None and plan.output.parent.name == rundir.HOSTS:
+        from reprokit.launch.remote_hosts import with_other_hosts
+
+        plan = with_other_hosts(plan, sys.argv[1:])
     done = execute(plan)
     if following and done.ended.exit_code == 0:
         say_next(*following, *named(done.path))

@@ -13,6 +13,7 @@ import msgspec
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
+from reprokit.launch import environment as environments
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, RulesPlan
@@ -184,8 +185,9 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
 
 def _variable_changes(run: RunFile) -> Iterable[str]:
     """Variables of the recording are given again, so these are different in the shell only."""
-    now = variables.kept(os.environ)
-    given = variables.kept(variables.given_again(os.environ, run.variables))
+    shell = environments.inherited()
+    now = variables.kept(shell)
+    given = variables.kept(variables.given_again(shell, run.variables))
     for name in sorted(now.keys() | given.keys()):
         if now.get(name) != given.get(name):
             yield f"{name}: {_or_unset(now.get(name))} in the shell, {_or_unset(given.get(name))} as recorded is used"

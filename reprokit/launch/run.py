@@ -264,6 +264,7 @@ class Shimmed:
 
     def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
         """Return the user's variables with those that start shim and agent."""
+        variables = {**variables, **self._plan.beside}
         return environments.build(variables, new.place, place.shim, place.bootstrap, self._plan.environment_size)
 
     def prepare(self, run: RunFile, new: NewRun, place: Placed) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.remote_shell import host_server
 from tests.support import COMMAND, LIMIT, Reprokit
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +211,28 @@ def test_each_host_writes_its_part(reprokit: Reprokit) -> None:
     assert compared.returncode == 1
     assert compared.stdout.startswith("different: host node1: parameters before the step of optimizer#0")
     assert "note: of the right run, ranks 0, 1 parted at step 4" in compared.stdout
+
+
+@with_mpi
+def test_the_daemon_of_another_host_writes_its_part(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI starts it by what takes the place of ssh; a replay of the first host's part replays the others'."""
+    spread = ["-x", "FLIPS", "-H", "localhost:1,hostb:2", "--mca", "btl_tcp_if_include", "lo"]
+    with host_server(reprokit.directory) as shell:
+        monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", shell)
+        command = ["--", "mpirun", *spread, "-n", "3", str(MPI), STEPS]
+        done = reprokit.run("record", "-o", "one/hosts/hosta", *command, environment={"FLIPS": "5"})
+        assert done.returncode == 0, done.stderr[-3000:]
+        monkeypatch.delenv("PRTE_MCA_plm_ssh_agent")
+        for run, flips in (("two", "5"), ("three", "7")):
+            done = reprokit.run("replay", "one/hosts/hosta", "-o", f"{run}/hosts/hosta", environment={"FLIPS": flips})
+            assert done.returncode == 0, done.stderr[-3000:]
+    for host, ranks in (("hosta", {"rank0"}), ("hostb", {"rank1", "rank2"})):
+        assert facts(reprokit.directory / "one" / "hosts" / host, "MPI").keys() == ranks
+    compared = reprokit.run("verify", "one", "two")
+    assert compared.returncode == 0, compared.stdout
+    assert compared.stdout.startswith("identical: on each of 2 hosts everything")
+    compared = reprokit.run("verify", "one", "three")
+    assert "collectives mpi of process rank0 differs first at call 11: Allreduce" in compared.stdout
 
 
 @with_mpi
