@@ -18,7 +18,7 @@ from reprokit.knowledge import Fact
 from reprokit.launch.interruption import Interruption
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
 from reprokit.profiling import cures
-from reprokit.questions import operator_logs
+from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
 from reprokit.questions.proof import prove
@@ -264,6 +264,7 @@ class _LocateSearch:
     def _document(
         self, pair: ReplayPair, parted: list[ThreadDivergence], made: int, outputs: OutputsDiffer | None
     ) -> LocatedDivergence:
+        self._notes.update(dict.fromkeys(collective_inputs.notes(parted[:MAX_LISTED], *pair.logs)))
         for found in parted[:1]:
             self._note_proof(pair, found)
             if found.call.operator.name.startswith(COMPILED) and not self._wishes.eager:

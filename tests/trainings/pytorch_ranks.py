@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 
 import torch
 import torch.distributed as distributed
@@ -16,7 +17,11 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     batches = torch.randn(10, 32, 8)
     corrupted = int(os.environ.get("CORRUPTED", "-1"))  # before this step a bit of rank 1's weights flips
+    races = int(os.environ.get("RACES", "-1"))  # before this step rank 1's weights take something from the clock
     for step, batch in enumerate(batches):
+        if step == races and rank == 1:
+            with torch.no_grad():
+                model.module[2].bias += time.time_ns() % 1000 * 1e-4
         if step == corrupted and rank == 1:
             with torch.no_grad():
                 model.module[2].bias += 1e-7

@@ -63,6 +63,8 @@ class LoggedOperator(Operator):
         self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
         first = {self.names[0]} if self.overwrites else set()
         self.unread = first.union(argument.name for argument in arguments if argument.is_out)
+        if self.has_no_outputs_yet:
+            self.unread |= {name for name in self.names if name.startswith("output")}
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return the arguments whose values go in."""

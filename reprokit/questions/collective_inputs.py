@@ -1,0 +1,59 @@
+"""Says of ranks that part behind a collective whether its inputs were equal on all ranks, from logs of operators.
+
+What a collective gives is not in the logs, as it is there only when it was waited for: what goes in is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence
+from reprokit.questions.operator_logs import OperatorCall, ProcessLog
+
+LIBRARIES = ("c10d::", "_c10d_functional::")
+ROOTED = ("broadcast", "scatter")  # of which only one rank's inputs count
+LISTED = 8  # ranks in a sentence
+
+
+def notes(
+    parted: Sequence[ThreadDivergence], left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]
+) -> Iterator[str]:
+    """Yield a sentence for each rank, of the last collective before its first divergence."""
+    ranks = [name for name in left if name in right and name.startswith("rank")]
+    calls = {name: (_collectives(left[name]), _collectives(right[name])) for name in ranks}
+    for one in parted:
+        before = sum(call.number < one.call.number for call in calls.get(one.process, ((), ()))[0])
+        if one.kind is DivergenceKind.OUTSIDE and before:
+            yield _sentence(one.process, before - 1, calls)
+
+
+def _collectives(log: ProcessLog) -> list[OperatorCall]:
+    """Return those of all threads, in their order: ranks make the same ones."""
+    calls = [call for thread in log.threads.values() for call in thread if call.operator.name.startswith(LIBRARIES)]
+    names = ((call, call.operator.name.partition("::")[2]) for call in calls)
+    return sorted((call for call, name in names if not name.startswith(ROOTED)), key=lambda call: call.number)
+
+
+def _sentence(process: str, number: int, calls: Mapping[str, tuple[list[OperatorCall], list[OperatorCall]]]) -> str:
+    call = calls[process][0][number]
+    key = call.operator.name, call.step
+    differing, unknown = [], []
+    for rank, sides in calls.items():
+        pair = [side[number] for side in sides if len(side) > number]
+        if [(one.operator.name, one.step) for one in pair] != [key, key]:
+            unknown.append(rank)
+        elif pair[0].inputs != pair[1].inputs:
+            differing.append(rank)
+    known = len(calls) - len(unknown)
+    where = f"the last collective before {process} parted, {call.operator.name} in step {call.step}"
+    if not differing:
+        ranks = f"{'' if unknown else 'all '}{known} rank{'s' if known > 1 else ''}"
+        rest = f", and is not known of {_listed(unknown)}" if unknown else ""
+        return f"{where}, was given equal inputs on {ranks}{rest}"
+    return f"{where}, was given other inputs on {_listed(differing)}" + (
+        f", equal ones on the other {known - len(differing)}" if known > len(differing) else ""
+    )
+
+
+def _listed(ranks: Sequence[str]) -> str:
+    return ", ".join(ranks[:LISTED]) + (f" and {len(ranks) - LISTED} more" if len(ranks) > LISTED else "")
