@@ -149,14 +149,21 @@ def recording_of(directory: RunDirectory) -> Path:
 
 def pair_of(directory: RunDirectory) -> tuple[Path, Path]:
     """Return a replay's recording and the replay; of a recording its newest replay beside it or in .reprokit."""
-    run = directory.run
-    if run.replay_of is not None:
+    if directory.run.replay_of is not None:
         return recording_of(directory), directory.path
+    replay = newest_replay(directory)
+    if replay is None:
+        raise RunNotFound(f"no replay of {directory.path} is here; make one: reprokit replay {directory.path}")
+    return directory.path, replay
+
+
+def newest_replay(directory: RunDirectory) -> Path | None:
+    """Return the newest replay of a recording, beside it or in .reprokit."""
     for home in dict.fromkeys((directory.path.resolve().parent, home_of(Path()))):
         for other in newest_first(home) if home.is_dir() else ():
-            if other.run.replay_of is not None and other.run.replay_of.run_id == run.run_id:
-                return directory.path, other.path
-    raise RunNotFound(f"no replay of {directory.path} is here; make one: reprokit replay {directory.path}")
+            if other.run.replay_of is not None and other.run.replay_of.run_id == directory.run.run_id:
+                return other.path
+    return None
 
 
 def last_replay() -> RunDirectory:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from reprokit.cli import options, tolerances
-from reprokit.cli.output import present, say_next
-from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL
+from reprokit.cli.output import present, print_json, say_next
+from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, NothingComparable
 from reprokit.launch.rundirectory import shown
-from reprokit.run_home import keep_verdict, last_replay, pair_of
+from reprokit.run_home import keep_verdict, last_replay, newest_replay, pair_of
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import QUANTITIES, Tolerances
+
+if TYPE_CHECKING:
+    from reprokit.verify.compare.ranks import RankAgreement
 
 
 @click.command(epilog="Example: reprokit verify last")
@@ -32,7 +37,8 @@ def command(
 
     RUN1 and RUN2 are paths or names, such as 'last' (see 'reprokit ls'). RUN1 alone is compared with its
     recording, or with its newest replay if it is a recording. Without both, the newest replay is compared
-    with its recording. RUN may also hold the runs of several hosts, as RUN/hosts/NAME.
+    with its recording. RUN may also hold the runs of several hosts, as RUN/hosts/NAME. Where there is nothing
+    to compare RUN1 with, its ranks are compared with each other: whether their parameters are equal.
 
     Prints the verdict, then every category in causal order with the first difference in it. Times are shown
     and never compared. Exits with 0 if the runs are identical, 1 if they differ, 2 if they cannot be
@@ -46,6 +52,8 @@ def command(
 
     if run1 and run2 and all(map(hosts.parts, (run1, run2))):
         context.exit(_of_hosts(run1, run2, every_leaf=every_leaf, as_json=as_json, accepted=accepted))
+    if run1 and not run2 and (agreements := _of_ranks(run1)):
+        context.exit(_show_ranks(run1, agreements, as_json=as_json))
     pair = (run1, run2) if run1 and run2 else pair_of(RunDirectory(run1) if run1 else last_replay())
     for path in pair:
         require_whole(path)
@@ -76,3 +84,27 @@ def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accep
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     present(found, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
     return EXIT_DIFFERENT if found.verdict.differs else EXIT_IDENTICAL
+
+
+def _of_ranks(run: Path) -> list[RankAgreement]:
+    """Return how the ranks of a recording agree, of which no replay is here."""
+    from reprokit.verify.compare import hosts, ranks
+
+    named = {name: RunDirectory(path) for name, path in hosts.parts(run).items()}
+    directory = next(iter(named.values()), None) or RunDirectory(run)
+    if not named and (directory.run.replay_of is not None or newest_replay(directory) is not None):
+        return []
+    return ranks.agreements(directory, named or None)
+
+
+def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) -> int:
+    """Print how ranks agree; return the exit status."""
+    states = {one.state.value for one in agreements}
+    if states.isdisjoint(["equal", "parted"]):
+        raise NothingComparable(f"no replay of {run} is here, and {agreements[0].words}")
+    document = {"run": str(run), "ranks": [{**to_builtins(one), "words": one.words} for one in agreements]}
+    if as_json:
+        print_json(document)
+    for one in () if as_json else agreements:
+        click.echo(f"{one.state.value}: {one.words}")
+    return EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL

@@ -60,6 +60,9 @@ def test_the_host_that_differs_at_the_earliest_step_is_first(tmp_path: Path, rep
     assert done.returncode == 1
     assert done.stdout.startswith("different: host node1: parameters of optimizer#0 of process rank1")
     assert "more of this host: reprokit verify one/hosts/node1 two/hosts/node1" in done.stdout
+    alone = [reprokit.run("verify", run, "--json") for run in ("one", "two")]
+    assert [done.returncode for done in alone] == [0, 1]
+    assert [json.loads(done.stdout)["ranks"][0]["state"] for done in alone] == ["equal", "parted"]
 
 
 def test_a_host_that_is_missing_is_a_difference(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def test_the_rank_that_left_the_others_is_named(tmp_path: Path) -> None:
     (found,) = agreements(run(tmp_path, tables))
     assert (found.state, found.step, found.left) == (RankState.PARTED, 12, ("rank3",))
     assert found.words == "rank 3 left the others at step 12 (parameters; gradients were equal) of optimizer#0"
+    done = Reprokit(tmp_path).run("verify", "run")
+    assert (done.returncode, done.stdout) == (1, f"parted: {found.words}\n")
 
 
 def test_two_ranks_part_and_neither_is_blamed(tmp_path: Path) -> None:
