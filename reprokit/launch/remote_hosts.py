@@ -49,5 +49,5 @@ def with_other_hosts(plan: Plan, words: Sequence[str]) -> Plan:
     ]
     given = {**os.environ, **(plan.variables or {})}
     shell = given.get(SHELL) or next((given[name] for name in AGENTS if given.get(name)), "ssh -x")
-    variables = dict.fromkeys(AGENTS, str(SCRIPT))
+    variables = dict.fromkeys(AGENTS, f"sh {SCRIPT}")  # installers may drop its mode
     return replace(plan, beside={**variables, SHELL: shell.partition(" : ")[0], START: "\n".join(lines)})
