@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy
@@ -18,6 +19,9 @@ class FakeJournal:
     def write(self, kind: str, line: dict[str, Any]) -> None:
         assert kind == "collective"
         self.lines.append(line)
+
+    def write_text(self, kind: str, text: str) -> None:
+        self.write(kind, json.loads(f"{{{text[1:]}}}"))
 
 
 class FakeAgent:

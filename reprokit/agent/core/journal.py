@@ -78,15 +78,19 @@ class Journal:
 
         A line written aside does not make a forked child one that has something to tell at its end.
         """
+        self.write_text(kind, _text(fields), aside=aside)
+
+    def write_text(self, kind: str, text: str, *, aside: bool = False) -> None:
+        """Append one line, as write() does, whose fields are text already: `,"key":value`."""
         if self._identity is None:
             self._name_fork()
         if not (aside or self._announced):
             self._announced = True
             if self.first_write_of_fork is not None:
                 self.first_write_of_fork()
-        line = self._line(kind, fields)
+        line = self._line(kind, text)
         if len(line) > MAX_LINE:
-            line = self._line("warning", {"text": f"a {kind} line of {len(line)} bytes was left out"})
+            line = self._line("warning", _text({"text": f"a {kind} line of {len(line)} bytes was left out"}))
         self.written = self.written or not aside
         self._take(kind in HELD, line)
 
@@ -146,11 +150,10 @@ class Journal:
             finally:
                 self._guard.release()
 
-    def _line(self, kind: str, fields: Mapping[str, object]) -> bytes:
+    def _line(self, kind: str, text: str) -> bytes:
         # By hand, as this is half of what a training step pays for its loss.
         start = f'{{"k":"{kind}","p":{self._quoted},"n":{next(self._numbers)},"t":{self._epoch + time.monotonic():.6f}'
-        rest = "".join([f',"{key}":{to_json(value)}' for key, value in fields.items()])
-        return f"{start}{rest}}}\n".encode()
+        return f"{start}{text}}}\n".encode()
 
     def _append(self, lines: Any) -> bool:
         """Write whole lines, and say whether that was done."""
@@ -188,6 +191,10 @@ class Journal:
         except Exception:  # no shim in this process
             self._identity = self._environment_identity + "/?"
         self._quoted = to_json(self._identity)
+
+
+def _text(fields: Mapping[str, object]) -> str:
+    return "".join([f',"{key}":{to_json(value)}' for key, value in fields.items()])
 
 
 def _identity_by_shim(run: str) -> str:

@@ -54,6 +54,7 @@ class MpiAdapter(Adapter):
         self._log = CollectiveLog(agent, "mpi")
         self._module: Any = None
         self._is_told = False
+        self._dtypes: dict[Any, str] = {}  # their names, which NumPy takes long to say
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "mpi4py":
@@ -106,7 +107,11 @@ class MpiAdapter(Adapter):
         except (TypeError, ValueError, BufferError):  # on a GPU, or MPI.IN_PLACE
             data = None
         shape = getattr(buffer, "shape", ()) if data is not None else ()
-        self._log.note(name, comm.Get_size(), str(getattr(buffer, "dtype", "")) if shape else "", shape, data)
+        dtype = getattr(buffer, "dtype", "") if shape else ""
+        word = self._dtypes.get(dtype)
+        if word is None:
+            word = self._dtypes[dtype] = str(dtype)
+        self._log.note(name, comm.Get_size(), word, shape, data)
 
     @staticmethod
     def _has_result(name: str, comm: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
