@@ -36,7 +36,7 @@ TRACKERS_NEED := click rich cffi psutil msgspec packaging jinja2 zstandard # wha
 
 MPI := openmpi mpi4py distributed accelerate expecttest ray # with frameworks of $(VENV)
 MPICH := mpich mpi4py # likewise
-TRAINERS := lightning transformers accelerate # likewise
+TRAINERS := lightning transformers accelerate datasets # likewise
 
 DEMO_PACKAGES_pytorch := torch numpy scikit-learn
 DEMO_PACKAGES_keras := tensorflow scikit-learn

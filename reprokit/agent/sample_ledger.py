@@ -18,6 +18,7 @@ from functools import partial
 from .core.buffered_lines import make_directory, map_new_file
 from .core.json_text import to_json
 from .events import BatchFetched, LoaderBegan, LoaderExhausted, ModelCalled, UpdateDone
+from .reader_names import file_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -360,6 +361,5 @@ def _keys(batch: Any) -> list[str]:
         return []
     if not isinstance(files, (list, tuple)) or len(files) != len(names):
         files = [None] * len(names)
-    # Of an address only the last part, as others may hold a password.
-    parts = [str(file).partition("?")[0].rpartition("/")[2] if isinstance(file, str) else "" for file in files]
+    parts = [file_name(file) if isinstance(file, str) else "" for file in files]
     return [f"{part}:{name}" if part else str(name) for part, name in zip(parts, names)]

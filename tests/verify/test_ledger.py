@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.questions.test_resume_frameworks import TRAINERS
 from tests.support import Done, Reprokit, training_text
 
 pytestmark = pytest.mark.torch
@@ -75,6 +77,28 @@ def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
     verified = reprokit.run("verify", "run", "replayed")
     assert verified.returncode == 0, verified.stdout
     assert "samples             identical     12 compared, all the same" in verified.stdout
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not TRAINERS.exists(), reason=f"{TRAINERS} is not there: make .venv-trainers/.installed")
+def test_records_of_files_that_hugging_face_reads(reprokit: Reprokit) -> None:
+    path = reprokit.script("train.py", training_text("hugging_face_records.py"))
+    bare = subprocess.run([TRAINERS, path], cwd=reprokit.directory, capture_output=True, text=True)
+    assert bare.returncode == 0, bare.stderr
+    seen = seen_by(reprokit.directory / "seen.json")
+    done = reprokit.run("record", "-o", "run", "--", str(TRAINERS), str(path))
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert seen_by(reprokit.directory / "seen.json") == seen
+    lines = exported(reprokit, "run")
+    for optimizer, (name, steps) in enumerate(seen.items()):
+        suffix = "jsonl" if name == "lines" else "parquet"
+        files = [[f"{number // SIZE}.{suffix}:{number % SIZE}" for number in step] for step in steps]
+        found = by_step(lines, optimizer)
+        if name == "batched":
+            assert [len(step) for step in found] == [1] * len(steps)  # digests
+        else:
+            assert found == (steps if name == "rows" else files), name
 
 
 @pytest.mark.slow

@@ -91,6 +91,7 @@ _WAITS_FOR = {
         "s3torchconnector._s3client._s3client",
         "tensorflow.python.lib.io.file_io",
     ],
+    "datasets": ["datasets", "datasets.iterable_dataset"],
     "trackers": [
         "mlflow",
         "mlflow.tracking.fluent",

@@ -13,6 +13,7 @@ from operator import attrgetter
 
 from ..core.native_module import load
 from ..core.patching import replace
+from ..reader_names import taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -267,10 +268,12 @@ def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float)
 
 
 def next_indices(iterator: Any) -> tuple[Any, int | None]:
-    """The indices of the batch that an iterator gave last, where they are noted in its order; and the worker."""
+    """The indices of the batch that an iterator gave last, or what a reader calls its samples; and the worker."""
     noted = vars(iterator)
     chosen = noted.get("_reprokit_indices")
-    return chosen.popleft() if chosen else None, noted.get("_reprokit_worker")
+    indices = chosen.popleft() if chosen else None
+    reader = getattr(noted.get("_dataset_fetcher"), "dataset_iter", None)
+    return (reader and taken(reader)) or indices, noted.get("_reprokit_worker")
 
 
 def is_scaler_enabled(scaler: Any) -> bool:
