@@ -1,7 +1,7 @@
 """Hugging Face's datasets: which record of which file each sample of an IterableDataset is, for the ledger of samples.
 
-An iterable gives keys beside its samples, which reach the end of the pipeline where a step keeps samples as they are.
-Ours are a class of their own at the source: what a step has made of several is a plain text again, and tells nothing.
+An iterable gives keys beside its samples. Steps hand them on, or join those of all samples of a batch. Ours begin and
+end with a byte that nothing else has, so that one that is joined of several is known, and tells nothing.
 Arrow tables lose them in buffers that shuffle; there, rows are known by where their values lie in memory.
 """
 
@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 ITERABLES = "datasets.iterable_dataset"
+MARK = "\0"  # around our keys
 MAX_COLUMNS, MAX_PLACES, MAX_SLICES = 8, 256, 8  # of a table; columns that are kept, and pieces of each
-
-
-class NamedRecord(str):
-    """A file, and which of its records: shard.parquet:12."""
 
 
 class ShardReader:
@@ -38,17 +35,27 @@ class ShardReader:
     def __init__(self, function: Function) -> None:
         self._function = function
         self._config = getattr(getattr(function, "__self__", None), "config", None)
-        self.file = ""
+        self._paths: set[str] = set()
+        self._iterables: list[
+            Any
+        ] = []  # of datasets before 5, whose elements go over one path, which may be a directory
 
     def __call__(self, **keywords: Any) -> Any:
-        lists = [value for value in keywords.values() if isinstance(value, list) and len(value) == 1]
-        names = {file_name(value[0]) for value in lists if isinstance(value[0], str)}
+        first = [value[0] for value in keywords.values() if isinstance(value, list) and len(value) == 1]
+        self._iterables = [some for some in first if isinstance(getattr(some, "args", None), tuple) and some.args]
+        paths = {some for some in [*first, *(some.args[0] for some in self._iterables)] if isinstance(some, str)}
         # Rows that the reader leaves out by itself would be missing from the count.
         is_part = getattr(self._config, "filters", None) is not None or any(
             name.startswith("row_group") and value != [None] for name, value in keywords.items() if value
         )
-        self.file = names.pop() if len(names) == 1 and not is_part else ""
+        self._paths = set() if is_part else paths
         return self._function(**keywords)
+
+    @property
+    def file(self) -> str:
+        """The name of the file that is read; empty where it is not the only one of its shard."""
+        paths = self._paths.union(getattr(some, "last_item", None) or "" for some in self._iterables) - {""}
+        return file_name(next(iter(paths))) if len({file_name(path) for path in paths}) == 1 else ""
 
 
 class NotedKeys:
@@ -107,19 +114,24 @@ class ArrowRows:
             numpy = sys.modules["numpy"]
             self._note(result, numpy.concatenate(numbers)[numpy.asarray(indices)])
 
-    def record(self, table: Any) -> NamedRecord | None:
+    def record(self, table: Any) -> str | None:
         """Return which record a table of one row is."""
         chunks: Any = table.columns[0].chunks if table.num_columns and len(table) == 1 else []
         numbers = self._numbers(chunks[0]) if len(chunks) == 1 else None
         if numbers is None:
             return None
         number = int(numbers[0])
-        return NamedRecord("%s:%d" % (self._files[number >> 40], number & (1 << 40) - 1))
+        return key_of(self._files[number >> 40], number & (1 << 40) - 1)
+
+
+def key_of(file: str, record: int) -> str:
+    """Return our key of a sample."""
+    return f"{MARK}{file}:{record}{MARK}"
 
 
 def address(chunk: Any) -> int:
     """Return where the values of an Arrow array begin; 0 where it has none."""
-    return next((buffer.address for buffer in reversed(chunk.buffers()) if buffer is not None), 0)
+    return next((buffer.address for buffer in reversed(chunk.buffers()) if buffer is not None and buffer.size), 0)
 
 
 class DatasetsAdapter(Adapter):
@@ -134,10 +146,13 @@ class DatasetsAdapter(Adapter):
             super().instrument(name, module)
             return
         replace(module.IterableDataset, "__iter__", self._make_iter)
-        for kind, function in (("ExamplesIterable", "examples"), ("ArrowExamplesIterable", "tables")):
-            watched = f"generate_{function}_fn"
-            replace(getattr(module, kind), "__iter__", lambda original, name=watched: self._make(name, original))  # type: ignore[misc]
-        replace(module.ArrowExamplesIterable, "_iter_arrow", self._make_iter_arrow)
+        for kind in ("", "ShuffledDataSources"):  # which datasets before 5 has
+            for name, function in (("ExamplesIterable", "examples"), ("ArrowExamplesIterable", "tables")):
+                source = getattr(module, kind + name, None)
+                if source is not None:
+                    attribute = f"generate_{function}_fn"
+                    replace(source, "__iter__", lambda original, name=attribute: self._make(name, original))  # type: ignore[misc]
+                    replace(source, "_iter_arrow", self._make_iter_arrow)
         replace(module.MappedExamplesIterable, "_iter", self._make_mapped)
         if hasattr(module, "RebatchedArrowExamplesIterable"):  # 2.20
             replace(module.RebatchedArrowExamplesIterable, "_iter_arrow", self._make_rebatched)
@@ -158,7 +173,7 @@ class DatasetsAdapter(Adapter):
             reader, twin = watched(source, name)
             for key, sample in original(twin):
                 number = position(twin)
-                yield (key if number is None or not reader.file else NamedRecord(f"{reader.file}:{number - 1}")), sample
+                yield (key if number is None or not reader.file else key_of(reader.file, number - 1)), sample
 
         return __iter__
 
@@ -225,4 +240,5 @@ def last_key(generator: Any) -> str | None:
         generator = generator.gi_yieldfrom
     frame = getattr(generator, "gi_frame", None)
     key = None if frame is None else frame.f_locals.get("key")
-    return str(key) if type(key) is NamedRecord else None
+    is_ours = type(key) is str and key[:1] == key[-1:] == MARK and key.count(MARK) == 2
+    return str(key)[1:-1] if is_ours else None
