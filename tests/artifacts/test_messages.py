@@ -112,7 +112,7 @@ def test_deep_and_many_messages_are_refused() -> None:
         parts(b"\x08\x01" * 2000, Limits(parts=10))
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000])
+@pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 1000, 12_287, 12_296, 30_001])
 def test_sums_by_the_processor_and_by_tables(size: int) -> None:
     data = random.Random(size).randbytes(size)
     ffi, library = native.artifacts()
