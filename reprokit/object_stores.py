@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -131,10 +132,19 @@ class StoredObject:
         except Exception as error:
             raise failed(f"{self._url}/{self._meta['path']}", error) from None
 
-    def stream(self) -> Iterator[Any]:
-        """Yield all bytes, by one request, as buffers."""
+    def stream(self, *, ahead: bool = False) -> Iterator[Any]:
+        """Yield all bytes, by one request, as buffers; another thread may fetch the next one meanwhile."""
         try:
             answer = library().get(self._store, self._meta["path"], options={"if_match": self._meta["e_tag"]})
-            yield from answer.stream(min_chunk_size=1 << 20)
+            stream = answer.stream(min_chunk_size=1 << 20)
+            yield from _fetched_ahead(stream) if ahead else stream
         except Exception as error:
             raise failed(f"{self._url}/{self._meta['path']}", error) from None
+
+
+def _fetched_ahead(stream: Iterator[Any]) -> Iterator[Any]:
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, stream, None)
+        while (block := following.result()) is not None:
+            following = pool.submit(next, stream, None)
+            yield block

@@ -171,17 +171,16 @@ def _stored(url: str) -> Iterator[RecordFile]:
         yield RecordFile(f"{root}/{meta['path']}", lambda stored=stored: stored)  # type: ignore[misc]
 
 
-def read(name: str, source: Source, *, whole: bool = False) -> Iterator[CheckedRecords]:
-    """Yield the records of a file; all of its bytes are read, or those that the check needs.
+def read(name: str, source: Source, *, whole: bool = False, ahead: bool = False) -> Iterator[CheckedRecords]:
+    """Yield the records of a file; all of its bytes are read, of objects even ahead, or those that the check needs.
 
     Raises NotARecordFile at the first one for a file of another kind.
     """
     is_stored = isinstance(source, object_stores.StoredObject)
     view: View = Ahead(source, STORE_BLOCK if is_stored else BLOCK)
     if whole:
-        view = Streamed(
-            source.stream() if isinstance(source, object_stores.StoredObject) else blocks(source), source.size
-        )
+        stream = source.stream(ahead=ahead) if isinstance(source, object_stores.StoredObject) else blocks(source)
+        view = Streamed(stream, source.size)
     head = view.read(0, 512)
     if head.startswith(PARQUET) or (name.endswith(".parquet") and not head.startswith(ENCRYPTED)):
         yield from _pages(Ahead(source, STORE_BLOCK if is_stored else BLOCK))

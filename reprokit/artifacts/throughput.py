@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -82,6 +83,7 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
 def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
     """Read all files; returns also of which kind those are that cannot be read."""
     done, others = ThroughputPass(threads), dict[str, str]()
+    is_idle = threads < len(os.sched_getaffinity(0))  # then a processor can fetch while another one sums
     began = time.perf_counter()
 
     def read(position: int) -> tuple[int, int, int]:
@@ -89,7 +91,7 @@ def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tupl
         source = file.open()
         good = bad = batches = 0
         try:
-            for some in records.read(file.name, source, whole=True):
+            for some in records.read(file.name, source, whole=True, ahead=is_idle):
                 bad += bool(some.problem)
                 good += 0 if some.problem else some.amount
                 while (batches + 1) * batch <= good:
