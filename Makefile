@@ -62,7 +62,7 @@ test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run 
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (15 to 20 min)
+test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (15 to 20 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended

@@ -45,3 +45,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(f"]({to_root}{source}", f"]({up}{target}")
     markdown = NESTED.sub("    ", markdown)  # GitHub asks for two columns, Python-Markdown for four
     return HELP.sub(lambda found: f"```text\n$ reprokit {found[1]} --help\n{help_text(found[1])}```", markdown)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the dialog that the theme searches in."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.browser import HOME, SCREENS, browser, violations
 from tests.docs.console import run_page
 
 QUICK = [
@@ -27,6 +31,9 @@ QUICK = [
     "unpack",
     "doctor",
 ]
+ROOT = Path(__file__).parents[2]
+FIRST = ["index", "getting-started", "tutorials/nan", "commands/verify"]
+BUTTONS = "document.querySelectorAll('pre code').length == 0 || document.querySelector('.md-code__nav[aria-label]')"
 TRAININGS = Path(__file__).parents[1] / "trainings"
 LONG = ["record", "gate", "ledger"]
 LONGER = ["record", "profile", "reproduce", "study"]
@@ -72,3 +79,20 @@ def test_the_tutorial_of_pytorch_and_what_is_asked_of_its_training(tmp_path: Pat
 def test_the_tutorial_of_a_nan_and_the_commands_that_it_leads_to(tmp_path: Path) -> None:
     for page in ("tutorials/nan.md", "commands/run.md", "commands/snapshot.md"):
         assert run_page(page, tmp_path) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
+def test_the_site_is_accessible(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
+    with browser() as started:
+        for scheme, width in SCREENS:
+            context = started.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+            page = context.new_page()
+            for name in FIRST:
+                page.goto((tmp_path / f"{name}.html").as_uri())
+                page.wait_for_function(BUTTONS)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert violations(page) == [], (name, scheme, width)
+            context.close()
