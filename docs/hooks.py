@@ -47,6 +47,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return HELP.sub(lambda found: f"```text\n$ reprokit {found[1]} --help\n{help_text(found[1])}```", markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Take the place above a column of names for the cell that it is: it heads nothing."""
+    return html.replace("<th></th>", "<td></td>")
+
+
 def on_post_page(output: str, **_: Any) -> str:
     """Name the dialog that the theme searches in."""
     return output.replace(
