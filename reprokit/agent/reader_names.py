@@ -38,7 +38,10 @@ def taken(iterator: Any) -> list[str] | None:
     """Return the names of what an iterator gave since it was asked last; None where they are not all known."""
     try:
         names = _WAITING.get(iterator)
-    except TypeError:  # it cannot be referred to weakly
+    except Exception:  # of the user's own class: without weak references, or with a hash that fails
         return None
-    found, names[:] = (list(names), []) if names else ([], names or [])
-    return None if not found or None in found else found
+    if not names:
+        return None
+    found = list(names)
+    names.clear()
+    return None if None in found else found

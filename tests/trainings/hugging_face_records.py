@@ -41,7 +41,15 @@ def renamed(row):
     return {"number": row["number"]}
 
 
+class Wrapped(torch.utils.data.IterableDataset):
+    """Of these samples nobody tells which records they are."""
+
+    def __iter__(self):
+        return ({"number": row["number"]} for row in streamed)
+
+
 streamed = opened(streaming=True)
+other = opened("jsonl", "json", streaming=True)
 seen = {
     "plain": train(streamed),
     "tensors": train(streamed.with_format("torch")),
@@ -50,8 +58,10 @@ seen = {
     "mapped later": train(streamed.shuffle(**BUFFER).map(renamed)),
     "filtered": train(streamed.filter(lambda row: row["number"] % 3).select_columns(["number"])),
     "skipped": train(streamed.skip(13).take(30)),
-    "lines": train(opened("jsonl", "json", streaming=True).with_format("torch")),
+    "lines": train(other.with_format("torch")),
     "rows": train(opened().with_format("torch"), shuffle=True),  # by index: the data set is not streamed
+    "wrapped": train(Wrapped()),
+    "workers": train(streamed, num_workers=2),
     "batched": train(streamed.map(renamed, batched=True)),  # may make any samples of any
 }
 Path("seen.json").write_text(json.dumps(seen))
