@@ -36,6 +36,7 @@ class ShardReader:
         self._function = function
         self._config = getattr(getattr(function, "__self__", None), "config", None)
         self._paths: set[str] = set()
+        self._file = ""
         self._iterables: list[
             Any
         ] = []  # of datasets before 5, whose elements go over one path, which may be a directory
@@ -49,13 +50,21 @@ class ShardReader:
             name.startswith("row_group") and value != [None] for name, value in keywords.items() if value
         )
         self._paths = set() if is_part else paths
+        self._file = only_name(self._paths)
         return self._function(**keywords)
 
     @property
     def file(self) -> str:
         """The name of the file that is read; empty where it is not the only one of its shard."""
-        paths = self._paths.union(getattr(some, "last_item", None) or "" for some in self._iterables) - {""}
-        return file_name(next(iter(paths))) if len({file_name(path) for path in paths}) == 1 else ""
+        if not self._iterables:
+            return self._file
+        return only_name(self._paths.union(getattr(some, "last_item", None) or "" for some in self._iterables) - {""})
+
+
+def only_name(paths: set[str]) -> str:
+    """Return the file name that all paths have; empty where there is none."""
+    names = set(map(file_name, paths))
+    return names.pop() if len(names) == 1 else ""
 
 
 class NotedKeys:
@@ -116,8 +125,8 @@ class ArrowRows:
 
     def record(self, table: Any) -> str | None:
         """Return which record a table of one row is."""
-        chunks: Any = table.columns[0].chunks if table.num_columns and len(table) == 1 else []
-        numbers = self._numbers(chunks[0]) if len(chunks) == 1 else None
+        column = table.column(0) if table.num_columns and table.num_rows == 1 else None
+        numbers = self._numbers(column.chunk(0)) if column is not None and column.num_chunks == 1 else None
         if numbers is None:
             return None
         number = int(numbers[0])
