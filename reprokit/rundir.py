@@ -56,6 +56,7 @@ READ_BY = "reads"  # the same of processes that read much, files of their own
 MODULES = "modules.paths"
 FINDINGS = "findings.json"
 RESUMPTION = "resumption.json"  # of a training that was interrupted and resumed as well: what came of it
+DIVERGENCE = "divergence.json"  # the first operator that gave another result than in another run, or replay
 SYSTEM_CALLS = "profile/system-calls.json"
 PROFILE = "profile"  # what the agents of a profiled run observed, a file a process
 ENTROPY = "entropy"
@@ -91,6 +92,7 @@ FILES = frozenset(
         MODULES,
         FINDINGS,
         RESUMPTION,
+        DIVERGENCE,
         STOPPED,
         SIGNALS,
         RESERVE,

@@ -14,7 +14,7 @@ FORMAT: Final = 1
 LIST: Final = "bundle.json"  # the first member
 HOME: Final = "run/"  # before the names of all others
 
-WHOLE = (rundir.FINDINGS, rundir.RESUMPTION, rundir.SYSTEM_CALLS)  # JSON files
+WHOLE = (rundir.FINDINGS, rundir.RESUMPTION, rundir.DIVERGENCE, rundir.SYSTEM_CALLS)  # JSON files
 TEXTS = (rundir.READ, rundir.WRITTEN, rundir.MODULES, rundir.STOPPED)  # a path a line, or a sentence
 DIRECTORIES = (rundir.KEPT, rundir.EVALUATION, rundir.TRAIL, rundir.SAMPLES)  # files that are taken as they are
 FRESH = f"{rundir.ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import linecache
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
-
-import msgspec
+from typing import Literal
 
 from reprokit import knowledge
 from reprokit.artifacts.files import diff
-from reprokit.errors import NotReplayable, NotTheRun
+from reprokit.errors import CannotWriteRun, NotReplayable, NotTheRun
 from reprokit.knowledge import Fact
 from reprokit.launch.interruption import Interruption
+from reprokit.model import located
+from reprokit.model.located import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
@@ -26,71 +27,14 @@ from reprokit.questions.replays import AskedReplay, ask
 from reprokit.run_home import recording_of
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
 
-FORMAT: Final = 1
-TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
 SMALL = 32  # a step from which on all steps from the first are looked at
 BEFORE, BEHIND = 1, 16  # steps before and behind the one in which runs part, that are looked at with it
+LONGEST = 80  # characters of a line of the user's
 KEEPING = 3  # pairs in which the guilty call is looked for again, to keep it
-MAX_LISTED = 64  # processes
 COMPILED = ("jit(", "tf.function ", "torch.compile")  # how the names of calls begin that stand for many operators
 LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators are
 
 Say = Callable[[str], None]
-
-
-class LocatedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of an operator."""
-
-    operator: str
-    overload: str
-    framework: str
-    device: str
-    phase: str
-    node: str  # of the graph, in a backward pass
-    where: list[tuple[str, int, str]]  # file, line and function, the innermost first
-    thread: str
-    step: int
-    position: int  # of the call in its step and thread, from 0 on
-    inputs: list[str]  # "float32 [16]"
-
-
-class OutputsDiffer(msgspec.Struct, frozen=True, kw_only=True):
-    """In what the outputs of the guilty call differ, of one pair in which it was kept."""
-
-    elements: int
-    differing: int
-    largest_ulp: int | None
-
-
-class ProcessDivergence(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a process of both replays parts first."""
-
-    process: str
-    kind: Literal["result", "outside", "path"]
-    call: LocatedCall
-    before: LocatedCall | None  # the last call that both have alike
-    draws: bool  # whether the state of a random generator is one of the inputs
-    more: int  # calls that only one of both makes at the place; negative: the left one
-    calls: int  # that were compared
-    varying: int  # of them, those that gave another result on equal inputs
-
-
-class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
-    """What locate has found."""
-
-    format: int = FORMAT
-    verdict: Literal["parted", "same"]
-    left: str
-    right: str
-    steps: StepRange  # that were looked at in the last pair
-    pairs: int  # replayed, until they parted
-    calls: int  # that the last pair has in common
-    proved: bool  # whether both runs have trails, by which replays are compared with them
-    processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
-    outputs: OutputsDiffer | None = None
-    known: list[str] = msgspec.field(default_factory=list)  # facts about the first call
-    cures: list[str] = msgspec.field(default_factory=list)
-    notes: list[str] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -100,6 +44,7 @@ class LocateWishes:
     pairs: int = 5
     keep: Path | None = None  # a directory for the inputs and outputs of the guilty call
     eager: bool = False  # execute what compilers made operator by operator
+    outputs: bool = True  # whether to replay again, to say in what the guilty call's outputs differ
 
 
 @dataclass(frozen=True)
@@ -135,10 +80,18 @@ def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
 def locate(
     left: RunDirectory, right: RunDirectory | None, wishes: LocateWishes, interruption: Interruption, say: Say
 ) -> LocatedDivergence:
-    """Replay both runs in pairs, or a recording twice each time, and return where they part first."""
+    """Replay both runs in pairs, or a recording twice each time, and return where they part first.
+
+    The answer is kept in the directory of the second run too, for reports.
+    """
     search = _LocateSearch(left, right, wishes, interruption, say)
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
-        return search.run(Path(place))
+        found = search.run(Path(place))
+    try:
+        located.write(right or left, found)
+    except CannotWriteRun as error:
+        say(f"reports will not show this: {error}")
+    return found
 
 
 class _LocateSearch:
@@ -168,7 +121,8 @@ class _LocateSearch:
             pair = self._pair(place / str(made), f"pair {made} of up to {self._wishes.pairs}")
             parted = pair.parted
             if parted:
-                outputs = self._kept(parted[0], place) if parted[0].kind is DivergenceKind.RESULT else None
+                is_kept = self._wishes.outputs and parted[0].kind is DivergenceKind.RESULT
+                outputs = self._kept(parted[0], place) if is_kept else None
                 return self._document(pair, parted, made, outputs)
             self._look_elsewhere(pair)
             shutil.rmtree(place / str(made), ignore_errors=True)
@@ -276,6 +230,7 @@ class _LocateSearch:
             verdict="parted" if parted else "same",
             left=str(self._runs[0].path),
             right=str(self._runs[1].path),
+            run_ids=list(dict.fromkeys(run.run.run_id for run in self._runs)),
             steps=pair.steps,
             pairs=made,
             calls=compared_calls(*pair.logs),
@@ -355,6 +310,7 @@ def _call(call: OperatorCall, thread: str, position: int) -> LocatedCall:
         phase=call.place.phase,
         node=call.place.node,
         where=list(call.place.where),
+        text=linecache.getline(*call.place.where[0][:2]).strip()[:LONGEST] if call.place.where else "",
         thread=thread,
         step=call.step,
         position=position,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Iterator
 from pathlib import Path
 
+from reprokit.model.located import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
 from reprokit.printable import printable
-from reprokit.questions.locate import LocatedCall, LocatedDivergence, ProcessDivergence
-
-LONGEST = 80  # characters of a line of the user's
 
 
 def lines(found: LocatedDivergence) -> Iterator[str]:
     """Yield what to print."""
     if not found.processes:
         yield _same(found)
-    for number, process in enumerate(found.processes):
+    for number, process in enumerate(found.processes[:MAX_LISTED]):
         yield from _process(found, process, is_first=number == 0)
-    yield from (f"  note: {printable(note, 400)}" for note in found.notes)
+    yield from (f"  note: {printable(note, 400)}" for note in found.notes[:MAX_LISTED])
 
 
 def _same(found: LocatedDivergence) -> str:
@@ -75,7 +72,7 @@ def call_in_words(call: LocatedCall) -> str:
     if not call.where:
         return f"{name}, in no code of the user's"
     file, line, _ = call.where[0]
-    text = printable(linecache.getline(file, line).strip()[:LONGEST], LONGEST)
+    text = printable(call.text, 80)
     phase = {"backward": "backward of ", "update": "update by "}.get(call.phase, "")
     node = f" ({printable(call.node, 80)})" if call.node else ""
     source = f"{phase}{text}, " if text else phase

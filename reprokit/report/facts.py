@@ -218,6 +218,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     findings: tuple[ReportedFinding, ...]
     findings_note: str
     resumption: tuple[str, ...] = ()  # how the training resumed, where it was interrupted as well
+    divergence: tuple[str, ...] = ()  # the first operator that gave another result, where it was looked for
     patches: tuple[AppliedPatch, ...]
     environment: tuple[Item, ...]
     packages: tuple[Package, ...]

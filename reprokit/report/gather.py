@@ -22,10 +22,10 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.request_counts import Asker as WhoAsked
 from reprokit.entropy.request_counts import RequestTotals as HowMuch
 from reprokit.errors import NothingComparable, RunError
-from reprokit.model import resumption
+from reprokit.model import located, resumption
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
-from reprokit.questions import resume_text
+from reprokit.questions import located_text, resume_text
 from reprokit.redaction import Secrets
 from reprokit.report import curves
 from reprokit.report import facts as audit
@@ -102,6 +102,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         findings=findings,
         findings_note=findings_note,
         resumption=tuple(_resumption(summaries)),
+        divergence=tuple(_divergence(summaries)),
         patches=tuple(_patches(first)),
         environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
         packages=tuple(_packages(first)),
@@ -451,6 +452,17 @@ def _resumption(summaries: Sequence[RunSummary]) -> Iterator[str]:
     found = (resumption.read(summary.directory) for summary in summaries)
     content = next((one for one in found if one is not None), None)
     yield from () if content is None else (line.strip() for line in resume_text.lines(content))
+
+
+def _divergence(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the lines that `reprokit locate` printed of these runs; of one run also those about it and another."""
+    run_ids = {summary.run.run_id for summary in summaries}
+    for content in (located.read(summary.directory) for summary in reversed(summaries)):
+        if content is not None and (len(run_ids) == 1 or run_ids.issuperset(content.run_ids)):
+            if not run_ids.issuperset(content.run_ids):
+                yield f"of {content.left} and {content.right}:"
+            yield from (line.strip() for line in located_text.lines(content))
+            break
 
 
 def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:

@@ -33,6 +33,7 @@ def _lines(facts: AuditFacts) -> Iterator[str]:
     yield from _results(facts)
     yield from _randomness(facts)
     yield from _findings(facts)
+    yield from _list(facts.divergence, "## The first divergent operator\n")
     yield from _list(facts.resumption, "## Interrupted and resumed\n")
     yield from _environment(facts)
     yield "## Limits\n"

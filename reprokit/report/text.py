@@ -45,8 +45,8 @@ def _rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:
     for name, value in entropy_rows(facts):
         yield "randomness", f"{name}: {value}"
     yield "findings", facts.findings_note
-    for words in facts.resumption[:1]:
-        yield "resumed", words
+    yield from (("resumed", words) for words in facts.resumption[:1])
+    yield from (("located", words) for words in facts.divergence[:1])
     for patch in facts.patches:
         yield "patch", f"{patch.name} {patch.state}"
     for step in facts.check_it[:2]:

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from reprokit.errors import RunDamaged
+from reprokit.model.located import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions import operator_logs
-from reprokit.questions.locate import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
 from reprokit.questions.operator_logs import NO_OUTPUTS, CalledOperator, CallPlace, OperatorCall, ProcessLog
 from reprokit.rundir import ANSWERS, RunDirectory
@@ -54,6 +54,17 @@ def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_p
     assert Reprokit(tmp_path).run("diff", *kept).returncode == 0
     outputs = Reprokit(tmp_path).run("diff", *[path.replace("inputs", "outputs") for path in kept])
     assert outputs.returncode == 1
+    report = Reprokit(tmp_path).run("report", "left", "right", "--format", "markdown").stdout
+    head, _, section = report.partition("\n## The first divergent operator\n\n")
+    assert section.startswith("- first divergent operator: aten::nll\\_loss\\_backward, backward of ")
+    assert head
+    assert Reprokit(tmp_path).run("report", "right", "-o", "report.html").returncode == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "The first divergent operator</h2>" in page
+    assert "<li>of left and right:</li>" in page
+    assert Reprokit(tmp_path).run("check", "right").returncode == 0
+    (tmp_path / "right" / "divergence.json").write_text("{}")
+    assert "divergence.json" in Reprokit(tmp_path).run("report", "right").stderr
 
 
 @pytest.mark.gpu
@@ -74,6 +85,8 @@ def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the runs do not part in 1 pair of replays" in done.stdout
     assert "pair 1 of up to 1" in done.stderr
+    report = Reprokit(tmp_path).run("report", "run", "--format", "text")
+    assert "located the runs do not part in 1 pair of replays" in " ".join(report.stdout.split())
 
 
 @pytest.mark.extended

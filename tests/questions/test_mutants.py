@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from reprokit.launch.interruption import Interruption
+from reprokit.questions.locate import LocateWishes, locate
+from reprokit.rundir import RunDirectory
 from tests.questions.test_locate import MUTANTS, record
 from tests.support import Reprokit
 
@@ -32,12 +35,13 @@ def test_a_mutant_is_named(originals: Path, tmp_path: Path, seed: int) -> None:
     record(tmp_path, "mutant", MUTANTS, model, str(step), str(number), kind)
     if not (tmp_path / "mutated").exists():
         pytest.skip("no result of that step could be changed so")
-    done = Reprokit(tmp_path).run("locate", str(originals / model), "mutant", "--pairs", "1", "--json")
-    assert done.returncode == 1, done.stdout + done.stderr
-    first = json.loads(done.stdout)["processes"][0]
-    assert (first["kind"], first["varying"], first["call"]["step"]) == ("result", 1, step)
-    assert first["call"]["operator"] == (tmp_path / "mutated").read_text()
-    assert first["call"]["where"][0][0] == str(MUTANTS)
+    runs = RunDirectory(originals / model), RunDirectory(tmp_path / "mutant")
+    with Interruption() as interruption:
+        first = locate(*runs, LocateWishes(pairs=1, outputs=False), interruption, print).processes[0]
+    assert (first.kind, first.varying, first.call.step) == ("result", 1, step)
+    assert first.call.operator == (tmp_path / "mutated").read_text()
+    assert first.call.where[0][0] == str(MUTANTS)
+    print(f"named: seed {seed}, {model}, {kind}: {first.call.operator}, line {first.call.where[0][1]}")
 
 
 @pytest.mark.extended
