@@ -25,12 +25,13 @@ FAILED: Final = "failed"
 
 BARE: Final = "bare"  # two recordings, each with entropy of its own
 ENTROPY: Final = "entropy"  # a recording and its replays
+LOCATE: Final = "locate"  # of two runs that differ, the first operator that gave another result
 PROFILE: Final = "profile"
 CURE: Final = "cure"
 SMALLEST: Final = "smallest"  # something is taken out again
 CHEAPER: Final = "cheaper"  # one patch in the place of several
 
-Phase = Literal["bare", "entropy", "profile", "cure", "smallest", "cheaper"]
+Phase = Literal["bare", "entropy", "locate", "profile", "cure", "smallest", "cheaper"]
 Kind = Literal["record", "replay", "profile"]
 STATES = "^(applied|not-applied|refused)$"
 

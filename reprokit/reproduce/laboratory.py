@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,15 +12,18 @@ import msgspec
 from reprokit import findings as findings_file
 from reprokit import knowledge, patches, profiling, state_files
 from reprokit.errors import ReprokitError
-from reprokit.findings import Finding
+from reprokit.findings import GUILTY, OPERATOR, CodePlace, Cure, Finding
 from reprokit.launch.finish import in_words
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
-from reprokit.launch.messages import warn
+from reprokit.launch.messages import say, warn
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.model.located import LocatedDivergence
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
+from reprokit.questions import located_text
+from reprokit.questions.locate import LocateWishes, is_locatable, locate
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
@@ -38,6 +42,14 @@ class ProfileOutcome(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     is_replay: bool = False  # a whole one, of a recording and its clock
+
+
+class LocateOutcome(msgspec.Struct, frozen=True):
+    """What two more replays of a pair that differs, ended where it parts, came to."""
+
+    findings: tuple[Finding, ...] = ()  # the first operator that gave another result, where a cure is known
+    agree: bool = False  # all that was recorded, the clock too, was given again, and they are the recording
+    notes: tuple[str, ...] = ()
 
 
 class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +80,7 @@ class Laboratory:
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
         work = self._work
         plan = replay_plan(
-            RunDirectory(work.place / recording.directory),
+            self._run_of(recording),
             (),
             work.place / RUNS / name,
             False,
@@ -97,6 +109,23 @@ class Laboratory:
         findings_file.write(work.place, found)
         return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes), is_replay)
 
+    def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
+        """Return whether the steps of both part, in a framework whose operators can be logged."""
+        return is_locatable(self._run_of(recording), self._run_of(replay))
+
+    def locate(self, recording: Attempt, replay: Attempt) -> LocateOutcome:
+        """Replay a pair that differs once more, as far as the step in which it parts, with its operators logged."""
+        wishes = LocateWishes(pairs=1, outputs=False)
+        try:
+            found = locate(self._run_of(recording), self._run_of(replay), wishes, self._interruption, say)
+        except ReprokitError as error:
+            return LocateOutcome(notes=(str(error),))
+        lines = tuple(line.strip() for line in located_text.lines(found))
+        return LocateOutcome(tuple(_located(found)), found.verdict == "same" and found.proved, lines)
+
+    def _run_of(self, attempt: Attempt) -> RunDirectory:
+        return RunDirectory(self._work.place / attempt.directory)
+
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Compare two runs as verify does."""
         paths = self._work.place / left.directory, self._work.place / right.directory
@@ -105,7 +134,7 @@ class Laboratory:
 
     def matters(self, attempt: Attempt, option: str) -> bool:
         """Return whether a patch can matter to this training, by the frameworks that a run of it imported."""
-        environment = RunDirectory(self._work.place / attempt.directory).environment() or {}
+        environment = self._run_of(attempt).environment() or {}
         imported, gpus = environment.get("frameworks"), environment.get("gpus")
         if not isinstance(imported, dict):
             return True  # nobody knows
@@ -113,7 +142,7 @@ class Laboratory:
 
     def has_operators(self, attempt: Attempt) -> bool:
         """Return whether a run imported a framework beside NumPy, or that is not known."""
-        imported = (RunDirectory(self._work.place / attempt.directory).environment() or {}).get("frameworks")
+        imported = (self._run_of(attempt).environment() or {}).get("frameworks")
         return not isinstance(imported, dict) or bool(imported.keys() - {"numpy"})
 
     def discard(self, attempt: Attempt) -> None:
@@ -146,6 +175,27 @@ class Laboratory:
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,
         )
+
+
+def _located(found: LocatedDivergence) -> Iterator[Finding]:
+    """Yield a finding of the first divergent operator, as a profile would have it, where a cure is known."""
+    for first in found.processes[:1]:
+        call = first.call
+        if found.cures:
+            yield Finding(
+                id="/".join(part for part in (call.framework, call.operator, call.phase, call.device) if part),
+                kind=OPERATOR,
+                subject=call.operator,
+                framework=call.framework,
+                device=call.device,
+                direction=call.phase,
+                where=[CodePlace(*place) for place in call.where],
+                fact=found.known[0],
+                why="it gave another result on equal inputs in two replays",
+                shows=["run-to-run"],
+                cures=[Cure(patch=patch) for patch in found.cures],
+                verdict=GUILTY,
+            )
 
 
 def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: list[str]) -> Outcome:

@@ -84,7 +84,7 @@ def _happened(one: Round) -> Iterator[str]:
         outcomes = list(alike)
         yield f"Verify: {escaped(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
         yield from _outcome(outcomes[0])
-    if one.phase == journals.PROFILE:
+    if one.phase in (journals.LOCATE, journals.PROFILE):
         yield from _found(one.findings)
     yield from (escaped(note) for note in one.notes)
 

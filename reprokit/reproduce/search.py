@@ -14,7 +14,7 @@ from reprokit.errors import ReprokitError, TrainingFailed
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
-from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, PROFILE, SMALLEST, Attempt, Round
+from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, LOCATE, PROFILE, SMALLEST, Attempt, Round
 from reprokit.reproduce.trial import Standing, TrialOutcome
 
 RACING_REPLAYS = 4  # where something depends on timing, and two agree too easily
@@ -32,6 +32,7 @@ class Reproduction:
         self._profiled: RecipeSettings | None = None  # what the findings were made with
         self._clock_tried: TrialOutcome | None = None  # the profile that was a replay with the clock
         self._one_by_one = False  # as several patches at once made the training fail
+        self._is_located = False  # the first divergent operator was looked for
         self._has_operators = True  # of a framework, which a profile could measure
         self._clocked = msgspec.structs.replace(standing.base, clock=True)
 
@@ -105,10 +106,12 @@ class Reproduction:
 
     def _next(self) -> list[Candidate]:
         """Return what to try now: what is proven; after a fresh look, what is known; then what helps in general."""
+        if not self._is_located:
+            self._locate()
         chosen = self._choose(self._cures())
         if chosen and chosen[0].proof <= Certainty.ORDER:
             return chosen
-        if self._profiled is None and not self._has_operators:  # a profile could name little else, and is a training
+        if self._profiled is None and not self._has_operators:  # a profile would name little else, and is a training
             clock = self._choose(diagnosis.clock())
             if clock:
                 return clock
@@ -137,6 +140,18 @@ class Reproduction:
     def _choose(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         chosen = diagnosis.next_candidates(candidates, self._standing.settings, self._standing.excluded)
         return chosen[:1] if self._one_by_one else chosen
+
+    def _locate(self) -> None:
+        """Name the operator by which the runs part, which takes two short replays; a profile is a whole training."""
+        standing, self._is_located = self._standing, True
+        if len(standing.runs) < 2 or not self._trials.can_locate(*standing.runs):
+            return
+        new = self._trials.begin(LOCATE, "the first divergent operator", standing.settings)
+        if self._trials.locate(new, *standing.runs):
+            self._has_operators = False  # none that a profile need measure
+        standing.findings = new.findings or standing.findings
+        named = "; ".join(f"{one.subject}{diagnosis.place(one)} is to blame" for one in new.findings)
+        self._trials.conclude(new, named or "no operator with a known cure was named")
 
     def _profile(self) -> None:
         standing = self._standing

@@ -67,6 +67,16 @@ class Trials:
         """Return whether the training of this run imported a framework, or that is not known."""
         return self._laboratory.has_operators(attempt)
 
+    def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
+        """Return whether the first divergent operator of two runs can be looked for."""
+        return self._laboratory.can_locate(recording, replay)
+
+    def locate(self, into: Round, recording: Attempt, replay: Attempt) -> bool:
+        """Look for it, written into the round; return whether the replays that this took are the recording."""
+        found = self._laboratory.locate(recording, replay)
+        into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
+        return found.agree
+
     def profile(self, into: Round, recording: Attempt | None) -> TrialOutcome:
         """Profile a recording or, if one is given, its replay with its clock; only findings and comparison are kept."""
         found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile", recording)

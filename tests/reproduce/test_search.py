@@ -9,7 +9,7 @@ from reprokit.findings import ORDER, SOURCE, SUSPECT, CodePlace, Confirmed, Cure
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
-from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, PROFILE, SMALLEST, RoundJournal
+from reprokit.reproduce.journal import CHEAPER, CURE, DIFFERENT, IDENTICAL, LOCATE, PROFILE, SMALLEST, RoundJournal
 
 from .world import Varying, World, entropy, guilty, operator, reproduced
 
@@ -46,6 +46,21 @@ def test_a_guilty_operator_is_overridden_and_the_recipe_says_for_which_finding()
     assert "9 results in 30 repeats" in journal.changes[0].why
     assert "train.py:12 in step" in journal.changes[0].why
     assert world.there == set(journal.pair)
+
+
+def test_the_first_divergent_operator_is_cured_without_a_profile() -> None:
+    found = [operator(name, "torch-operator", "torch-deterministic") for name in (INDEX, "aten::cumsum")]
+    one = reproduced(World(found[:1], locates=True))
+    assert (one.verdict, one.settings.patches) == (IDENTICAL, (OVERRIDE,))
+    assert phases(one) == ["bare", LOCATE, CURE, CHEAPER]
+    assert one.rounds[1].conclusion == f"{INDEX} at train.py:12 in step is to blame"
+    profiled = reproduced(World(found[:1]))
+    assert [attempt.kind for attempt in profiled.attempts() if attempt.kind != "profile"] == [
+        attempt.kind for attempt in one.attempts()
+    ]
+    two = reproduced(World(found, locates=True))
+    assert phases(two)[:5] == ["bare", LOCATE, CURE, PROFILE, CURE]
+    assert two.verdict == IDENTICAL
 
 
 def test_the_next_cure_is_tried_where_the_first_does_not_cure() -> None:
@@ -145,14 +160,15 @@ def test_a_finding_that_names_the_clock_has_it_recorded() -> None:
     assert (journal.settings, phases(journal)) == (RecipeSettings(clock=True), ["bare", PROFILE, CURE])
 
 
-@pytest.mark.parametrize("imports", [False, True])
+@pytest.mark.parametrize(("imports", "locates"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("cure", ["entropy", "--clock"])
-def test_one_cause_takes_four_trainings(cure: str, imports: bool) -> None:
-    world = World([Varying("cause", frozenset({cure}))], imports=imports)
+def test_one_cause_takes_four_trainings(cure: str, imports: bool, locates: bool) -> None:
+    world = World([Varying("cause", frozenset({cure}))], imports=imports, locates=locates)
     journal = reproduced(world)
     assert (journal.verdict, journal.settings.clock) == (IDENTICAL, cure == "--clock")
     assert len(list(journal.attempts())) == 4
-    assert phases(journal)[1:-1] == ([PROFILE] if imports and cure == "--clock" else [])
+    looks = ([LOCATE] if locates else [PROFILE] if imports else []) if cure == "--clock" else []
+    assert phases(journal)[1:-1] == looks
     assert set(journal.pair) == world.there
     assert journal.identical == 2
 

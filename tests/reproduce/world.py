@@ -13,7 +13,7 @@ from reprokit.findings import GUILTY, OPERATOR, CodePlace, Confirmed, Cure, Find
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
-from reprokit.reproduce.laboratory import Laboratory, ProfileOutcome
+from reprokit.reproduce.laboratory import Laboratory, LocateOutcome, ProfileOutcome
 from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.trial import Standing, Trials
 
@@ -45,6 +45,7 @@ class World(Laboratory):
     seconds: Mapping[str, float] = field(default_factory=dict)  # that a patch adds
     fails: bool = False
     imports: bool = True  # a framework
+    locates: bool = False  # whether operators can be logged
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
     settings: dict[str, RecipeSettings] = field(default_factory=dict)
@@ -70,6 +71,18 @@ class World(Laboratory):
             settings = self.settings[recording.directory]
         attempt = self._run("profile", settings, name, replayed=recording)
         return ProfileOutcome(attempt, (*own, *self.findings), is_replay=recording is not None)
+
+    def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
+        """By what the test says of it, of runs that are there."""
+        assert {recording.directory, replay.directory} <= self.there
+        return self.locates
+
+    def locate(self, recording: Attempt, replay: Attempt) -> LocateOutcome:
+        """The first operator that is not cured is found; what a replay gives again with its clock agrees."""
+        words = self.settings[recording.directory].words
+        varying = [one for one in self.varying if not one.cures.intersection((ENTROPY, "--clock", *words))]
+        found = [one.finding for one in varying if one.finding and one.finding.cures]
+        return LocateOutcome(tuple(found[:1]), agree=not varying)
 
     def compare(self, left: Attempt, right: Attempt) -> Outcome:
         """Whether the results are the same."""
