@@ -55,6 +55,7 @@ class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
     result: Path
     progress: Path
     trials: tuple[Any, ...] = ()  # of a search that goes on
+    in_place: bool = False  # not at the first step: where a replay of the recording makes it
 
 
 class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,13 +75,13 @@ def redoing(function: Callable[[], None]) -> Any:
     return again
 
 
-def redone(short: str) -> Callable[[Callable[[], None]], Any]:
+def redone(short: str, *more: Any) -> Callable[[Callable[[], None]], Any]:
     """Declare the command of a function's name, which has a script do a captured step again."""
 
     def declared(function: Callable[[], None]) -> Any:
         example = f"Example: reprokit snapshot {function.__name__} run/snapshots/step-7 -- python train.py"
         options_of = command.command(cls=options.LaunchingCommand, short_help=short, epilog=example)
-        return options_of(redoing(function))
+        return options_of(functools.reduce(lambda made, option: option(made), more, redoing(function)))
 
     return declared
 
@@ -100,9 +100,16 @@ def minimize() -> None:
     """Find a minimal part of the captured batch that still fails, from the captured weights each time."""
 
 
-@redone("Name the first operation that went wrong.")
+@redone(
+    "Name the first operation that went wrong.",
+    click.option("--snapshot-only", is_flag=True, help="Explain from SNAPSHOT alone: replay no recording."),
+)
 def explain() -> None:
-    """Name the first operation that turned finite inputs into a result that is not, with inputs and source line."""
+    """Name the first operation that turned finite inputs into a result that is not, with inputs and source line.
+
+    Where the run was recorded, it is replayed up to the captured step, with its operators watched; COMMAND can
+    then be left out. Else the step is executed as by 'reprokit snapshot reproduce'.
+    """
 
 
 def _redo(
@@ -112,23 +119,39 @@ def _redo(
     as_json: bool,
     timeout: float | None,
     patches: tuple[str, ...],
+    snapshot_only: bool = False,
 ) -> NoReturn:
     from reprokit.capture import report
     from reprokit.launch import redo
+    from reprokit.launch.interruption import Interrupted, Interruption
     from reprokit.launch.messages import say
+    from reprokit.questions import explained
 
     place = Path(os.path.realpath(snapshot))
     _opened(place)
+    in_place = mode == "explain" and not (snapshot_only or patches)
+    recording = explained.recording_with(place) if in_place else None
+    is_recorded = recording is not None and not behind_dashes
     asked = redo.RedoRequest(
         mode=mode,
         snapshot=place,
-        command=behind_dashes,
-        working_directory=options.current_directory(),
+        command=tuple(recording.run.command) if recording is not None and is_recorded else behind_dashes,
+        working_directory=Path(recording.run.working_directory)
+        if recording is not None and is_recorded
+        else options.current_directory(),
         patches=options.chosen_patches(patches, behind_dashes) if patches else redo.patches_of(place),
         seconds=timeout,
     )
     with stdout_kept(as_json):
-        found = redo.redo(asked, say)
+        if recording is None:
+            found = redo.redo(asked, say)
+        else:
+            try:
+                with Interruption() as interruption:
+                    found = explained.explain(asked, recording, interruption, say)
+            except Interrupted as interrupted:
+                say("interrupted; nothing was explained")
+                sys.exit(128 + interrupted.number)
     if as_json:
         print_json({**found, "mode": mode, "snapshot": str(place)})
     else:

@@ -101,7 +101,7 @@ class _Redoing:
         while True:
             before = self._progress.finished
             ended = self._run()
-            found = _read(self._result)
+            found = read_result(self._result)
             if self._is_late:
                 raise NotRedone(f"its first step did not come in {self._asked.seconds:g} s; the script was ended")
             _raise_interrupted(ended, found)
@@ -173,8 +173,8 @@ def _raise_interrupted(ended: Ended, found: dict[str, Any] | None) -> None:
         raise NotRedone("the script was ended before there was a result")
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """result.json, which a process of the user's wrote."""
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Return result.json, which a process of the user's wrote; None where there is none."""
     data = rundir.beginning(path, MAX_RESULT + 1)
     if not path.exists():
         return None

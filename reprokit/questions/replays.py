@@ -44,11 +44,12 @@ def ask(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
     plan = replay_plan(recording, (), place, False, "derive", question=question)
-    executed = execute(msgspec.structs.replace(plan, capture=None), interruption, _hush if hushed else None)
+    executed = execute(msgspec.structs.replace(plan, capture=None), interruption, hush if hushed else None)
     replay = RunDirectory(place)
     return AskedReplay(replay, executed, prove(recording, replay))
 
 
-def _hush() -> None:
+def hush() -> None:
+    """Let the launcher, and all that it starts, print nothing."""
     for descriptor in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -194,7 +194,8 @@ class CaptureSession:
     @property
     def modules(self) -> dict[str, str]:
         """The part that waits for each module."""
-        return PARTS if self.settings.redo is None else REDO
+        redo = self.settings.redo
+        return PARTS if redo is None or redo.in_place else REDO
 
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that a part waits for has been executed."""

@@ -63,6 +63,7 @@ class RedoOptions:
     result: str  # path of the JSON file to write
     progress: str | None = None  # path of a file to which a line a trial is added
     trials: list[Any] = field(default_factory=list)
+    in_place: bool = False  # not at the first step: where a replay of the recording makes it
 
 
 @dataclass

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from . import CaptureSession
     from .header import Trigger
+    from .torch_in_place import InPlaceExplanation
 
 
 class TorchCapture:
@@ -52,10 +53,20 @@ class TorchCapture:
         """Attach to PyTorch, and to those of its modules that may come later."""
         if name == "torch" and self._watch is None:
             self._hooks = hooks_of(self._capture, module)
-            self._watch = TorchWatch(Training(self._capture, module, self._hooks.modules))
+            training = Training(self._capture, module, self._hooks.modules)
+            self._watch = TorchWatch(training)
             self._hooks.decide(self._watch)
+            if self._capture.settings.redo is not None:
+                self._capture.attempt(self._explain, training)
         elif self._watch is not None:
             self._hooks.watch(name, module)
+
+    def _explain(self, training: Training) -> None:
+        """Explain a step that was captured in the recording of this replay."""
+        from .torch_in_place import InPlaceExplanation
+
+        training.in_place = InPlaceExplanation(training)
+        self._hooks.events.add(training.in_place)
 
     def guard(self, model: Any, optimizers: Iterable[Any]) -> Guard:
         """Watch these optimizers of a script that captures by itself, and none that was not given."""
@@ -311,6 +322,7 @@ class Training:
         self.policy = CapturePolicy(self)
         self._make_random = functools.partial(RandomStates, torch, compiled)
         self.threads = Threads(self._new_step)
+        self.in_place: InPlaceExplanation | None = None
 
     def _new_step(self) -> TrainingStep:
         """Return the first step of a thread; its optimizers may have been made by another."""
@@ -321,6 +333,8 @@ class Training:
     def forget(self) -> None:
         """In a forked child: what the parent held is the parent's."""
         self.threads = Threads(self._new_step)
+        if self.in_place is not None:
+            self.in_place.forget()
 
     def is_recorded(self) -> bool:
         """Return whether operators get into a CUDA graph, into which nothing of ours may."""

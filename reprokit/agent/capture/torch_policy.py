@@ -121,6 +121,8 @@ class CapturePolicy:
         with torch.no_grad(), private_api.without_overrides(torch):
             contents = training.snapshooter.contents(held, training.models(), step, triggers)
             header, parts = training.ranks.complete(*contents)
+        if training.in_place is not None:
+            training.in_place.conclude(header)
         for note in left_out_of(header.batches):
             self._capture.say_once(note)
         return self._capture.save(header.line(), parts)

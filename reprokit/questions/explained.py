@@ -1,0 +1,80 @@
+"""Explains a captured step where its run was recorded: a replay goes to it with operators watched.
+
+The step is then the script's own computation, whatever its batches are. Where that cannot be, the snapshot alone is
+used: its state and batch are put into the script's first step.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from reprokit.capture.files import SnapshotFile
+from reprokit.errors import NotReplayable, NotTheRun, ReprokitError
+from reprokit.launch import redo
+from reprokit.launch.interruption import Interruption
+from reprokit.launch.launcher_process import execute
+from reprokit.launch.redo import RedoRequest
+from reprokit.launch.replay_plan import replay_plan
+from reprokit.plan import RUN, RedoPlan
+from reprokit.questions.replays import hush
+from reprokit.run_home import recording_of
+from reprokit.rundir import RunDirectory
+from reprokit.untrusted_json import object_in
+
+PYTORCH = "pytorch"
+
+
+def recording_with(snapshot: Path) -> RunDirectory | None:
+    """Return the recording whose run, or replay, left this snapshot; None where nothing was recorded."""
+    try:
+        run = RunDirectory(snapshot.parent.parent)
+        return None if run.run.kind == RUN else RunDirectory(recording_of(run))
+    except ReprokitError:
+        return None
+
+
+def explain(
+    asked: RedoRequest, recording: RunDirectory, interruption: Interruption, say: Callable[[str], object]
+) -> dict[str, Any]:
+    """Return what a replay told of the step, or the script's first step with the snapshot's state in it."""
+    file = SnapshotFile(str(asked.snapshot))
+    try:
+        say(f"replaying the recording up to step {file.facts.step}, to watch its operators")
+        return _in_place(asked, file, recording, interruption)
+    except ReprokitError as error:
+        why = f"explained from the snapshot alone: {error}"
+    say(why)
+    found = redo.redo(asked, say)
+    return {**found, "problems": [*(found.get("problems") or []), why]}
+
+
+def _in_place(
+    asked: RedoRequest, file: SnapshotFile, recording: RunDirectory, interruption: Interruption
+) -> dict[str, Any]:
+    if file.facts.framework != PYTORCH or (file.facts.world or 1) > 1:
+        raise NotReplayable("only steps of PyTorch in one process are explained in a replay")
+    if asked.command != tuple(recording.run.command):
+        raise NotReplayable("another command was given than was recorded")
+    with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
+        place = Path(directory)
+        plan = replay_plan(recording, (), place / "run", False, "derive")
+        if plan.capture is None:
+            raise NotReplayable(f"{recording.path} was not recorded with --on-nan")
+        result = place / "result.json"
+        wanted = RedoPlan(
+            mode=asked.mode, snapshot=asked.snapshot, result=result, progress=place / "progress", in_place=True
+        )
+        execute(replace(plan, capture=replace(plan.capture, redo=wanted)), interruption, hush)
+        found = redo.read_result(result)
+    if found is None or not found.get("reproduced"):
+        raise NotTheRun(f"a replay of {recording.path} did not come to this step")
+    if object_in(found, "gradients").get("different") or object_in(found, "loss").get("equal") is False:
+        raise NotTheRun(f"a replay of {recording.path} came to another step {file.facts.step} than was captured")
+    if not (found.get("operation") or found.get("where")):
+        raise NotTheRun("no operator was seen to turn finite values into others in the replay")
+    return found

@@ -1,0 +1,67 @@
+"""PyTorch: a captured step is explained where a replay of its recording makes it, in the script's own computation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.tensorflow_steps import validate
+from tests.support import Reprokit, rest_slow
+
+pytestmark = pytest.mark.torch
+SCRIPT = Path(__file__).parents[1] / "trainings" / "captured_in_place.py"
+CASES = [
+    ("own_class", "aten::div", [50]),
+    ("views", "aten::div", None),
+    ("time_first", "aten::log", [50]),
+    ("prefetched", "SqrtBackward0", None),
+]
+
+
+def captured(reprokit: Reprokit, case: str) -> Path:
+    """The only snapshot of a recorded training, whose script lies beside it."""
+    shutil.copy(SCRIPT, reprokit.directory / "train.py")
+    words = ("--on-nan", "capture", "-o", "run", "--", sys.executable, "train.py", case)
+    done = reprokit.run("record", *words)
+    assert done.returncode == 123, done.stderr
+    (snapshot,) = (reprokit.directory / "run" / "snapshots").glob("step-*")
+    return snapshot
+
+
+def line_of(case: str) -> int:
+    lines = SCRIPT.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {case}"))
+
+
+@pytest.mark.parametrize(("case", "operation", "indices"), [CASES[0], *rest_slow(CASES)[1:]])
+def test_it_is_named_by_operation_and_line(
+    reprokit: Reprokit, case: str, operation: str, indices: list[int] | None
+) -> None:
+    snapshot = captured(reprokit, case)
+    done = reprokit.run("snapshot", "explain", str(snapshot), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    validate("snapshot-result", found)
+    assert (found["operation"], found.get("indices")) == (operation, indices)
+    assert found["where"][0] == [str(reprokit.directory / "train.py"), line_of(case), case]
+    assert "replaying the recording up to step " in done.stderr
+    assert "alone" not in done.stderr
+
+
+@pytest.mark.extended
+def test_the_snapshot_alone_is_used_where_the_replay_is_another_training(reprokit: Reprokit) -> None:
+    snapshot, script = captured(reprokit, "own_class"), reprokit.directory / "train.py"
+    words = ("snapshot", "explain", str(snapshot))
+    only = reprokit.run(*words, "--snapshot-only", "--", sys.executable, "train.py", "own_class")
+    assert (only.returncode, only.stderr) == (0, "")
+    script.write_text(script.read_text().replace("nn.Tanh()", "nn.Sigmoid()"))
+    changed = reprokit.run(*words)
+    assert changed.returncode == 1, changed.stderr
+    assert "explained from the snapshot alone: a replay of " in changed.stderr
+    assert "reproduced with other gradients than captured" in changed.stdout
+    (reprokit.directory / "run" / "entropy").rename(reprokit.directory / "gone")
+    assert "explained from the snapshot alone: " in reprokit.run(*words).stderr
