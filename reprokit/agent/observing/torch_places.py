@@ -23,6 +23,7 @@ MAX_PLACES = 3
 MAX_DEPTH = 200
 MAX_NODES = 200_000  # of which the places are kept
 MAX_AT_ONCE = 64  # nodes that were made since the last operator
+_RESUMED = 0x20 | 0x80 | 0x200  # flags of code that may be suspended: generators and coroutines
 _LIBRARY, _USER, _ENGINE, _OPTIMIZER, _OPTIMIZERS = range(5)
 _KINDS = {
     "torch/autograd/graph.py": _ENGINE,
@@ -46,12 +47,12 @@ def _kind(file: str) -> int:
 class _Stack:
     """What of a thread's stack tells place and phase."""
 
-    __slots__ = ("inner", "is_ours", "outer", "updates")
+    __slots__ = ("in_backward", "inner", "is_ours", "outer", "updates")
 
     def __init__(self, frame: FrameType | None, in_backward: bool) -> None:
         self.inner: list[Place] = []  # the user's frames that the engine called (hooks, functions of his own)
         self.outer: list[Place] = []  # those that called the engine
-        self.updates = False
+        self.updates, self.in_backward = False, in_backward
         self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # a digest, not the training
         places = self.inner
         depth = 0
@@ -88,10 +89,13 @@ class Places:
         self._backward_pass = private_api.engine_task(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
+        self._frame: FrameType | None = None  # of the last call, where that is a library's
+        self._stack = _Stack(None, False)
 
     def forget(self) -> None:
         """A step has ended, and with it most graphs."""
         self._nodes.clear()
+        self._frame = None
         self._seen = self._next_node()
 
     def made_node(self) -> bool:
@@ -101,7 +105,7 @@ class Places:
     def of_call(self, depth: int) -> tuple[list[Place], str]:
         """Place and phase of the call that is now dispatched."""
         in_backward = self._backward_pass() != private_api.NO_TASK
-        stack = _Stack(sys._getframe(depth).f_back, in_backward)
+        stack = self._stack_of(sys._getframe(depth).f_back, in_backward)
         if stack.is_ours:
             return [], OURS
         if not in_backward:
@@ -110,6 +114,18 @@ class Places:
             places, phase = stack.inner or self._of_node() or stack.outer, BACKWARD
         self._note(places)
         return places, phase
+
+    def _stack_of(self, frame: FrameType | None, in_backward: bool) -> _Stack:
+        """Return what is known of a stack; a library's function that goes on has been called from where it was.
+
+        Its frame, and what that holds, is kept until another function calls an operator.
+        """
+        stack = self._stack
+        if frame is None or frame is not self._frame or stack.in_backward is not in_backward:
+            stack = self._stack = _Stack(frame, in_backward)
+            can_move = frame is None or frame.f_code.co_flags & _RESUMED or is_users(frame.f_code.co_filename)
+            self._frame = None if can_move else frame
+        return stack
 
     def node_name(self) -> str:
         """Return the name of the node of the graph that is evaluated, if one is."""

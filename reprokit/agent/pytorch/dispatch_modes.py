@@ -58,6 +58,8 @@ class DispatchModes:
     def leave(self) -> None:
         """Take the mode of this thread off, unless one of the user's is above it."""
         private_api.pop_mode(self._torch, self.mode)
+        if self.mode is not None:
+            self.mode.places.forget()
 
     def follow_threads(self) -> None:
         """Put a mode on each thread that begins from now on."""

@@ -64,7 +64,7 @@ class LogFiles:
         self._stem = ""
         self.count = 0
 
-    def number(self, kind: str, key: Any, describe: Callable[[], dict[str, Any]]) -> int:
+    def number(self, kind: str, key: Any, describe: Callable[..., dict[str, Any]], *of: Any) -> int:
         """Return the number of an operator, place or thread; its name is written before the next calls."""
         numbers = self._numbers[kind]
         found = numbers.get(key)
@@ -72,7 +72,7 @@ class LogFiles:
             if len(numbers) >= MAX_NAMES:
                 raise OverflowError(f"there are more than {MAX_NAMES} {kind}s")
             found = numbers[key] = len(numbers)
-            self._names.append(to_json({"kind": kind, "number": found, **describe()}) + "\n")
+            self._names.append(to_json({"kind": kind, "number": found, **describe(*of)}) + "\n")
         return found
 
     def write(self) -> None:

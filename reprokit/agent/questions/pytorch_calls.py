@@ -15,6 +15,7 @@ from ..observing.torch_places import BACKWARD, OURS
 from ..pytorch import devices, private_api
 from ..pytorch.content_digests import PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
+from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
 from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
 
@@ -137,10 +138,9 @@ class PytorchCalls:
             return None
         values, others = _flat(self._torch.Tensor, operator.read(args, kwargs))
         shapes = tuple([(value.dtype, value.shape) for value in values])
-        call = self._log.number("operator", (function, shapes), lambda: _described(operator, values, args, kwargs))
+        call = self._log.number("operator", (function, shapes), _described, operator, values, args, kwargs)
         node = places.node_name() if phase == BACKWARD else ""
-        named = {"phase": phase, "node": node, "where": where}
-        place = self._log.number("place", (phase, node, *where), lambda: named)
+        place = self._log.number("place", (phase, node, *where), _place, phase, node, where)
         flags = NO_OUTPUTS if operator.has_no_outputs_yet else 0
         if operator.draws:
             flags |= DRAWS
@@ -186,9 +186,8 @@ class PytorchCalls:
     def _before_graph(self, graph: Any, values: list[Any], others: list[Any]) -> Any:
         where, phase = self._graphs.of_call(graph)
         shapes = tuple([(value.dtype, value.shape) for value in values])
-        operator = self._log.number("operator", (COMPILED, shapes), lambda: _named(COMPILED, "", values, {}, {}))
-        named = {"phase": phase, "node": "", "where": where}
-        place = self._log.number("place", (phase, "", *where), lambda: named)
+        operator = self._log.number("operator", (COMPILED, shapes), _named, COMPILED, "", values, {}, {})
+        place = self._log.number("place", (phase, "", *where), _place, phase, "", where)
         keeping = _copies(self._log, values) if self._log.keeps(COMPILED, where) else None
         return operator, place, self._digests.of(values, others), keeping
 
@@ -200,6 +199,10 @@ class PytorchCalls:
             self._log.keep(keeping, _parts("outputs", values))
         flags = UNREAD if self._digests.take_unread() else 0
         self._log.put(operator, place, flags, self._digests.here(digest), self._digests.here(outputs))
+
+
+def _place(phase: str, node: str, where: list[Any]) -> dict[str, Any]:
+    return {"phase": phase, "node": node, "where": where}
 
 
 def _described(operator: Operator, values: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -227,9 +230,12 @@ def _flat(tensor: type, values: list[Any]) -> tuple[list[Any], list[Any]]:
     tensors: list[Any] = []
     others: list[Any] = []
     for value in values:
-        if isinstance(value, tensor):
+        kind = type(value)
+        if kind is tensor or isinstance(value, tensor):
             tensors.append(value)
-        elif type(value) in (list, tuple) and any(isinstance(item, tensor) for item in value):
+        elif kind in _ATOMS:
+            others.append(value)
+        elif kind in (list, tuple) and any(isinstance(item, tensor) for item in value):
             tensors += [item for item in value if isinstance(item, tensor)]
             others.append([None if isinstance(item, tensor) else item for item in value])
         else:
@@ -273,11 +279,24 @@ class CallDigests:
             return found
         late = []
         for tensor in tensors:
-            if tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
+            if self._is_permuted(tensor):
+                salt = trail_library.salt(dtype_name(tensor), (*tensor.shape, *tensor.stride()))
+                digest = self._library.fold(digest, tensor.data_ptr(), size_of(tensor), salt)
+            elif tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
                 digest = self._contents.tensor(digest, tensor)
             else:
                 late.append(tensor)
         return (digest, [self._on(tensor.device, tensor) for tensor in late]) if late else digest
+
+    def _is_permuted(self, tensor: Any) -> bool:
+        """Return whether its bytes lie here without gaps, in the order of a transposed matrix or of channels last."""
+        if type(tensor) not in self._known[:2] or not tensor.is_cpu or tensor.layout is not self._torch.strided:
+            return False
+        if tensor.is_contiguous() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+            return False
+        if tensor.dim() == 2:
+            return bool(tensor.stride() == (1, tensor.shape[0]))
+        return tensor.dim() == 4 and bool(tensor.is_contiguous(memory_format=self._torch.channels_last))
 
     def _on(self, device: Any, tensor: Any) -> Any:
         salt = self._contents.salt(tensor)
@@ -298,7 +317,8 @@ class CallDigests:
         return was
 
     def _text(self, others: list[Any]) -> int:
-        text = repr([_stable(value) for value in others])
+        is_plain = _ATOMS.issuperset(map(type, others))
+        text = repr(others if is_plain else [_stable(value) for value in others])
         found = self._texts.get(text)
         if found is None:
             if len(self._texts) >= MAX_TEXTS:
