@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 
+from reprokit.agent.observing.torch_places import Places
 from tests.agent.training import Line, Outcome, Training
 from tests.support import training_text
 
@@ -234,3 +236,21 @@ y = torch.nn.functional.interpolate(x, scale_factor=3.3, mode="bilinear")
     for name in ("index_add_", "scatter_add_", "cumsum", "upsample_bilinear2d_backward"):
         (line,) = [line for line in observed.of("confirmed", name=f"aten::{name}") if line["device"] == "cuda"]
         assert line["results"] > 1, name
+
+
+LIBRARY = "def twice(ask):\n    return ask(), ask()\n\ndef again(ask):\n    while True:\n        yield ask()\n"
+
+
+def test_a_generator_of_a_library_is_resumed_from_other_lines() -> None:
+    places = Places(torch)
+    library: dict[str, Any] = {}
+    exec(compile(LIBRARY, "/lib/site-packages/library.py", "exec"), library)
+
+    def line() -> int:
+        return places.of_call(1)[0][0][1]
+
+    first, second = library["twice"](line)
+    resumed = library["again"](line)
+    lines = [next(resumed)]
+    lines.append(next(resumed))
+    assert (first, lines) == (second, [first + 2, first + 3])
