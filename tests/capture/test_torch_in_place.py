@@ -14,7 +14,7 @@ from tests.support import Reprokit, rest_slow
 
 pytestmark = pytest.mark.torch
 SCRIPT = Path(__file__).parents[1] / "trainings" / "captured_in_place.py"
-CASES = [
+CASES = [  # operation, and what is known of samples
     ("own_class", "aten::div", [50]),
     ("views", "aten::div", None),
     ("time_first", "aten::log", [50]),

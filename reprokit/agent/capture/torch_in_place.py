@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .torch_capture import Training
 
 AHEAD = 8  # batches that a script may have fetched before the step that it uses them in
+LAST = "indices in the data set are told as if the step worked on what its loader gave last, in that order"
 NOTHING = {"words": "no operator turned finite values into others", "phase": None, "operation": None}
 
 
@@ -42,14 +43,15 @@ class InPlaceExplanation:
         self._batches: deque[Any] = deque(maxlen=AHEAD)
         self._called: Any = ()
         self._losses: list[Any] = []
-        self._unused = 0  # batches that were fetched, less updates
-        self._takes_turns = True  # each update came after one batch: what was fetched last is the step's
+        self._unused = 0  # batches that were fetched, less backward passes
+        self._takes_turns = True  # each backward pass came after one batch: it is of what was fetched last
+        self._rows = 0  # of the batches of the step
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
         return {
             events.OptimizerMade: self._look,
-            events.UpdateDone: self._updated,
-            events.ScaledUpdateEnded: self._updated,
+            events.UpdateDone: self._look,
+            events.ScaledUpdateEnded: self._look,
             events.BatchFetched: self._batch_fetched,
             events.ForwardBegan: self._forward_began,
             events.LossScaled: self._loss_scaled,
@@ -76,16 +78,15 @@ class InPlaceExplanation:
                 self._is_watching = True
                 self._explaining.begin()
 
-    def _updated(self, event: events.UpdateDone | events.ScaledUpdateEnded) -> None:
-        self._unused -= isinstance(event, events.UpdateDone) or not event.has_updated
-        self._takes_turns = self._takes_turns and self._unused == 0
-        self._look(event)
-
     def _batch_fetched(self, event: events.BatchFetched) -> None:
         self._batches.append(event.batch)
         if self._training.torch.is_grad_enabled():
             self._unused += 1
             self._takes_turns = self._takes_turns and self._unused == 1
+            count = len(event.indices) if self._is_watching and hasattr(event.indices, "__len__") else 0
+            is_known = self._takes_turns and count > 0
+            self._explaining.batch = range(self._rows, self._rows + count) if is_known else None
+            self._rows += count
 
     def _forward_began(self, event: events.ForwardBegan) -> None:
         self._look(event)
@@ -109,6 +110,8 @@ class InPlaceExplanation:
         self._losses += [event.loss] if self._is_watching else []
 
     def _backward_began(self, event: events.BackwardBegan) -> None:
+        self._unused -= 1
+        self._takes_turns = self._takes_turns and self._unused == 0
         if self._is_watching:
             tensors = event.tensors
             self._losses += [tensors] if hasattr(tensors, "data_ptr") else list(tensors)
@@ -137,25 +140,21 @@ class InPlaceExplanation:
         else:
             losses = [one for one in self._losses if not is_finite(one)]
             targets = losses or [parameters[name].grad for name in header.gradients]
-        samples, indices = _samples(header, self._takes_turns)
-        cause = self._explaining.cause(targets, samples)
+        loaded = [one for one in header.batches if one["from"] == "loader"]
+        cause = self._explaining.cause(targets, None if loaded else _samples(header))
         if cause is None:
             return NOTHING
-        rows = cause["samples"]
-        if isinstance(rows, list) and rows and len(indices) == samples:
+        rows, indices = cause["samples"], [index for batch in loaded for index in batch.get("indices") or []]
+        if isinstance(rows, list) and rows and self._takes_turns and len(indices) == self._rows:
             cause["indices"] = [indices[row] for row in rows]
-            if any(batch.get("may_be_sorted") for batch in header.batches):
+            if len(loaded) < len(header.batches):
+                self._driver.problem(LAST)
+            if any(batch.get("may_be_sorted") for batch in loaded):
                 self._driver.problem(SORTED)
         return cause
 
 
-def _samples(header: SnapshotHeader, is_last: bool) -> tuple[int | None, list[int]]:
-    """Return how many samples the step had, and their indices, where it had one batch with a row for each.
-
-    ``is_last`` tells whether a loader's last batch is that.
-    """
-    loaded = [one for one in header.batches if one["from"] == "loader"]
-    batches = loaded or list(header.batches)
-    if len(batches) != 1 or batches[0].get("sample_axis") != 0:
-        return None, []
-    return (batches[0]["samples"], batches[0].get("indices") or []) if is_last or not loaded else (None, [])
+def _samples(header: SnapshotHeader) -> int | None:
+    """Return how many samples a model was called with, where it was called once."""
+    is_known = len(header.batches) == 1 and header.batches[0].get("sample_axis") == 0
+    return header.batches[0]["samples"] if is_known else None
