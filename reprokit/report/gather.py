@@ -22,12 +22,10 @@ from reprokit.difference import Difference, Verdict
 from reprokit.entropy.request_counts import Asker as WhoAsked
 from reprokit.entropy.request_counts import RequestTotals as HowMuch
 from reprokit.errors import NothingComparable, RunError
-from reprokit.model import located, resumption
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
-from reprokit.questions import located_text, resume_text
 from reprokit.redaction import Secrets
-from reprokit.report import curves
+from reprokit.report import answers, curves
 from reprokit.report import facts as audit
 from reprokit.report.confusion import confusion_of
 from reprokit.untrusted_json import object_in
@@ -101,8 +99,8 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         entropy=_entropy(first, last),
         findings=findings,
         findings_note=findings_note,
-        resumption=tuple(_resumption(summaries)),
-        divergence=tuple(_divergence(summaries)),
+        resumption=tuple(answers.resumption_lines(summaries)),
+        divergence=tuple(answers.divergence_lines(summaries)),
         patches=tuple(_patches(first)),
         environment=tuple(_environment(comparison, first, is_alone=len(summaries) == 1)),
         packages=tuple(_packages(first)),
@@ -445,24 +443,6 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFind
     )
     notes = "; ".join((*content.notes, *content.rule_notes))
     return found, findings_file.in_words(content) + (f". Notes: {notes}" if notes else "")
-
-
-def _resumption(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the lines that `reprokit resume` printed of the first run that it was the whole training of."""
-    found = (resumption.read(summary.directory) for summary in summaries)
-    content = next((one for one in found if one is not None), None)
-    yield from () if content is None else (line.strip() for line in resume_text.lines(content))
-
-
-def _divergence(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the lines that `reprokit locate` printed of these runs; of one run also those about it and another."""
-    run_ids = {summary.run.run_id for summary in summaries}
-    for content in (located.read(summary.directory) for summary in reversed(summaries)):
-        if content is not None and (len(run_ids) == 1 or run_ids.issuperset(content.run_ids)):
-            if not run_ids.issuperset(content.run_ids):
-                yield f"of {content.left} and {content.right}:"
-            yield from (line.strip() for line in located_text.lines(content))
-            break
 
 
 def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:

@@ -354,7 +354,7 @@ def _with_batch(inner: Function) -> Function:
     return one_step
 
 
-class FitBatches:
+class BatchesBeside:
     """The batches that steps of fit are given: they leave a model's train_function beside what it returns.
 
     Nothing is computed from them. Steps that XLA compiled without Keras 3, several at once or on several replicas show

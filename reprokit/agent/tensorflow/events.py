@@ -26,7 +26,7 @@ from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
-from .evaluation import VALIDATION, Evaluations, FitBatches, KnownTruths, backend_of, task_of
+from .evaluation import VALIDATION, BatchesBeside, Evaluations, KnownTruths, backend_of, task_of
 from .fit_samples import FitSamples
 from .state import OptimizerStep, VariableRecords, pairs_of
 from .tensors import is_eager
@@ -165,7 +165,7 @@ class KerasHooks(OptimizerHooks):
         events = self.events
 
         def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            batches = FitBatches(model, are_wanted=bool(events.inputs_given), backend=backend_of(original))
+            batches = BatchesBeside(model, are_wanted=bool(events.inputs_given), backend=backend_of(original))
             made, _ = batches.call(functools.partial(original, **keywords), model, *arguments)
             function = model.train_function
             is_of_tensorflow = backend_of(original) == "tensorflow"

@@ -1,0 +1,27 @@
+"""What questions that were put to runs came to, as lines of their reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from reprokit.model import located, resumption
+from reprokit.questions import located_text, resume_text
+from reprokit.verify.show.summary import RunSummary
+
+
+def resumption_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the lines that `reprokit resume` printed of the first run that it was the whole training of."""
+    found = (resumption.read(summary.directory) for summary in summaries)
+    content = next((one for one in found if one is not None), None)
+    yield from () if content is None else (line.strip() for line in resume_text.lines(content))
+
+
+def divergence_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
+    """Yield the lines that `reprokit locate` printed of these runs; of one run also those about it and another."""
+    run_ids = {summary.run.run_id for summary in summaries}
+    for content in (located.read(summary.directory) for summary in reversed(summaries)):
+        if content is not None and (len(run_ids) == 1 or run_ids.issuperset(content.run_ids)):
+            if not run_ids.issuperset(content.run_ids):
+                yield f"of {content.left} and {content.right}:"
+            yield from (line.strip() for line in located_text.lines(content))
+            break
