@@ -265,7 +265,7 @@ class Finish:
         self._run.uncovered.extend(found.uncovered)
         for refused in found.refused:
             self._warn(refused.text)
-        for reader in found.by_clock if plan.mode == RECORD else ():
+        for reader in found.noted if plan.mode == RECORD else ():
             say(reader.text)
         if found.interrupted:
             self._warn("not every module was looked through for RDRAND and RDSEED: interrupted")

@@ -207,9 +207,17 @@ def test_native_code_that_may_seed_itself_from_the_clock(tmp_path: Path) -> None
     quiet = [tmp_path / "lib/libhdf5.so", tmp_path / "venv/lib/site-packages/torch.so", tmp_path / "python3.12"]
     readers = [tmp_path / "model.so", "/opt/polars/_polars_runtime.abi3.so", "/usr/lib/libffi.so.8", "/usr/lib/libm.so"]
     found = collect(tmp_path, *(f"clock {path}" for path in (*readers, *quiet)))
-    assert [one.module for one in found.by_clock] == sorted(map(str, readers[:3]))
-    assert found.uncovered == found.by_clock
-    assert all("record with --clock" in one.text for one in found.by_clock)
+    assert [one.module for one in found.noted] == sorted(map(str, readers[:3]))
+    assert found.uncovered == found.noted
+    assert all("record with --clock" in one.text for one in found.noted)
+
+
+def test_what_starts_programs_on_other_hosts_is_named_where_nothing_is_recorded_there(tmp_path: Path) -> None:
+    (found,) = collect(tmp_path, "/usr/bin/ssh", "/usr/lib/ssh.so", "/usr/bin/ssh-add").noted
+    assert (found.source, found.module) == ("program", "/usr/bin/ssh")
+    part = tmp_path / "hosts" / "a"
+    part.mkdir(parents=True)
+    assert collect(part, "/usr/bin/ssh").noted == []
 
 
 def test_libraries_that_are_covered_or_left_alone_are_not_reported(tmp_path: Path) -> None:
