@@ -35,6 +35,7 @@ class View:
     footer: tuple[str, ...] = ()
     color: str = PLAIN  # of the bar beside the headline
     document: dict[str, Any] = field(default_factory=dict, repr=False)
+    drawings: tuple[str, ...] = field(default=(), repr=False)  # as SVG, where there is HTML
 
     def __repr__(self) -> str:
         rows = ("  ".join(_short(cell) for cell in row if cell) for row in self.rows[:MAX_ROWS])
@@ -47,7 +48,8 @@ class View:
         head = f"font-weight:bold;border-left:4px solid {self.color};padding-left:6px"
         return (
             f'<div style="font-size:90%"><div style="{head}">{_html(self.headline)}</div>'
-            f'<table style="border-collapse:collapse;margin:4px 0">{rows}</table>{closing}</div>'
+            f'<table style="border-collapse:collapse;margin:4px 0">{rows}</table>'
+            f"{''.join(self.drawings)}{closing}</div>"
         )
 
     def _more(self) -> list[str]:
@@ -81,6 +83,22 @@ def verify(left: str | Path, right: str | Path) -> View:
     notes += [f"note: {note}" for note in comparison.notes]
     color = _COLORS[comparison.verdict.value]
     return View(verdict_line(comparison), tuple(listed), tuple(notes), color, document(comparison))
+
+
+def tensors(run: str | Path = "last") -> View:
+    """Return the tensors that a run saved, with histograms of their values over the steps."""
+    from reprokit.report.histograms import histogram_drawing, histograms_of
+    from reprokit.rundir import RunDirectory
+    from reprokit.saved_tensors.summary import document, row
+    from reprokit.saved_tensors.trial import TensorTrial
+
+    path = _path(run)
+    facts = document(TensorTrial(path))
+    found, left_out = histograms_of(RunDirectory(path))
+    footer = (f"{left_out} more tensors are not drawn",) if left_out else ()
+    drawn = tuple(histogram_drawing(one, number) for number, one in enumerate(found))
+    rows = tuple(map(row, facts["tensors"]))
+    return View(f"{path}: {len(rows)} tensors", rows, footer, document=facts, drawings=drawn)
 
 
 def ls(directory: str | Path | None = None) -> View:

@@ -195,6 +195,17 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     recipe: str
 
 
+class TensorHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the values of a saved tensor spread, step by step."""
+
+    name: str
+    steps: tuple[int, ...]
+    low: float  # of all steps
+    high: float
+    counts: tuple[tuple[int, ...], ...]  # for each step, of bins of one width from low to high
+    not_finite: int
+
+
 class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a report says, in the order in which it says it."""
 
@@ -214,6 +225,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     curves: tuple[MetricCurve, ...]
     curves_left_out: int
     confusion: tuple[ConfusionMatrix, ...] = ()  # of the first run, where it saved labels and predictions
+    histograms: tuple[TensorHistogram, ...] = ()  # of the first run, of tensors that it saved
+    histograms_left_out: int = 0
     entropy: Entropy
     findings: tuple[ReportedFinding, ...]
     findings_note: str

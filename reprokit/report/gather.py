@@ -28,6 +28,7 @@ from reprokit.redaction import Secrets
 from reprokit.report import answers, curves
 from reprokit.report import facts as audit
 from reprokit.report.confusion import confusion_of
+from reprokit.report.histograms import histograms_of
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
@@ -76,6 +77,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
     found, left_out = _curves(summaries)
+    histograms, histograms_left_out = histograms_of(first.directory)
     findings, findings_note = _findings(summaries)
     witnessed = execution or Execution()
     return audit.AuditFacts(
@@ -96,6 +98,8 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         curves=found,
         curves_left_out=left_out,
         confusion=confusion_of(first.directory),
+        histograms=histograms,
+        histograms_left_out=histograms_left_out,
         entropy=_entropy(first, last),
         findings=findings,
         findings_note=findings_note,

@@ -13,6 +13,8 @@ from reprokit.pages import environment as pages
 from reprokit.pages.drawing import Axis
 from reprokit.printable import printable
 from reprokit.report.facts import AuditFacts, CurvePoint, MetricCurve
+from reprokit.report.histograms import description as description_of_histogram
+from reprokit.report.histograms import histogram_drawing
 from reprokit.report.phrases import EXECUTED, JUDGMENTS, OUTCOMES, counted, entropy_rows, run_rows
 
 WIDTH, HEIGHT = 720, 240
@@ -30,6 +32,10 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         {"svg": pages.unescaped(curve_drawing(curve, n)), "caption": _caption(curve)}
         for n, curve in enumerate(facts.curves)
     ]
+    spread = [
+        {"svg": pages.unescaped(histogram_drawing(one, n)), "caption": description_of_histogram(one)}
+        for n, one in enumerate(facts.histograms)
+    ]
     return template.render(
         facts=shown,
         two=len(facts.runs) > 1,
@@ -38,6 +44,7 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         signed=signed,
         runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,
+        histograms=spread,
         **_tables(facts, shown),
     )
 

@@ -24,13 +24,13 @@ def document(trial: TensorTrial) -> dict[str, Any]:
 def print_tensors(trial: TensorTrial) -> None:
     """Print a row for each tensor: its steps, its shape, and its mean over the steps, or its mean size."""
     facts = document(trial)["tensors"]
-    cells = [
-        Cells(
-            (one["name"], f"{one['steps']} steps", "x".join(map(str, one["shape"])) or "0-d", sparkline(one["means"]))
-        )
-        for one in facts
-    ]
-    print_rows(f"{trial.path}: {len(facts)} tensors", cells)
+    print_rows(f"{trial.path}: {len(facts)} tensors", [Cells(row(one)) for one in facts])
+
+
+def row(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Return a tensor's name, steps, shape, and a line of its means."""
+    shape = "x".join(map(str, facts["shape"])) or "0-d"
+    return facts["name"], f"{facts['steps']} steps", shape, sparkline(facts["means"])
 
 
 def sparkline(numbers: Sequence[float | str | None]) -> str:

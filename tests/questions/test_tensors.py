@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import reprokit as package
+from reprokit import notebook
 from reprokit.agent.trail_library import Library
 from reprokit.agent.trail_library import salt as salt_of
 from reprokit.native import trail_path
@@ -109,6 +111,19 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     assert [line["passed"] for line in saved.lines if line.get("passed") is not None and line["mode"] == "train"] == [
         *range(12)
     ]
+    _histograms_hold_each_value(tmp_path)
+
+
+def _histograms_hold_each_value(directory: Path) -> None:
+    trial = package.trial(directory / "saved")
+    report = json.loads(Reprokit(directory).run("report", "saved", "--format", "json").stdout)
+    assert report["histograms_left_out"] > 0
+    for one in report["histograms"]:
+        arrays = [trial.tensor(one["name"]).value(step, "train") for step in one["steps"]]
+        assert [sum(column) for column in one["counts"]] == [array.size for array in arrays], one["name"]
+        assert (one["low"], one["high"]) == (min(map(np.min, arrays)), max(map(np.max, arrays)))
+    shown = notebook.tensors(directory / "saved")._repr_html_()
+    assert shown.count("<svg") == len(report["histograms"]) == 12
 
 
 @pytest.mark.parametrize("part", rest_slow(["fit", "loop"]))
