@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import takewhile
 
 from reprokit import rundir
 from reprokit.errors import ReprokitError
@@ -22,17 +21,20 @@ def confusion_of(run: RunDirectory) -> tuple[ConfusionMatrix, ...]:
         return ()
     try:
         trial = TensorTrial(run.path)
-        order = trial.order()
-        last = max((place for place, (mode, _) in enumerate(order, 1) if mode == EVAL), default=0)
-        steps, mode = [step for _, step in takewhile(lambda one: one[0] == EVAL, reversed(order[:last]))], EVAL
-        what = f"the evaluation at step {max(steps)}" if steps else ""
-        if not steps:
-            steps, mode = [step for mode, step in order if mode == TRAIN][-MAX_STEPS:], TRAIN
-            what = f"the batches of {len(steps)} training steps"
-        found = predicted_pairs(trial, sorted(steps)[-MAX_STEPS:], mode)
+        steps, mode, what = judged_steps(trial)
+        found = predicted_pairs(trial, steps, mode)
     except ReprokitError:  # damaged, or without NumPy: the report says all else
         return ()
     return tuple(_matrix(f"{name}, {what}", pairs) for name, pairs in found.items())
+
+
+def judged_steps(trial: TensorTrial) -> tuple[list[int], str, str]:
+    """Return the steps of the last evaluation, or else of the training, their mode, and what they are in words."""
+    evaluated = trial.steps(EVAL)
+    if evaluated:  # all batches of an evaluation are of one step
+        return evaluated[-1:], EVAL, f"the evaluation at step {evaluated[-1]}"
+    steps = trial.steps(TRAIN)[-MAX_STEPS:]
+    return steps, TRAIN, f"the batches of {len(steps)} training steps"
 
 
 def _matrix(title: str, pairs: Counter[tuple[int, int]]) -> ConfusionMatrix:

@@ -195,6 +195,17 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     recipe: str
 
 
+class WrongPrediction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sample that was predicted as another class."""
+
+    step: int
+    batch: int  # of an evaluation
+    sample: int  # place in its batch
+    label: int
+    prediction: int
+    picture: str  # PNG in base64, empty where no image was saved
+
+
 class TensorHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the values of a saved tensor spread, step by step."""
 
@@ -225,6 +236,7 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     curves: tuple[MetricCurve, ...]
     curves_left_out: int
     confusion: tuple[ConfusionMatrix, ...] = ()  # of the first run, where it saved labels and predictions
+    wrong_predictions: tuple[WrongPrediction, ...] = ()  # the first of these samples
     histograms: tuple[TensorHistogram, ...] = ()  # of the first run, of tensors that it saved
     histograms_left_out: int = 0
     entropy: Entropy

@@ -29,6 +29,7 @@ from reprokit.report import answers, curves
 from reprokit.report import facts as audit
 from reprokit.report.confusion import confusion_of
 from reprokit.report.histograms import histograms_of
+from reprokit.report.wrong_predictions import wrong_predictions_of
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import seeds
 from reprokit.verify.compare.entropy import in_words
@@ -98,6 +99,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         curves=found,
         curves_left_out=left_out,
         confusion=confusion_of(first.directory),
+        wrong_predictions=wrong_predictions_of(first.directory),
         histograms=histograms,
         histograms_left_out=histograms_left_out,
         entropy=_entropy(first, last),

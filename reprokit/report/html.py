@@ -45,6 +45,7 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,
         histograms=spread,
+        wrong=facts.wrong_predictions,  # numbers, and base64 of ours
         **_tables(facts, shown),
     )
 
