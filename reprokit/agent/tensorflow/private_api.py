@@ -182,8 +182,12 @@ def watch_workers(wrap: Callable[..., None], told: Callable[[dict[str, object]],
 
 
 def ops() -> Any:
-    """Return the module of graphs, sessions and scopes; None where nobody imported TensorFlow."""
-    return module("ops")
+    """Return the module of graphs, sessions and scopes; None where nobody imported TensorFlow, or it is not done yet.
+
+    A model of another backend may end, as garbage, while TensorFlow is imported.
+    """
+    found = module("ops")
+    return found if hasattr(found, "init_scope") else None
 
 
 def executing_eagerly() -> bool:
