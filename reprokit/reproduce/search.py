@@ -264,10 +264,10 @@ def _replays_to_tell(standing: Standing, candidate: Candidate) -> int | None:
 
 
 def cheapen(standing: Standing) -> None:
-    """Try one switch of the framework in the place of overrides of operators, and take it if it costs less."""
+    """Try one switch of the framework in the place of overrides that cost time, and take it if it costs less."""
     overrides = [option for option in standing.changes if option.startswith(OVERRIDE)]
     switch = _common_cure(standing, overrides)
-    if switch is None or not standing.runs:
+    if switch is None or not standing.runs or not _cost_time(standing):
         return
     stripped = functools.reduce(diagnosis.without, overrides, standing.settings)
     other = diagnosis.applied(stripped, switch.option)
@@ -283,6 +283,12 @@ def cheapen(standing: Standing) -> None:
     else:
         standing.trials.discard(tried.recording, tried.replay)
     standing.trials.conclude(tried.round, words)
+
+
+def _cost_time(standing: Standing) -> bool:
+    """Return whether the training takes longer than it did without any patch."""
+    bare, present = standing.journal.rounds[0].attempts[0], standing.runs[0]
+    return _is_less(bare.seconds, present.seconds) or _is_less(bare.processor, present.processor)
 
 
 def _weighed(tried: TrialOutcome, present: Attempt, switch: str) -> tuple[str, bool]:

@@ -97,7 +97,8 @@ def test_the_backward_of_indexing_is_found_and_made_deterministic(reprokit: Repr
     found = reproduced(reprokit, "pytorch_indexing")
     assert found.status == 0
     assert found.journal["settings"]["patches"] in (["torch-operator=aten::index_put"], ["torch-deterministic"])
-    assert found.phases == ["bare", "locate", "cure", "cheaper"]
+    assert found.phases[:3] == ["bare", "locate", "cure"]
+    assert found.phases[3:] in ([], ["cheaper"])  # where the override takes longer
     assert "profile" not in found.kinds
     assert "aten::index\\_put at " in found.story
     assert "pytorch\\_indexing.py:13 in \\<module\\> is to blame" in found.story
