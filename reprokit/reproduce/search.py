@@ -106,9 +106,10 @@ class Reproduction:
 
     def _next(self) -> list[Candidate]:
         """Return what to try now: what is proven; after a fresh look, what is known; then what helps in general."""
-        if not self._is_located:
-            self._locate()
         chosen = self._choose(self._cures())
+        if not self._is_located and not (chosen and chosen[0].proof <= Certainty.ORDER):
+            self._locate()
+            chosen = self._choose(self._cures())
         if chosen and chosen[0].proof <= Certainty.ORDER:
             return chosen
         if self._profiled is None and not self._has_operators:  # a profile would name little else, and is a training

@@ -81,7 +81,8 @@ def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Repro
 def test_a_clock_beside_a_framework_takes_four_trainings(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "pytorch_clocked", "--pairs", "2")
     assert (found.status, found.journal["settings"]["clock"], found.journal["settings"]["patches"]) == (0, True, [])
-    assert found.kinds == ["record", "replay", "profile", "replay"]
+    assert found.kinds == ["record", "replay", "replay", "replay"]
+    assert found.phases == ["bare", "locate", "cure"]
 
 
 @pytest.mark.slow
