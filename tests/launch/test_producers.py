@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,15 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
     recorded_and_replayed(reprokit, *command)
     assert reprokit.run("verify", "recorded", "replayed1").returncode == 0
     assert not list(reprokit.directory.glob("re*/turns"))
+
+
+def test_what_managers_make_is_used_as_without_a_recording(reprokit: Reprokit) -> None:
+    command = [sys.executable, str(Path(TRAINING).with_name("manager_kinds.py"))]
+    bare = subprocess.run(command, capture_output=True, text=True, check=True)
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    replayed = reprokit.run("replay", "recorded")
+    assert recorded.stdout == replayed.stdout == bare.stdout != ""
+    assert (recorded.returncode, replayed.returncode) == (0, 0)
 
 
 @pytest.mark.slow

@@ -59,28 +59,43 @@ class ManagerOrders:
     def _order(self, objects: dict[str, Any], identifier: str, typeid: str) -> None:
         referent, *rest = objects[identifier]
         name = self._orders.name(f"manager {typeid}")
-        if name and not isinstance(referent, OrderedReferent):
+        if name and type(referent) is not OrderedReferent:
             objects[identifier] = (OrderedReferent(referent, Gate(self._orders, name)), *rest)
 
 
 class OrderedReferent:
-    """An object of a manager whose methods are called by one client after another."""
+    """An object of a manager whose methods, also those that every object has, are called by one client after another.
+
+    A client may ask for the value itself: then the referent is pickled, and not this.
+    """
+
+    __slots__ = ("gate", "referent")
 
     def __init__(self, referent: Any, gate: Gate) -> None:
-        self._referent = referent
-        self._gate = gate
+        _SET_REFERENT(self, referent)
+        _SET_GATE(self, gate)
 
-    def __getattr__(self, name: str) -> Any:
-        return partial(self._call, getattr(self._referent, name))
-
-    def _call(self, method: Method, *arguments: Any, **keywords: Any) -> Any:
-        return self._gate.enter(partial(method, *arguments, **keywords), is_turn=_is_turn)
+    def __getattribute__(self, name: str) -> Any:
+        found = getattr(_REFERENT(self), name)
+        if name == "__class__" or not callable(found):
+            return found
+        return partial(_call, _GATE(self), found)
 
     def __str__(self) -> str:
-        return str(self._referent)
+        return str(_REFERENT(self))
 
     def __repr__(self) -> str:
-        return repr(self._referent)
+        return repr(_REFERENT(self))
+
+
+# Past __getattribute__, and __setattr__, which is the referent's.
+_SLOTS = vars(OrderedReferent)
+_REFERENT, _SET_REFERENT = _SLOTS["referent"].__get__, _SLOTS["referent"].__set__
+_GATE, _SET_GATE = _SLOTS["gate"].__get__, _SLOTS["gate"].__set__
+
+
+def _call(gate: Gate, method: Method, *arguments: Any, **keywords: Any) -> Any:
+    return gate.enter(partial(method, *arguments, **keywords), is_turn=_is_turn)
 
 
 def _is_turn(_: Any) -> bool:
