@@ -58,8 +58,9 @@ def _in_place(
 ) -> dict[str, Any]:
     if file.facts.framework != PYTORCH or (file.facts.world or 1) > 1:
         raise NotReplayable("only steps of PyTorch in one process are explained in a replay")
-    if asked.command != tuple(recording.run.command):
-        raise NotReplayable("another command was given than was recorded")
+    run = recording.run
+    if (asked.command, asked.working_directory) != (tuple(run.command), Path(run.working_directory)):
+        raise NotReplayable("another command or directory was given than was recorded")
     with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
         plan = replay_plan(recording, (), place / "run", False, "derive")
