@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,10 @@ from reprokit.patches import parse
 TRAINING = Path(__file__).with_name("patches_training.py")
 ALL = "torch-deterministic,torch-cudnn,cublas-workspace"
 OVERHEADS = {"lenet": "LeNet-5, one thread", "mlp": "an MLP, one thread"}
+ON_GPU = {
+    "convolutions-gpu": "wide convolutions on a GPU",
+    "index-gpu": "the backward of x[idx] between layers on a GPU",
+}
 CURES = {
     "index": ("the backward of x[idx] between layers", "torch-operator=aten::index_put_"),
     "compiled": ("index_add compiled by Inductor", "torch-operator=aten::index_add"),
@@ -87,8 +92,26 @@ def cures(kind: str, runs: int) -> None:
         report(in_turn(sides, runs), "none")
 
 
+def on_gpu(kind: str, runs: int) -> None:
+    """The switches of determinism, one by one."""
+    print(ON_GPU[kind])
+    names = ("none", "torch-deterministic", "torch-cudnn", "cublas-workspace", ALL)
+    with scratch() as name:
+        directory = Path(name)
+
+        def side(patches: str) -> Callable[[], Times]:
+            return lambda: step_times(kind, patches, directory)
+
+        report(in_turn({patches: side(patches) for patches in names}, runs), "none")
+
+
 def main(runs: int) -> None:
     for kind in OVERHEADS:
         overheads(kind, runs)
     for kind in CURES:
         cures(kind, runs)
+    for kind in ON_GPU:
+        if shutil.which("nvidia-smi") is None:
+            print(f"{ON_GPU[kind]}: not measured, as there is no GPU")
+        else:
+            on_gpu(kind, runs)

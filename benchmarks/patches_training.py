@@ -2,8 +2,8 @@
 
 The fastest of some rounds counts: on a machine that does something else, threads wait for each other by turns.
 
-Arguments: lenet, mlp, index or compiled; patches as `record --patch` takes them, or none. Their variables are the
-caller's business: see patches.py.
+Arguments: lenet, mlp, index or compiled, with `-gpu` on a GPU; patches as `record --patch` takes them, or none. Their
+variables are the caller's business: see patches.py.
 """
 
 from __future__ import annotations
@@ -77,6 +77,18 @@ def mlp(torch: Any) -> Training:
     return Training(model, batches, nn.functional.cross_entropy)
 
 
+def convolutions(torch: Any) -> Training:
+    """Wide convolutions with batch normalization, whose algorithms cuDNN chooses."""
+    nn = torch.nn
+
+    def part(before: int, after: int) -> list[Any]:
+        return [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+
+    model = nn.Sequential(*part(3, 64), *part(64, 128), *part(128, 256), nn.Flatten(), nn.Linear(4096, 10))
+    batches = [(torch.randn(256, 3, 32, 32), torch.randint(0, 10, (256,))) for _ in range(STEPS)]
+    return Training(model, batches, nn.functional.cross_entropy)
+
+
 def index(torch: Any) -> Training:
     """Rows of a table read by x[rows], and layers big enough to want both threads."""
     nn = torch.nn
@@ -119,7 +131,14 @@ def main(kind: str, texts: str) -> None:
 
     torch.manual_seed(0)
     torch.set_num_threads(1 if kind in ("lenet", "mlp") else 2)
-    training = {"lenet": lenet, "mlp": mlp, "index": index, "compiled": compiled}[kind](torch)
+    on_gpu = kind.endswith("-gpu")
+    kind = kind.removesuffix("-gpu")
+    training = {"lenet": lenet, "mlp": mlp, "index": index, "compiled": compiled, "convolutions": convolutions}[kind](
+        torch
+    )
+    if on_gpu:
+        training.model.cuda()
+        training.batches = [(x.cuda(), y.cuda()) for x, y in training.batches]
     optimizer = torch.optim.Adam(training.model.parameters())
     times = []
     for _ in range(ROUNDS):
@@ -128,6 +147,8 @@ def main(kind: str, texts: str) -> None:
             optimizer.zero_grad()
             training.loss(training.model(x), y).backward()
             optimizer.step()
+        if on_gpu:
+            torch.cuda.synchronize()
         times.append((time.perf_counter() - begin[0], time.process_time() - begin[1]))
     steps = len(training.batches)
     print(json.dumps([1e6 * min(part) / steps for part in zip(*times[WARM:], strict=True)]))

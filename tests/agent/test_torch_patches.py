@@ -21,7 +21,8 @@ from tests.support import Reprokit, training_text
 
 pytestmark = pytest.mark.torch
 
-INDEX = str(Path(__file__).parent.parent / "trainings" / "pytorch_index.py")
+TRAININGS = Path(__file__).parent.parent / "trainings"
+INDEX = str(TRAININGS / "pytorch_index.py")
 two_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="threads race only on two processors")
 
 
@@ -34,6 +35,53 @@ def run(directory: Path, script: str, *patches: str) -> tuple[Any, Outcome]:
     done = Training(directory, patches=entries).run(script)
     assert done.status == 0, done.errors
     return json.loads(done.output), done
+
+
+# On a GPU
+
+WITHOUT_CODE = {  # that is deterministic: PyTorch warns of each
+    "put accumulate", "bincount weights", "grid_sample backward", "adaptive_max_pool2d backward", "nll_loss2d"
+}  # fmt: skip
+OPERATORS = {
+    "aten::index_add_": "index_add_",
+    "aten::scatter_add": "scatter_add",
+    "aten::embedding_dense_backward": "embedding backward",
+    "aten::upsample_bilinear2d_backward": "interpolate bilinear backward",
+}
+
+
+def varying(reprokit: Reprokit, patches: Sequence[str], *names: str) -> set[str]:
+    """The operators that gave several results on a GPU."""
+    words = [word for patch in patches for word in ("--patch", patch)]
+    done = reprokit.run("run", *words, "--", sys.executable, str(TRAININGS / "pytorch_cuda_varying.py"), *names)
+    assert done.returncode == 0, done.stderr
+    found = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines())
+    assert set(names) <= set(found)
+    return {name for name, results in found.items() if int(results) > 1}
+
+
+@pytest.mark.gpu
+def test_operators_that_vary_on_a_gpu_repeat_in_deterministic_mode(reprokit: Reprokit) -> None:
+    assert varying(reprokit, []) >= {*OPERATORS.values(), "gather backward", "index_select backward", "cumsum"}
+    assert varying(reprokit, ["torch-deterministic"]) <= WITHOUT_CODE
+
+
+@pytest.mark.gpu
+def test_one_operator_that_varies_on_a_gpu_repeats_alone(reprokit: Reprokit) -> None:
+    patches = [f"torch-operator={operator}" for operator in OPERATORS]
+    assert varying(reprokit, patches, *OPERATORS.values(), "grid_sample backward") <= WITHOUT_CODE
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("patches", "status"), [((), 1), (("--patch", "torch-operator=aten::index_add_"), 0)])
+def test_a_training_that_varies_on_a_gpu_replays_when_patched(
+    reprokit: Reprokit, patches: Sequence[str], status: int
+) -> None:
+    script = str(TRAININGS / "pytorch_cuda_racing.py")
+    assert reprokit.run("record", "-o", "first", *patches, "--", sys.executable, script).returncode == 0
+    assert reprokit.run("replay", "first", "-o", "second").returncode == 0
+    done = reprokit.run("verify", "first", "second")
+    assert done.returncode == status, done.stdout + done.stderr
 
 
 # A real training, recorded and replayed
