@@ -42,7 +42,7 @@ def run(directory: Path, script: str, *patches: str) -> tuple[Any, Outcome]:
 WITHOUT_CODE = {  # that is deterministic: PyTorch warns of each
     "put accumulate", "bincount weights", "grid_sample backward", "adaptive_max_pool2d backward", "nll_loss2d"
 }  # fmt: skip
-OPERATORS = {
+CURED = {
     "aten::index_add_": "index_add_",
     "aten::scatter_add": "scatter_add",
     "aten::embedding_dense_backward": "embedding backward",
@@ -62,14 +62,14 @@ def varying(reprokit: Reprokit, patches: Sequence[str], *names: str) -> set[str]
 
 @pytest.mark.gpu
 def test_operators_that_vary_on_a_gpu_repeat_in_deterministic_mode(reprokit: Reprokit) -> None:
-    assert varying(reprokit, []) >= {*OPERATORS.values(), "gather backward", "index_select backward", "cumsum"}
+    assert varying(reprokit, []) >= {*CURED.values(), "gather backward", "index_select backward", "cumsum"}
     assert varying(reprokit, ["torch-deterministic"]) <= WITHOUT_CODE
 
 
 @pytest.mark.gpu
 def test_one_operator_that_varies_on_a_gpu_repeats_alone(reprokit: Reprokit) -> None:
-    patches = [f"torch-operator={operator}" for operator in OPERATORS]
-    assert varying(reprokit, patches, *OPERATORS.values(), "grid_sample backward") <= WITHOUT_CODE
+    patches = [f"torch-operator={operator}" for operator in CURED]
+    assert varying(reprokit, patches, *CURED.values(), "grid_sample backward") <= WITHOUT_CODE
 
 
 @pytest.mark.gpu

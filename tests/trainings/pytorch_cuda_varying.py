@@ -53,6 +53,10 @@ OPERATORS = {
     "gather backward": lambda: gradient(lambda p: p.gather(0, index), table[:, 0]),
     "index_select backward": lambda: gradient(lambda p: p.index_select(0, index), table[:, 0]),
     "embedding backward": lambda: gradient(lambda p: functional.embedding(index, p), table),
+    "embedding backward of texts": lambda: gradient(
+        lambda p: functional.embedding(index[:8192] * 61 + index[8192:16384], p), torch.randn(1000, 64, device=device)
+    ),
+    "embedding backward of few": lambda: gradient(lambda p: functional.embedding(index[:2048], p), table),
     "embedding_bag backward": lambda: gradient(
         lambda p: functional.embedding_bag(index.view(-1, 100), p, mode="sum"), table
     ),
