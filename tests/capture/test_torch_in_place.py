@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ from tests.capture.tensorflow_steps import validate
 from tests.support import Reprokit, rest_slow
 
 pytestmark = pytest.mark.torch
-SCRIPT = Path(__file__).parents[1] / "trainings" / "captured_in_place.py"
+TRAININGS = Path(__file__).parents[1] / "trainings"
+SCRIPT, TURNS_NAN = TRAININGS / "captured_in_place.py", TRAININGS / "turns_nan.py"
+# What trainings come to a NaN by: functions of the script, whose line that is to be named ends in their name.
+USUAL = re.findall(r"# (\w+)$", TURNS_NAN.read_text(), re.MULTILINE)
 CASES = [  # operation, and what is known of samples
     ("own_class", "aten::div", [50]),
     ("views", "aten::div", None),
@@ -22,9 +26,9 @@ CASES = [  # operation, and what is known of samples
 ]
 
 
-def captured(reprokit: Reprokit, case: str) -> Path:
+def captured(reprokit: Reprokit, case: str, script: Path = SCRIPT) -> Path:
     """The only snapshot of a recorded training, whose script lies beside it."""
-    shutil.copy(SCRIPT, reprokit.directory / "train.py")
+    shutil.copy(script, reprokit.directory / "train.py")
     words = ("--on-nan", "capture", "-o", "run", "--", sys.executable, "train.py", case)
     done = reprokit.run("record", *words)
     assert done.returncode == 123, done.stderr
@@ -32,8 +36,8 @@ def captured(reprokit: Reprokit, case: str) -> Path:
     return snapshot
 
 
-def line_of(case: str) -> int:
-    lines = SCRIPT.read_text().splitlines()
+def line_of(case: str, script: Path = SCRIPT) -> int:
+    lines = script.read_text().splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {case}"))
 
 
@@ -49,6 +53,16 @@ def test_it_is_named_by_operation_and_line(
     assert (found["operation"], found.get("indices")) == (operation, indices)
     assert found["where"][0] == [str(reprokit.directory / "train.py"), line_of(case), case]
     assert "replaying the recording up to step " in done.stderr
+    assert "alone" not in done.stderr
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("case", USUAL)
+def test_each_usual_way_to_a_nan_is_named_by_its_line(reprokit: Reprokit, case: str) -> None:
+    done = reprokit.run("snapshot", "explain", str(captured(reprokit, case, TURNS_NAN)), "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["where"][0][:2] == [str(reprokit.directory / "train.py"), line_of(case, TURNS_NAN)]
     assert "alone" not in done.stderr
 
 
