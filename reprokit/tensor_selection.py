@@ -74,16 +74,7 @@ def _rules(text: str) -> Iterable[TensorRule]:
 
 
 def _of_file(path: Path) -> list[TensorRule]:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE + 1)
-        if len(content) > MAX_FILE:
-            raise UsageError(f"--tensors: {path} is larger than {MAX_FILE} bytes")
-        found = msgspec.convert(toml_text.loads(content.decode()), RuleFile)
-    except OSError as error:
-        raise UsageError(f"--tensors: {path}: {error.strerror}") from None
-    except (msgspec.ValidationError, toml_text.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--tensors: {path}: {reason(error)}") from None
+    found = toml_text.read(path, RuleFile, MAX_FILE, UsageError, "name a file of rules with --tensors")
     return [rule(one.select, one.steps, one.mode, one.reduce) for one in found.tensors]
 
 

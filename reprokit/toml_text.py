@@ -1,12 +1,29 @@
-"""The standard library's reader of TOML, or in CPython 3.10 the package that it was made of."""
+"""TOML by the standard library's reader, or in CPython 3.10 the package that it was made of."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from reprokit.bounds import read_whole
+from reprokit.errors import ReprokitError, reason
 
 if sys.version_info >= (3, 11):
     from tomllib import TOMLDecodeError, loads
 else:
     from tomli import TOMLDecodeError, loads
 
-__all__ = ["TOMLDecodeError", "loads"]
+__all__ = ["TOMLDecodeError", "loads", "read"]
+T = TypeVar("T")
+
+
+def read(path: Path, kind: type[T], limit: int, error: type[ReprokitError], advice: str = "") -> T:
+    """Return what a file of the user's holds, as what it must be; raises `error` with one line."""
+    data = read_whole(path, limit, error, advice)
+    try:
+        return msgspec.convert(loads(data.decode()), kind)
+    except (msgspec.ValidationError, ValueError, RecursionError) as refused:
+        raise error(f"{path}: {reason(refused)}") from None

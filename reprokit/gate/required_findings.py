@@ -7,6 +7,7 @@ from pathlib import Path
 
 from reprokit import findings as findings_file
 from reprokit import untrusted_json
+from reprokit.bounds import read_whole
 from reprokit.errors import ReprokitError
 from reprokit.findings import FindingsFile
 from reprokit.gate.results import FAILED, PASSED, REQUIRED, TROUBLE, Case
@@ -66,13 +67,10 @@ def of_profile(found: FindingsFile, patches: Iterable[str], accepted: set[str] |
 
 def read_accepted(path: Path) -> set[str]:
     """Return the ids of findings in a findings.json or a list of ids."""
+    data = read_whole(path, MAX_ACCEPTED, ReprokitError, ACCEPTED)
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_ACCEPTED + 1)
-        if len(data) > MAX_ACCEPTED:
-            raise ReprokitError(f"{path} is larger than {MAX_ACCEPTED} bytes; {ACCEPTED}")
         content = untrusted_json.loads(data)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise ReprokitError(f"{path}: {error}; {ACCEPTED}") from None
     listed = content.get("findings", []) if isinstance(content, dict) else content
     return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}

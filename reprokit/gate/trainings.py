@@ -79,17 +79,8 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
     """Return the trainings of a file, all or those of these names; raises BadGate with one line."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadGate(f"{path}: {error.strerror}; put the command behind --, or list trainings in {FILE}") from None
-    if len(data) > MAX_BYTES:
-        raise BadGate(f"{path} is larger than {MAX_BYTES} bytes")
-    try:
-        found = msgspec.convert(toml_text.loads(data.decode()), GateFile).training
-    except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise BadGate(f"{path}: {' '.join(str(error).split())}") from None
+    advice = f"put the command behind --, or list trainings in {FILE}"
+    found = toml_text.read(path, GateFile, MAX_BYTES, BadGate, advice).training
     known = [one.name for one in found]
     twice = next((name for name in known if known.count(name) > 1), None)
     if twice is not None:

@@ -8,21 +8,17 @@ import difflib
 import importlib.util
 import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from reprokit import toml_text
+from reprokit.bounds import read_whole
 from reprokit.errors import BadRule, reason
 from reprokit.rules import activations, boosting, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 AUTOMATIC = (  # which hold for every training; the others are matters of opinion
     weights.ExplodingTensor,
@@ -53,6 +49,7 @@ HOOKS = ("invoke_at_step", "invoke_at_evaluation", "invoke_when_idle")
 OWN = re.compile(r"(.+\.py)(?::([A-Za-z_]\w*))?")
 AUTO, SUFFIX = "auto", ".toml"
 MAX_FILE = 1 << 20  # bytes
+ADVICE = "name a file of rules"
 
 
 class RuleList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,10 +69,7 @@ def listed(specs: Sequence[str]) -> Iterator[str]:
         if spec == AUTO:
             yield from (rule.__name__ for rule in AUTOMATIC)
         elif spec.endswith(SUFFIX):
-            try:
-                yield from msgspec.convert(tomllib.loads(_text(Path(spec))), RuleList).rules
-            except (msgspec.ValidationError, tomllib.TOMLDecodeError, RecursionError) as error:
-                raise BadRule(f"{spec}: {reason(error)}") from None
+            yield from toml_text.read(Path(spec), RuleList, MAX_FILE, BadRule, ADVICE).rules
         else:
             yield spec
 
@@ -87,25 +81,12 @@ def checked(specs: Sequence[str]) -> tuple[str, ...]:
         head, parameters = _parts(spec)
         if own := OWN.fullmatch(head):
             try:
-                ast.parse(_text(Path(own[1])))
+                ast.parse(read_whole(Path(own[1]), MAX_FILE, BadRule, ADVICE).decode())
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 raise BadRule(f"{own[1]} is no Python: {reason(error)}") from None
         else:
             _typed(_of_name(head), parameters)
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE + 1)
-        if len(content) > MAX_FILE:
-            raise BadRule(f"{path} is larger than {MAX_FILE} bytes")
-        return content.decode()
-    except OSError as error:
-        raise BadRule(f"{path}: {error.strerror}; name a file of rules") from None
-    except UnicodeDecodeError as error:
-        raise BadRule(f"{path}: {reason(error)}") from None
 
 
 def known(name: str) -> str | None:

@@ -36,6 +36,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from reprokit import patches, toml_text
+from reprokit.bounds import read_whole
 from reprokit.errors import BadStudy, ReprokitError
 
 MAX_BYTES: Final = 1 << 20
@@ -144,13 +145,7 @@ class PairPlace(msgspec.Struct, frozen=True, array_like=True):
 
 def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> Described:
     """Return the study of a file, with what the command line sets instead; raises BadStudy with one line."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadStudy(f"{path}: {error.strerror}; 'reprokit study init -- COMMAND' writes a study") from None
-    if len(data) > MAX_BYTES:
-        raise BadStudy(f"{path} is larger than {MAX_BYTES} bytes")
+    data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
         _set(content, runs, parallel)
