@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 from reprokit import redaction
 
@@ -22,6 +23,20 @@ def printable(text: str, limit: int = LONGEST) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelt_out(character) for character in text)
+
+
+def listed(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first texts in a row, and how many more there are."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
+
+
+def bounded(lines: Iterable[str], most: int, rest: str = "") -> Iterator[str]:
+    """Yield the first lines, then one that says how many more there are, and where."""
+    everything = list(lines)
+    yield from everything[:most]
+    if len(everything) > most:
+        yield f"and {len(everything) - most:,} more{rest}"
 
 
 def _spelt_out(character: str) -> str:

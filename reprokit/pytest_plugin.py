@@ -101,6 +101,7 @@ def _judge(item: pytest.Function) -> None:
     """Record, replay and compare the test; fails with the differences."""
     from reprokit.errors import ReprokitError
     from reprokit.gate.results import FAILED
+    from reprokit.printable import bounded
 
     outcome = OUTCOMES[2]
     try:
@@ -110,10 +111,9 @@ def _judge(item: pytest.Function) -> None:
             outcome = OUTCOMES[0]
             return
         outcome = OUTCOMES[1] if all(case.outcome == FAILED for case in unpassed) else OUTCOMES[2]
-        lines = [f"{case.suite}: {case.name}: {case.message}" for case in unpassed[:SHOWN]]
-        more = [f"and {len(unpassed) - SHOWN} more"] if len(unpassed) > SHOWN else []
+        lines = bounded((f"{case.suite}: {case.name}: {case.message}" for case in unpassed), SHOWN)
         runs = [f"run: {run}" for run in judged.runs]
-        pytest.fail("\n".join(["the test is not reproducible", *lines, *more, *runs]), pytrace=False)
+        pytest.fail("\n".join(["the test is not reproducible", *lines, *runs]), pytrace=False)
     except ReprokitError as error:
         pytest.fail(f"reprokit: {error}", pytrace=False)
     finally:

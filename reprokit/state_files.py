@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from reprokit import names
+from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 
 SHOWN = 3  # files that are named
@@ -55,8 +56,8 @@ def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
     found = between(right, left) if is_later else between(left, right)
     if found:
         yield (
-            f"a run read files that the other writes, before it wrote them itself ({listed(found)}): if the other left"
-            " them, they did not start from the same state; remove such files before each run"
+            f"a run read files that the other writes, before it wrote them itself ({listed(found, SHOWN)}): if the"
+            " other left them, they did not start from the same state; remove such files before each run"
         )
 
 
@@ -68,12 +69,6 @@ def is_fresh(path: str, run: RunDirectory) -> bool:
 def shown(path: str, directory: str) -> str:
     """Return the file's name from the working directory, where it lies below it."""
     return os.path.relpath(path, directory) if path.startswith(directory.rstrip("/") + "/") else path
-
-
-def listed(files: list[str], between: str = ", ") -> str:
-    """Return the first of them."""
-    more = f" and {len(files) - SHOWN} more" if len(files) > SHOWN else ""
-    return f"{between.join(files[:SHOWN])}{more}"
 
 
 def _can_be_state(path: str) -> bool:

@@ -15,6 +15,7 @@ from reprokit.artifacts.renamed_tensors import RenamedTensors, renamed
 from reprokit.artifacts.sources import verify
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
+from reprokit.printable import listed
 from reprokit.tolerance import Tolerance
 
 MOST_LEAVES = 2000  # differences of one file that are named one by one
@@ -319,8 +320,7 @@ class _Comparison:
     def _noises(self) -> str:
         if not self._noise or not self._noise_is_noted:
             return ""
-        more = len(self._noise) - MOST_NOISE
-        return ", ".join(self._noise[:MOST_NOISE]) + (f" and {more} more" if more > 0 else "")
+        return listed(self._noise, MOST_NOISE)
 
 
 def _same(name: str, other: str) -> Difference:

@@ -22,6 +22,7 @@ from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.launch.messages import say
 from reprokit.plan import name_of
+from reprokit.printable import bounded
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -234,10 +235,8 @@ class Statements:
         """Write the statements of a training; one that cannot be made is a case that did not pass."""
         if judged.is_cut_short:
             return judged
-        unpassed = judged.unpassed
-        failures = [f"{case.suite}, {case.name}: {case.message}" for case in unpassed[:MAX_FAILURES]]
-        if len(unpassed) > MAX_FAILURES:
-            failures.append(f"and {len(unpassed) - MAX_FAILURES} more that did not pass")
+        lines = (f"{case.suite}, {case.name}: {case.message}" for case in judged.unpassed)
+        failures = list(bounded(lines, MAX_FAILURES, " that did not pass"))
         troubles = [self._trouble(judged, number, failures) for number in range(1, len(judged.pairs) + 1)]
         return replace(judged, cases=(*judged.cases, *filter(None, troubles)))
 

@@ -46,6 +46,7 @@ from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.plan import RECORD, Plan
+from reprokit.printable import listed
 from reprokit.recipe import RecipeSettings
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import ranks
@@ -265,7 +266,7 @@ class Check:
         found = self._state.said()
         if not found:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
-        words = state_files.listed(found, "; ")
+        words = listed(found, state_files.SHOWN, "; ")
         if self._training.allow_state:
             self._notes.append(f"allowed: {words}")
             return Case(suite=suite, name="state", outcome=PASSED, right=words)

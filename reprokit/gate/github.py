@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
 from reprokit.pages.markdown import escaped
-from reprokit.printable import printable
+from reprokit.printable import bounded, printable
 
 MAX_SUMMARY = 900 << 10  # bytes
 MAX_ANNOTATIONS = 10
@@ -55,11 +55,9 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
         yield ""
         yield f"### {escaped(one.name)}"
         yield ""
-        for case in unpassed[:SHOWN]:
-            yield f"- {MARKS[case.outcome]} {escaped(case.suite)}: {escaped(case.name)}: {escaped(case.message)}"
-        if len(unpassed) > SHOWN:
-            yield f"- and {len(unpassed) - SHOWN} more"
-        yield from (f"- note: {escaped(note)}" for note in one.notes)
+        texts = ((MARKS[case.outcome], *map(escaped, (case.suite, case.name, case.message))) for case in unpassed)
+        cases = bounded((f"{mark} {suite}: {name}: {message}" for mark, suite, name, message in texts), SHOWN)
+        yield from (f"- {line}" for line in (*cases, *(f"note: {escaped(note)}" for note in one.notes)))
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:

@@ -25,6 +25,7 @@ from reprokit.launch import environment as environments
 from reprokit.launch import machine, strace
 from reprokit.launch.command import Command
 from reprokit.model.run import Proof
+from reprokit.printable import bounded
 
 TRACE = "strace"  # in the run directory, while the run lasts
 TRIAL_LIMIT = 20  # seconds
@@ -91,8 +92,8 @@ class Tracing:
         missed = strangers.total() + missing.total()
         total = own + answered + strangers.total()
         gave_up = (f"process {name}: {n} requests that could not be recorded" for name, n in sorted(missing.items()))
-        lines = [*_lines(strangers, names), *gave_up]
-        return Proof(requests=total, accounted=total - missed, unaccounted=_bounded(lines), problem=problem)
+        lines = list(bounded([*_lines(strangers, names), *gave_up], MAX_LINES))
+        return Proof(requests=total, accounted=total - missed, unaccounted=lines, problem=problem)
 
 
 def _without(names: Names, lost: Iterable[str]) -> Names:
@@ -239,11 +240,6 @@ def _what(request: strace.Request) -> str:
     source = f" of {request.source}" if request.source else ""
     place = f"{os.path.basename(request.module)}+{request.offset:#x}" if request.module else "the program itself"
     return f"{request.call}{source}, {request.given} bytes, by {place}"
-
-
-def _bounded(lines: list[str]) -> list[str]:
-    more = len(lines) - MAX_LINES
-    return lines if more <= 0 else [*lines[:MAX_LINES], f"and {more} more"]
 
 
 def in_words(proof: Proof) -> str:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from reprokit.findings import COMPILED, MAX_FINDINGS, VERDICTS, Finding, FindingsFile
 from reprokit.knowledge import Fact, load
+from reprokit.printable import bounded
 from reprokit.profiling import sources
 from reprokit.profiling.lines import (
     CompiledCode,
@@ -133,6 +134,4 @@ def _ordered(found: Iterable[Finding], notes: list[str]) -> list[Finding]:
 
 
 def _bounded(notes: Sequence[str]) -> list[str]:
-    unique = list(dict.fromkeys(text[:1000] for text in notes))
-    more = len(unique) - MAX_NOTES
-    return unique if more <= 0 else [*unique[:MAX_NOTES], f"and {more} more notes"]
+    return list(bounded(dict.fromkeys(text[:1000] for text in notes), MAX_NOTES, " notes"))

@@ -24,6 +24,7 @@ from reprokit.findings import (
     FindingsFile,
 )
 from reprokit.model.run import RunFile
+from reprokit.printable import bounded, listed
 from reprokit.profiling.groups import DIFFERENT
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, labeled, print_rows
@@ -66,12 +67,12 @@ def print_findings(run: RunDirectory, found: FindingsFile) -> None:
 
 
 def _alarms(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
-    alarms = [one for one in found.findings if one.verdict == findings.ALARM]
-    for one in alarms[:SHOWN]:
-        where = f" ({_where(run, one.where)})" if one.where else ""
-        yield "alarm", f"{one.title}{where} at step {one.step}: {_short(one.why)}"
-    if len(alarms) > SHOWN:
-        yield "alarm", f"and {len(alarms) - SHOWN} more (--json has them all)"
+    alarms = [
+        f"{one.title}{f' ({_where(run, one.where)})' if one.where else ''} at step {one.step}: {_short(one.why)}"
+        for one in found.findings
+        if one.verdict == findings.ALARM
+    ]
+    yield from (("alarm", line) for line in bounded(alarms, SHOWN, " (--json has them all)"))
 
 
 def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
@@ -150,11 +151,12 @@ def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
     if len(settings) > SHOWN_SETTINGS:
         yield "setting", f"and {_names(settings[SHOWN_SETTINGS:])}"
     others = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind != SETTING]
-    compiled = [one for one in others if one.kind == COMPILED]
-    for one in compiled[:SHOWN_SETTINGS]:
-        yield "compiled", f"{_what(one)} in {_where(run, one.where)}" if one.where else _what(one)
-    if len(compiled) > SHOWN_SETTINGS:
-        yield "compiled", f"and {len(compiled) - SHOWN_SETTINGS} more"
+    compiled = [
+        f"{_what(one)} in {_where(run, one.where)}" if one.where else _what(one)
+        for one in others
+        if one.kind == COMPILED
+    ]
+    yield from (("compiled", line) for line in bounded(compiled, SHOWN_SETTINGS))
     for one in (one for one in others if one.fact == CLOCK):
         where = f" in {_where(run, one.where)}" if one.where else ""
         yield "clock", f"{_what(one)}{where}: a replay reads another time, unless --clock recorded it"
@@ -187,8 +189,7 @@ def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
     """Sources and system calls, with who asked."""
     for one in some[:SHOWN_SETTINGS]:
         names = list(dict.fromkeys(_asker(asker) for asker in one.where))
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield label, f"{_what(one)}" + (f", by {', '.join(names[:3])}{more}" if names else "")
+        yield label, f"{_what(one)}" + (f", by {listed(names, 3)}" if names else "")
     if len(some) > SHOWN_SETTINGS:
         yield label, f"and {_names(some[SHOWN_SETTINGS:])}"
 
@@ -217,9 +218,7 @@ def _differing(outcomes: dict[str, str]) -> list[str]:
 
 def _names(some: list[Finding]) -> str:
     """Return the first few, each subject once, and how many more there are."""
-    subjects = list(dict.fromkeys(_last_names(one) for one in some))
-    more = len(subjects) - NAMED
-    return ", ".join(subjects[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return listed(list(dict.fromkeys(_last_names(one) for one in some)), NAMED)
 
 
 def _last_names(one: Finding) -> str:
@@ -230,11 +229,7 @@ def _last_names(one: Finding) -> str:
 
 
 def _notes(found: FindingsFile) -> Iterator[tuple[str, str]]:
-    notes = [*found.notes, *found.rule_notes]
-    for text in notes[:SHOWN_NOTES]:
-        yield "note", text
-    if len(notes) > SHOWN_NOTES:
-        yield "note", f"and {len(notes) - SHOWN_NOTES} more"
+    yield from (("note", text) for text in bounded([*found.notes, *found.rule_notes], SHOWN_NOTES))
 
 
 def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from reprokit.printable import listed
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence
 from reprokit.questions.operator_logs import OperatorCall, ProcessLog
 
@@ -48,12 +49,8 @@ def _sentence(process: str, number: int, calls: Mapping[str, tuple[list[Operator
     where = f"the last collective before {process} parted, {call.operator.name} in step {call.step}"
     if not differing:
         ranks = f"{'' if unknown else 'all '}{known} rank{'s' if known > 1 else ''}"
-        rest = f", and is not known of {_listed(unknown)}" if unknown else ""
+        rest = f", and is not known of {listed(unknown, LISTED)}" if unknown else ""
         return f"{where}, was given equal inputs on {ranks}{rest}"
-    return f"{where}, was given other inputs on {_listed(differing)}" + (
+    return f"{where}, was given other inputs on {listed(differing, LISTED)}" + (
         f", equal ones on the other {known - len(differing)}" if known > len(differing) else ""
     )
-
-
-def _listed(ranks: Sequence[str]) -> str:
-    return ", ".join(ranks[:LISTED]) + (f" and {len(ranks) - LISTED} more" if len(ranks) > LISTED else "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from reprokit.model.resumption import PartSaid, ResumeFinding
-from reprokit.printable import printable
+from reprokit.printable import listed, printable
 
 NAMED = 3  # names of a part
 WORDS = {
@@ -43,8 +43,7 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
         f"  interrupted by {finding.signal} at step {finding.interrupted_at:,} of {finding.whole_steps:,}, resumed at"
         f" step {finding.resumed_at:,}, {how}; {finding.compared:,} steps compared"
     )
-    more = f" and {len(finding.files) - NAMED} more" if len(finding.files) > NAMED else ""
-    yield f"  files that it was resumed on: {', '.join(finding.files[:NAMED])}{more}"
+    yield f"  files that it was resumed on: {listed(finding.files, NAMED)}"
     if finding.first is not None:
         yield f"  the first step that differs: {finding.first.step:,}, by its {finding.first.quantity}"
     yield from (_part(part) for part in finding.parts)
@@ -62,15 +61,14 @@ def verdict(finding: ResumeFinding) -> str:
             "not exact: the resumed training is another one; no part of the state that is known here makes it the whole"
             " one, so that it lacks something of the script's own"
         )
-    listed = ", ".join(map(words_of, finding.missing))
+    missing = ", ".join(map(words_of, finding.missing))
     return (
-        f"not exact: the checkpoint lacks {listed}; put in from the whole training, that makes the resumed one"
+        f"not exact: the checkpoint lacks {missing}; put in from the whole training, that makes the resumed one"
         f" identical in all of the {finding.window:,} steps compared"
     )
 
 
 def _part(part: PartSaid) -> str:
-    more = f" and {len(part.names) - NAMED} more" if len(part.names) > NAMED else ""
     idle = "; nothing draws from it" if part.idle else ""
-    names = "" if part.names == [part.part] else f" ({', '.join(part.names[:NAMED])}{more})"
+    names = "" if part.names == [part.part] else f" ({listed(part.names, NAMED)})"
     return f"  differs at the start of step {part.step:,}: {words_of(part.part)}{names}{idle}"

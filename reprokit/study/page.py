@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 from reprokit import rundir
 from reprokit.errors import CannotWriteReport
 from reprokit.pages import environment as pages
-from reprokit.printable import printable
+from reprokit.printable import bounded, listed, printable
 from reprokit.study import plots, tables
 from reprokit.study.conclusions import RECORDED, answers
 from reprokit.study.facts import SOURCES, Analysis, SetupFacts
@@ -160,16 +160,14 @@ def _notes(analysis: Analysis) -> list[str]:
         found |= dict.fromkeys(f"{metric.setup}, {metric.metric}: {note}" for note in metric.notes)
     for run in analysis.runs:
         found |= dict.fromkeys(f"{run.setup}: {note}" for note in run.notes)
-    listed = list(found)
-    more = [f"{len(listed) - MAX_NOTES} more notes are in the JSON document"] if len(listed) > MAX_NOTES else []
-    return [*listed[:MAX_NOTES], *more]
+    return list(bounded(found, MAX_NOTES, " notes, which are in the JSON document"))
 
 
 def _host(analysis: Analysis) -> TableRows:
     known = [(HOST.get(name, name), _host_value(name, value)) for name, value in analysis.host.items()]
     hosts = list(dict.fromkeys(run.host for run in analysis.runs if run.host))
     workers = list(dict.fromkeys(run.worker for run in analysis.runs if run.worker))
-    lists = ("runs were made on", _listed(hosts)), ("by workers", _listed(workers))
+    lists = ("runs were made on", listed(hosts, 8)), ("by workers", listed(workers, 8))
     together = max((run.together for run in analysis.runs), default=1)
     known += [(name, values) for name, values in lists if values]
     told: list[Row] = [*known, ("runs at the same time", str(together))]
@@ -180,11 +178,6 @@ def _host_value(name: str, value: str) -> str:
     if name == "memory" and value.isdecimal():
         return size(int(value))
     return {"[]": "none", "": "unknown"}.get(value, value)
-
-
-def _listed(values: Sequence[str]) -> str:
-    more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-    return ", ".join(values[:8]) + more
 
 
 def _steps(analysis: Analysis) -> Iterator[tuple[str, str]]:

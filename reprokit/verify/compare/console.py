@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
 from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
 from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
+from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
@@ -192,5 +192,4 @@ def unseen(run: RunDirectory, streams: range = range(len(STREAMS))) -> str:
         for stream in streams
         if head.unseen >> stream & 1
     ]
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"what C's stdio printed is not kept: {', '.join(islice(found, 3))}{more}" if found else ""
+    return f"what C's stdio printed is not kept: {listed(found, 3)}" if found else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from reprokit import trails
 from reprokit.model.states import Switch
+from reprokit.printable import listed
 from reprokit.trails import Series, TrailStep, TrailTensor
 
 BLOCK = 4096  # steps that are compared as bytes, before a look at what is in them
@@ -276,10 +277,7 @@ def place(found: SeriesDivergence, name: str) -> str:
 
 
 def _named(quantity: Quantity) -> str:
-    if not quantity.tensors:
-        return ""
-    more = len(quantity.tensors) - NAMED
-    return f" ({', '.join(quantity.tensors[:NAMED])}{f' and {more} more' if more > 0 else ''})"
+    return f" ({listed(quantity.tensors, NAMED)})" if quantity.tensors else ""
 
 
 def sentence(found: SeriesDivergence, name: str) -> str:

@@ -13,6 +13,7 @@ from enum import Enum
 
 from reprokit import trails
 from reprokit.difference import Side
+from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 from reprokit.trails import Series, TrailStep
 from reprokit.verify.compare import status
@@ -163,6 +164,4 @@ def _minority(ranks: Sequence[str], at: Sequence[TrailStep]) -> tuple[str, ...]:
 
 
 def _numbers(ranks: Sequence[str]) -> str:
-    names = [rank.replace("rank", "") for rank in ranks]
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
+    return listed([rank.replace("rank", "") for rank in ranks], LISTED)

@@ -11,6 +11,7 @@ import msgspec
 
 from reprokit import sample_ledgers
 from reprokit.difference import Difference, Role, Side, Verdict, different, group, information
+from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 from reprokit.sample_ledgers import EpochDone, ProcessLedger, Sample, SampleLoader, SampleStep
 from reprokit.verify.compare.divergences import counted
@@ -94,7 +95,7 @@ def _compared(
         text = counted(steps)
         return Difference(title, Verdict.IDENTICAL, text, text)
     meaning, figures = _divergence(*first, right, resumed)
-    left_text, right_text = (_listed(step.samples) for step in first)
+    left_text, right_text = (listed(list(map(str, step.samples)), 8, " ") for step in first)
     figures.update(steps=steps, differing_steps=differing)
     more = f"; in {differing:,} of {counted(steps)}"
     return different(title, left_text, right_text, f"{title}: {meaning}{more}", figures=figures)
@@ -146,11 +147,6 @@ def _seen_in_words(count: int, seen: dict[Sample, int], is_digest: bool) -> str:
     steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
     some = f" {len(seen):,} of" if len(seen) < count else ""
     return f"the other run saw{some} {it} at {steps}"
-
-
-def _listed(samples: Sequence[Sample]) -> str:
-    more = f" and {len(samples) - 8:,} more" if len(samples) > 8 else ""
-    return " ".join(map(str, samples[:8])) + more
 
 
 def step_of(category: Difference) -> int | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprokit.artifacts.descriptions import histogram
 from reprokit.difference import Difference, Role, Verdict, overall
+from reprokit.printable import bounded
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.series_leaves import KINDS
 
@@ -74,10 +75,7 @@ def causes(comparison: Comparison) -> Iterator[str]:
         return
     categories = {category.name: category for category in comparison.tree.children}
     leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
-    found = [leaf for leaf in leaves if leaf.can_change_results]
-    yield from (shortened(_one_sided(leaf)) for leaf in found[:CAUSES])
-    if len(found) > CAUSES:
-        yield f"and {len(found) - CAUSES} more"
+    yield from bounded((shortened(_one_sided(leaf)) for leaf in leaves if leaf.can_change_results), CAUSES)
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from reprokit import entropy
 from reprokit.entropy.request_counts import Asker, Asking, ProcessAsked, RequestTotals, who_asked
 from reprokit.entropy.symbols import Symbols
 from reprokit.errors import RunError
+from reprokit.printable import bounded
 from reprokit.rundir import ENTROPY, RunDirectory
 from reprokit.screen import Cells, print_rows
 
@@ -146,14 +147,10 @@ def print_report(found: EntropyRequests) -> None:
     )
     if found.directory.run.kind == "replay":
         headline = f"{found.directory.path}: a replay; {_matched(asking)}; what was not answered exactly:"
-    rows, more = _limited([_row(group) for group in _groups(found)])
-    footer = [f"and {more} more (--json has them all)"] if more else []
+    groups = _groups(found)
+    rows = [_row(group) for group in (groups[:SHOWN] if sys.stdout.isatty() else groups)]
+    footer = [f"and {len(groups) - len(rows)} more (--json has them all)"] if len(rows) < len(groups) else []
     print_rows(headline, [TITLES, *rows], [*footer, *_first(_process_lines(asking), "processes"), *_notes(found)])
-
-
-def _limited(rows: list[Any]) -> tuple[list[Any], int]:
-    shown = SHOWN if sys.stdout.isatty() else len(rows)
-    return rows[:shown], max(0, len(rows) - shown)
 
 
 def _row(group: _Group) -> Cells:
@@ -190,10 +187,8 @@ def _matched(asking: Asking) -> str:
 
 def _first(lines: Iterable[str], what: str) -> Iterator[str]:
     """Yield the first lines on a terminal, and how many more there are."""
-    shown, more = _limited(list(lines))
-    yield from shown
-    if more:
-        yield f"and {more} more {what} (--json has them all)"
+    found = list(lines)
+    yield from bounded(found, SHOWN if sys.stdout.isatty() else len(found), f" {what} (--json has them all)")
 
 
 def _process_lines(asking: Asking) -> Iterator[str]:

@@ -10,6 +10,7 @@ from reprokit import findings
 from reprokit.capture import files
 from reprokit.console import STREAMS
 from reprokit.model.run import Proof, RunFile
+from reprokit.printable import bounded
 from reprokit.screen import Cells, labeled, print_rows
 from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import script_variables, seeds, series_leaves, tracker_metrics
@@ -54,10 +55,8 @@ def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
     for one in summary.run.captures_unavailable:
         yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
     found = files.of_run(summary.directory)
-    for facts in found[:SHOWN]:
-        yield "snapshots", f"{Path(facts.directory, facts.name)}: {facts.problem or facts.trigger}"
-    if len(found) > SHOWN:
-        yield "snapshots", f"and {len(found) - SHOWN} more"
+    lines = (f"{Path(facts.directory, facts.name)}: {facts.problem or facts.trigger}" for facts in found)
+    yield from (("snapshots", line) for line in bounded(lines, SHOWN))
 
 
 def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
@@ -189,10 +188,7 @@ def _tracker(line: Tracker) -> str:
 
 def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Yield the first few, and how many more there are."""
-    everything = list(lines)
-    yield from ((label, line) for line in everything[:SHOWN])
-    if len(everything) > SHOWN:
-        yield label, f"and {len(everything) - SHOWN} more (--json has them all)"
+    yield from ((label, line) for line in bounded(lines, SHOWN, " (--json has them all)"))
 
 
 def _loss(key: SeriesKey, series: ScannedSeries) -> str:
