@@ -248,16 +248,23 @@ def _checked_conditions(_context: click.Context, _option: click.Parameter, words
     return words
 
 
-def _command(option: str, command: str) -> str:
-    """Return a command of the user's that can be parted into words."""
+def words_of(option: str, command: str) -> tuple[str, ...]:
+    """Return the words of a command that an option gives."""
     import shlex
 
     try:
-        if shlex.split(command):
-            return command
+        words = tuple(shlex.split(command))
     except ValueError as error:
         raise click.UsageError(f"{option}: {error}.") from None
-    raise click.UsageError(f"{option}: the command is empty.")
+    if not words:
+        raise click.UsageError(f"{option}: the command is empty.")
+    return words
+
+
+def _command(option: str, command: str) -> str:
+    """Return a command of the user's that can be parted into words."""
+    words_of(option, command)
+    return command
 
 
 CAPTURE_OPTIONS: dict[str, Decorator] = {  # by the fields of a plan that they stand for

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from pathlib import Path
 
@@ -75,7 +74,7 @@ def command(
         raise UsageError("--at and --after-file both say when the training is interrupted: choose one")
     work = ResumeWork(
         command=context.obj,
-        resume_command=context.obj if resume_with is None else _split(resume_with),
+        resume_command=context.obj if resume_with is None else options.words_of("--resume-with", resume_with),
         directory=options.current_directory(),
         place=place_for(output),
         at=at,
@@ -94,13 +93,3 @@ def command(
         finding.runs.clear()
     present(finding, as_json=as_json, document=document, text=print_finding)
     context.exit(EXIT_IDENTICAL if finding.is_exact else EXIT_DIFFERENT)
-
-
-def _split(text: str) -> tuple[str, ...]:
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(f"--resume-with: {error}") from None
-    if not words:
-        raise UsageError("--resume-with: the command is empty")
-    return words

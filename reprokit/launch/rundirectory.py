@@ -57,6 +57,17 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def new_directory(place: Path) -> Path:
+    """Make a directory for several runs, new and empty."""
+    try:
+        place.mkdir(mode=0o700)
+    except FileExistsError:
+        raise RunExists(f"{place} exists already; choose another directory with -o") from None
+    except OSError as error:
+        raise CannotWriteRun(f"{place}: {error.strerror}; choose another place with -o") from None
+    return place
+
+
 def shown(path: Path) -> str:
     """Return the path as short as it can be named from the current directory."""
     with suppress(ValueError, OSError):

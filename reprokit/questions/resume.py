@@ -17,13 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit import trails
-from reprokit.errors import CannotResume, CannotWriteRun, RunExists
+from reprokit.errors import CannotResume
 from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, Fresh
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
 from reprokit.launch.process import Ended
 from reprokit.launch.replay_plan import replay_plan
+from reprokit.launch.rundirectory import new_directory
 from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
@@ -259,12 +260,4 @@ def _is_same(earlier: Path, path: Path) -> bool:
 
 def place_for(output: Path | None) -> Path:
     """Return a directory for the runs, new and empty."""
-    try:
-        if output is None:
-            return Path(tempfile.mkdtemp(prefix="reprokit-resume-")).resolve()
-        output.mkdir(mode=0o700)
-    except FileExistsError:
-        raise RunExists(f"{output} exists already; choose another directory with -o") from None
-    except OSError as error:
-        raise CannotWriteRun(f"{output}: {error.strerror}; choose another place with -o") from None
-    return output.resolve()
+    return (Path(tempfile.mkdtemp(prefix="reprokit-resume-")) if output is None else new_directory(output)).resolve()

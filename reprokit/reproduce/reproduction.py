@@ -12,11 +12,11 @@ import msgspec
 
 from reprokit import recipe as recipes
 from reprokit import rundir
-from reprokit.errors import CannotWriteRun, ReprokitError, RunExists
+from reprokit.errors import CannotWriteRun, ReprokitError
 from reprokit.launch import run_patches
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
-from reprokit.launch.rundirectory import home
+from reprokit.launch.rundirectory import home, new_directory
 from reprokit.recipe import Recipe, RecipeSettings
 from reprokit.reproduce import journal as journals
 from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJournal
@@ -42,15 +42,8 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 def place_for(output: Path | None) -> Path:
     """Return the directory of a reproduction, new and empty."""
     own = f"reproduction-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(2).hex()}"
-    place = home(Path()) / own if output is None else Path(os.path.realpath(output))
-    try:
-        place.mkdir(mode=0o700)
-        (place / RUNS).mkdir(mode=0o700)
-    except FileExistsError:
-        raise RunExists(f"{output} exists already; choose another directory with -o") from None
-    except OSError as error:
-        raise CannotWriteRun(f"{place}: {error.strerror}; choose another place with -o") from None
-    return place
+    place = new_directory(home(Path()) / own if output is None else Path(os.path.realpath(output)))
+    return new_directory(place / RUNS).parent
 
 
 def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
