@@ -146,7 +146,7 @@ def matching_operator(
         and _names(fact.match.operators, name)
         and (phases is None or not fact.direction or not phases.isdisjoint(fact.direction))
         and overload in (fact.match.overloads or (overload,))
-        and _equal(fact.match.attributes, attributes)
+        and all(key in attributes and _same(value, attributes[key]) for key, value in fact.match.attributes.items())
         and _shares(fact.match.dtypes, dtypes)
         and fact.applies(framework, version, device)
     )
@@ -159,17 +159,9 @@ def matching_function(facts: Iterable[Fact], name: str, version: str = "", *, de
     )
 
 
-def matching_setting(
-    facts: Iterable[Fact], name: str, value: object, version: str = "", *, device: str = ""
-) -> tuple[Fact, ...]:
+def matching_setting(facts: Iterable[Fact], name: str, value: object) -> tuple[Fact, ...]:
     """Return the facts about a setting that has this value."""
-    return tuple(
-        fact
-        for fact in facts
-        if name in fact.match.settings
-        and _same(fact.match.settings[name], value)
-        and fact.applies(version=version, device=device)
-    )
+    return tuple(fact for fact in facts if name in (known := fact.match.settings) and _same(known[name], value))
 
 
 def matching_variable(facts: Iterable[Fact], name: str) -> tuple[Fact, ...]:
@@ -275,10 +267,6 @@ def _devices(device: str) -> frozenset[str]:
 
 def _names(patterns: Sequence[str], name: str) -> bool:
     return name in patterns or any("*" in pattern and fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _equal(wanted: Mapping[str, Value], observed: Mapping[str, Any]) -> bool:
-    return all(key in observed and _same(value, observed[key]) for key, value in wanted.items())
 
 
 def _same(wanted: Value, observed: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -27,7 +27,7 @@ from reprokit.study.facts import (
     Source,
     Variance,
 )
-from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
+from reprokit.study.results import MetricSeries, PairResult, RunResult
 from reprokit.version import VERSION
 
 R = TypeVar("R", RunResult, PairResult)
@@ -215,11 +215,12 @@ def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> ove
 
 
 def _run(run: RunResult) -> AttemptFacts:
-    main = _main(run.evaluations)
+    scored = [one for one in run.evaluations if one.accuracy is not None or one.mae is not None]
+    main = scored[-1] if scored else None  # what the training ended with
     texts = {name: wording.short(getattr(run, name)) for name in ("ended", "started", "host", "worker")}
     return AttemptFacts(
         **{
-            **_shared(run, AttemptFacts),
+            **{name: getattr(run, name) for name in AttemptFacts.__struct_fields__ if hasattr(run, name)},
             **texts,
             "seconds": _number(run.seconds),
             "processor": _number(run.processor),
@@ -228,17 +229,6 @@ def _run(run: RunResult) -> AttemptFacts:
             "notes": tuple(map(wording.short, run.notes[:MAX_NOTES])),
         }
     )
-
-
-def _shared(result: RunResult | PairResult, facts: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the fields of a result that are facts as they are."""
-    return {name: getattr(result, name) for name in facts.__struct_fields__ if hasattr(result, name)}
-
-
-def _main(evaluations: Sequence[Evaluation]) -> Evaluation | None:
-    """Return the last evaluation that has a score: what the training ended with."""
-    scored = [one for one in evaluations if one.accuracy is not None or one.mae is not None]
-    return scored[-1] if scored else None
 
 
 def _number(value: float | None) -> float | None:

@@ -34,17 +34,12 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
         for key, inner in value.items:
             yield from values(f"{path}{escaped(key)}", inner, nesting - 1)
     elif isinstance(value, list) and len(value) >= MANY and all(isinstance(one, Number) for one in value):
-        yield from _numbers(name, value)
+        data = struct.pack(f"<{len(value)}d", *map(float, value))
+        yield TensorPart(f"{name}/numbers", "float64", (len(value),), Memory(data))
+        yield Value(f"{name}/as written", hashlib.sha256(",".join(value).encode()).hexdigest())
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from values(f"{path}{index}", inner, nesting - 1)
-
-
-def _numbers(name: str, texts: list[Number]) -> Iterator[Part]:
-    """Many numbers as one tensor, and the digest of how they are written."""
-    data = struct.pack(f"<{len(texts)}d", *map(float, texts))
-    yield TensorPart(f"{name}/numbers", "float64", (len(texts),), Memory(data))
-    yield Value(f"{name}/as written", hashlib.sha256(",".join(texts).encode()).hexdigest())
 
 
 def escaped(key: str) -> str:

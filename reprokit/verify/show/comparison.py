@@ -216,18 +216,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _run(run: RunDirectory) -> dict[str, Any]:
-    facts = run.run
-    return {
-        "path": str(run.path),
-        "run_id": facts.run_id,
-        "kind": facts.kind,
-        "command": facts.command,
-        "status": facts.status,
-        "exit_code": facts.exit_code,
-        "signal": facts.signal,
-        "started": facts.started,
-        "duration": facts.duration,
-    }
+    names = ("run_id", "kind", "command", "status", "exit_code", "signal", "started", "duration")
+    return {"path": str(run.path), **{name: getattr(run.run, name) for name in names}}
 
 
 def node(difference: Difference) -> dict[str, Any]:

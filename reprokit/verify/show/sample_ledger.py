@@ -154,22 +154,14 @@ def overview(runs: Sequence[RunDirectory]) -> LedgerOverview:
 
 def overview_document(found: LedgerOverview) -> dict[str, Any]:
     """Return it as a JSON document."""
+    names = ("run", "process", "epoch", "batches", "drawn", "distinct", "repeated", "most", "never", "resumed")
     rows = [
         {
-            "run": row.run,
-            "process": row.process,
             **msgspec.to_builtins(row.loader),
             "loader": row.loader.name,
-            "epoch": row.epoch,
-            "batches": row.batches,
-            "drawn": row.drawn,
-            "distinct": row.distinct,
-            "repeated": row.repeated,
-            "most": row.most,
-            "never": row.never,
+            **{name: getattr(row, name) for name in names},
             "digests": row.is_digest,
             "whole": row.is_whole,
-            "resumed": row.resumed,
             "finding": row.is_finding,
             "text": row.words,
         }
