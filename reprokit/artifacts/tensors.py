@@ -53,6 +53,9 @@ class TensorStatistics:
     infinite: int = 0  # infinity against anything else
 
 
+_COUNTS = ("differing", "beyond", "sign_change", "zero_sign", "nan_payload", "nan", "infinite")
+
+
 def _larger(one: Extreme | None, other: Extreme | None) -> Extreme | None:
     if one is None or other is None:
         return one or other
@@ -68,10 +71,9 @@ def merged(one: TensorStatistics, other: TensorStatistics) -> TensorStatistics:
     """Return the statistics of two pieces of a tensor together."""
     lengths = max(len(one.histogram), len(other.histogram))
     padded = [side.histogram + (0,) * (lengths - len(side.histogram)) for side in (one, other)]
-    sums = ("elements", "differing", "beyond", "sign_change", "zero_sign", "nan_payload", "nan", "infinite")
     return replace(
         one,
-        **{name: getattr(one, name) + getattr(other, name) for name in sums},
+        **{name: getattr(one, name) + getattr(other, name) for name in ("elements", *_COUNTS)},
         first=_earlier(one.first, other.first),
         first_beyond=_earlier(one.first_beyond, other.first_beyond),
         absolute=_larger(one.absolute, other.absolute),
@@ -210,21 +212,16 @@ def _statistics(found: Any) -> TensorStatistics:
     histogram = list(found.histogram)
     while histogram and not histogram[-1]:
         histogram.pop()
+    extremes: dict[str, Any] = {
+        name: _extreme(getattr(found, name)) for name in ("absolute", "relative", "ulp") if found.finite
+    }
     return TensorStatistics(
         elements=found.compared,
-        differing=found.differing,
         first=found.first if found.differing else None,
-        beyond=found.beyond,
         first_beyond=found.first_beyond if found.beyond else None,
-        absolute=_extreme(found.absolute) if found.finite else None,
-        relative=_extreme(found.relative) if found.finite else None,
-        ulp=_extreme(found.ulp) if found.finite else None,
         histogram=tuple(histogram),
-        sign_change=found.sign_change,
-        zero_sign=found.zero_sign,
-        nan_payload=found.nan_payload,
-        nan=found.nan,
-        infinite=found.infinite,
+        **{name: getattr(found, name) for name in _COUNTS},
+        **extremes,
     )
 
 

@@ -23,6 +23,7 @@ NESTING = 100  # of the JSON in a line
 NAMED = 20  # lines that are named one by one
 CONTEXT = 40  # characters before the first difference of long lines
 CELLS_NAMED = 50  # cells that are named one by one
+UNNAMED = "not named one by one"
 LONGEST_ROW = 1 << 20  # characters
 DELIMITERS = ",;\t|"
 LineComparison: TypeAlias = "Callable[[str, str | None, str | None], Difference | None]"
@@ -73,28 +74,41 @@ def _values(
 
 def _by_lines(name: str, left: Source, right: Source, options: CompareOptions, compared: LineComparison) -> Difference:
     """Compare line by line: those that stand in one text only are told from those that are others."""
-    leaves: list[Difference] = []
     aligned = LineAlignment(lines(left, options.limits.text), lines(right, options.limits.text))
-    differing = beyond = 0
+    found = _Found(NAMED)
     for numbers, pair in aligned.pairs():
-        found = compared(_place_of(name, numbers), *pair)
-        differing += found is not None
-        beyond += found is not None and found.verdict.differs
-        if found is not None and (len(leaves) < NAMED or (beyond == 1 and found.verdict.differs)):
-            leaves.append(found)
-    if not differing:
+        found.add(compared(_place_of(name, numbers), *pair))
+    if not found.differing:
         return Difference(name, Verdict.IDENTICAL, detail="same content; spaces or the order of keys differ")
-    if differing > len(leaves):
-        verdict = Verdict.DIFFERENT if beyond else Verdict.TOLERATED
-        rest = f"{differing - len(leaves)} more lines"
-        leaves.append(Difference(f"{name}: {rest}", verdict, detail="not named one by one"))
     counts = aligned.counts
     lengths = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
     how = "" if aligned.is_whole else ", place by place"
-    figures = {"lines": counts, "differing_lines": differing}
-    return Difference(
-        name, children=tuple(leaves), detail=f"{differing} of {lengths} lines differ{how}", figures=figures
-    )  # fmt: skip
+    return found.tree(name, "lines", lengths, how, counts)
+
+
+class _Found:
+    """What differs in two texts: the first of it by name, among that the first which no tolerance accepts."""
+
+    def __init__(self, most: int):
+        self._most, self._named = most, list[Difference]()
+        self.differing = self._beyond = 0
+
+    def add(self, found: Difference | None) -> None:
+        """Take in a line or cell, None where it is the same."""
+        if found is not None:
+            self.differing += 1
+            self._beyond += found.verdict.differs
+            if len(self._named) < self._most or (self._beyond == 1 and found.verdict.differs):
+                self._named.append(found)
+
+    def tree(self, name: str, things: str, count: str, how: str, counts: object) -> Difference:
+        """Return the tree of both texts, which have so many lines or cells."""
+        if (more := self.differing - len(self._named)) > 0:
+            verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
+            self._named.append(Difference(f"{name}: {more} more {things}", verdict, detail=UNNAMED))
+        figures = {things: counts, f"differing_{things}": self.differing}
+        detail = f"{self.differing} of {count} {things} differ{how}"
+        return Difference(name, children=tuple(self._named), detail=detail, figures=figures)
 
 
 def _place_of(name: str, numbers: tuple[int, int]) -> str:
@@ -131,8 +145,7 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
     delimiter = max(
         DELIMITERS, key=next(lines(left, options.limits.text), "").count
     )  # as the first line has most of it
-    leaves: list[Difference] = []
-    differing = beyond = cells = 0
+    found, cells = _Found(CELLS_NAMED), 0
     heads: list[str] = []
     rows = [_rows(source, delimiter, options.limits.text) for source in (left, right)]
     for number, (one, other) in enumerate(zip_longest(*rows)):
@@ -140,26 +153,11 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
         for column, pair in enumerate(zip_longest(_cells(one), _cells(other))):
             cells += 1
             place = _place(name, number, column, heads)
-            found = _cell(place, *pair, options.values) if pair[0] != pair[1] else None
-            beyond += found is not None and found.verdict.differs
-            differing += found is not None
-            if found is not None and (len(leaves) < CELLS_NAMED or (beyond == 1 and found.verdict.differs)):
-                leaves.append(found)
-    return _tree(name, leaves, differing, cells)
-
-
-def _tree(name: str, leaves: list[Difference], differing: int, cells: int) -> Difference:
-    if not differing:
+            found.add(_cell(place, *pair, options.values) if pair[0] != pair[1] else None)
+    if not found.differing:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
         return Difference(name, Verdict.IDENTICAL, detail=detail)
-    if differing > len(leaves):
-        rest = f"{name}: {differing - len(leaves)} more cells"
-        verdict = Verdict.DIFFERENT if any(leaf.verdict.differs for leaf in leaves) else Verdict.TOLERATED
-        leaves.append(Difference(rest, verdict, detail="not named one by one"))
-    figures = {"cells": cells, "differing_cells": differing}
-    return Difference(
-        name, children=tuple(leaves), detail=f"{differing} of {cells} cells differ, place by place", figures=figures
-    )  # fmt: skip
+    return found.tree(name, "cells", f"{cells}", ", place by place", cells)
 
 
 def _place(name: str, row: int, column: int, heads: list[str]) -> str:
