@@ -41,4 +41,4 @@ def command(behind_dashes: tuple[str, ...], /, run: Path, **settings: Any) -> No
     """
     from reprokit.launch.replay_plan import replay_plan
 
-    launch(replay_plan(RunDirectory(run), behind_dashes, **settings), "reprokit", "verify")
+    launch(replay_plan(RunDirectory(run), command=behind_dashes, **settings), "reprokit", "verify")

@@ -216,7 +216,7 @@ class Check:
 
     def _replay_plan(self, recording: RunDirectory, name: str) -> Plan:
         self._renew()
-        return replace(replay_plan(recording, (), self._new(name), False, "derive"), fresh=self._copy)
+        return replace(replay_plan(recording, self._new(name)), fresh=self._copy)
 
     def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> VariedReplay:
         """Return a replay with these variations, as far as they can be made; a failure is a difference here."""

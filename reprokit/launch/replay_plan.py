@@ -29,11 +29,11 @@ LONGEST = 200  # characters of a fact, which may come from somebody else's file
 
 def replay_plan(
     recording: RunDirectory,
-    command: tuple[str, ...],
     output: Path | None,
-    overwrite: bool,
-    policy: str,
+    command: tuple[str, ...] = (),
     *,
+    overwrite: bool = False,
+    policy: str = "derive",
     supervisor: bool = True,
     trail: Switch = ON,
     keep_outputs: int = KEEP_OUTPUTS,

@@ -63,7 +63,7 @@ def _in_place(
         raise NotReplayable("another command or directory was given than was recorded")
     with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
-        plan = replay_plan(recording, (), place / "run", False, "derive")
+        plan = replay_plan(recording, place / "run")
         if plan.capture is None:
             raise NotReplayable(f"{recording.path} was not recorded with --on-nan")
         result = place / "result.json"

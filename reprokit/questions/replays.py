@@ -43,7 +43,7 @@ def ask(
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
-    plan = replay_plan(recording, (), place, False, "derive", question=question)
+    plan = replay_plan(recording, place, question=question)
     executed = execute(msgspec.structs.replace(plan, capture=None), interruption, hush if hushed else None)
     replay = RunDirectory(place)
     return AskedReplay(replay, executed, prove(recording, replay))

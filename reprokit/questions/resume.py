@@ -182,7 +182,7 @@ class ResumeStudy:
 
     def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
         place = self._work.place / name
-        plan = replay_plan(recording, tuple(command), place, False, "derive")
+        plan = replay_plan(recording, place, tuple(command))
         orders = tuple(command) == tuple(recording.run.command) and name != "resumed"
         plan = replace(
             plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders

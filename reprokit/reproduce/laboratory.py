@@ -20,7 +20,6 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.located import LocatedDivergence
 from reprokit.model.run import ProfilingFacts
-from reprokit.model.states import ON
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import located_text
 from reprokit.questions.locate import LocateWishes, is_locatable, locate
@@ -79,15 +78,7 @@ class Laboratory:
 
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
         work = self._work
-        plan = replay_plan(
-            self._run_of(recording),
-            (),
-            work.place / RUNS / name,
-            False,
-            "derive",
-            trail=ON,
-            keep_outputs=work.keep_outputs,
-        )
+        plan = replay_plan(self._run_of(recording), work.place / RUNS / name, keep_outputs=work.keep_outputs)
         return msgspec.structs.replace(plan, clock=clock and plan.clock)
 
     def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:

@@ -126,7 +126,7 @@ def lost(task: Task, words: str) -> RunResult:
 
 def _plan(task: Task) -> Plan:
     if task.mode == "replayed":
-        plan = replay_plan(RunDirectory(Path(task.recording)), (), Path(task.run), False, "derive")
+        plan = replay_plan(RunDirectory(Path(task.recording)), Path(task.run))
         return msgspec.structs.replace(plan, timeout=task.timeout)
     directory = Path(task.working_directory)
     return Plan(
