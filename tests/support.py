@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -122,9 +123,10 @@ def hidden_from(script: str) -> list[str]:
     return [place for place, names in users.items() if not any(name in script for name in names)]
 
 
-def training_text(name: str) -> str:
-    """The text of one of the scripts in tests/trainings."""
-    return (Path(__file__).with_name("trainings") / name).read_text()
+def training_text(name: str, case: str = "") -> str:
+    """The text of one of the scripts in tests/trainings, with a case of several chosen."""
+    text = (Path(__file__).with_name("trainings") / name).read_text()
+    return re.sub(r'(?m)^CASE = ".*"', f'CASE = "{case}"', text) if case else text
 
 
 def python(code: str) -> list[str]:
