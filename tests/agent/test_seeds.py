@@ -60,16 +60,8 @@ def test_seeds_of_the_clock_are_given_again(any_training: Training) -> None:
 
 
 COMPILED = training_text("seeded_compiled.py")
-
-
-VALIDATED = """
-import time, numpy
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.model_selection import cross_val_score
-
-rows, classes = [[number] for number in range(50)], [0, 1] * 25
-print(list(cross_val_score(RandomForestClassifier(3, random_state=time.time_ns() % 2**32), rows, classes, cv=2)))
-"""
+VALIDATED = training_text("seeded_validation.py")
+BOOSTED = training_text("seeded_boosted.py")
 
 
 @pytest.mark.slow
@@ -80,7 +72,7 @@ def test_seeds_of_a_cross_validation_are_given_again(training: Training) -> None
     again = replayed(training, VALIDATED)
     assert first.errors == again.errors == ""
     assert again.output == first.output
-    assert [line["where"] for line in replaced(again)] == ["train.py:7"] * 2
+    assert [line["where"] for line in replaced(again)] == ["train.py:9"] * 2
     assert [line["call"].rpartition(".")[2] for line in again.of("seed")] == ["clone random_state", "RandomState"] * 2
 
 
@@ -106,23 +98,6 @@ def test_seeds_of_types_written_in_c_are_given_again(training: Training) -> None
     }
 
 
-BOOSTED = """
-import time, numpy, xgboost, lightgbm
-x, y = numpy.random.RandomState(1).rand(200, 5), numpy.arange(200) % 2
-seed = time.time_ns() % 2**31
-parameters = {"seed": seed, "subsample": 0.5, "nthread": 1, "max_depth": 2}
-first = xgboost.train(parameters, xgboost.DMatrix(x, y), 3).predict(xgboost.DMatrix(x))
-assert parameters["seed"] == seed
-second = xgboost.XGBClassifier(random_state=seed, subsample=0.5, n_estimators=3, n_jobs=1).fit(x, y)
-second = second.predict_proba(x)[:, 0]
-parameters = {"seed": seed, "bagging_fraction": 0.5, "bagging_freq": 1, "num_threads": 1, "verbosity": -1}
-third = lightgbm.train(parameters, lightgbm.Dataset(x, y), 3).predict(x)
-fourth = lightgbm.LGBMClassifier(n_estimators=3, random_state=seed, subsample=0.5, subsample_freq=1, n_jobs=1,
-                                 verbosity=-1, min_child_samples=2).fit(x, y).predict_proba(x)[:, 0]
-print([float(result.sum()).hex() for result in (first, second, third, fourth)])
-"""
-
-
 @pytest.mark.xgboost
 def test_seeds_among_parameters_are_given_again(training: Training) -> None:
     first = training.run(BOOSTED)
@@ -134,18 +109,7 @@ def test_seeds_among_parameters_are_given_again(training: Training) -> None:
 
 @pytest.mark.tensorflow
 def test_seeds_of_tensorflow_and_keras_are_given_again(training: Training) -> None:
-    script = """
-import time, tensorflow as tf, keras
-tf.random.set_seed(int(time.time() * 1e6) % 2**31)
-print(tf.random.uniform([1]).numpy())
-tf.compat.v1.set_random_seed(int(time.time() * 1e6) % 2**31)
-print(tf.random.uniform([1]).numpy(), tf.random.Generator.from_seed(time.time_ns()).uniform([1]).numpy())
-keras.utils.set_random_seed(time.time_ns() % 2**32)
-print(tf.random.uniform([1]).numpy())
-for generator in (keras.random.SeedGenerator(time.time_ns() % 2**31), keras.random.SeedGenerator()):
-    print(keras.random.uniform([1], seed=generator).numpy())
-keras.layers.Dropout(0.5, seed=1), keras.random.SeedGenerator(seed=time.time_ns() % 2**31, name="named")
-"""
+    script = training_text("seeded_tensorflow.py")
     first = training.run(script)
     again = replayed(training, script)
     assert again.output == first.output != ""
@@ -161,12 +125,7 @@ keras.layers.Dropout(0.5, seed=1), keras.random.SeedGenerator(seed=time.time_ns(
 
 def test_seeds_of_jax_keys_are_given_again(tmp_path: Path) -> None:
     training = Training(tmp_path)
-    script = """
-import time, jax
-jax.random.key(1)
-print(jax.random.uniform(jax.random.PRNGKey(time.time_ns() % 2**31)))
-print(jax.random.uniform(jax.random.split(jax.random.key(time.time_ns() % 2**31))[1]))
-"""
+    script = training_text("seeded_jax.py")
     first = training.run(script)
     again = replayed(training, script)
     assert again.output == first.output != ""
@@ -292,14 +251,7 @@ def test_seeds_of_tensorflow_1_14_are_given_again(tmp_path: Path) -> None:
     from tests.interpreters import tf114_python
 
     training = Training(tmp_path, python=str(tf114_python()))
-    script = """
-import time, numpy, tensorflow as tf
-tf.set_random_seed(int(time.time() * 1e6) % 2**31)
-with tf.Session() as session:
-    print(session.run(tf.random_uniform([1])))
-numpy.random.seed(int(time.time() * 1e6) % 2**32)
-print(numpy.random.rand(), numpy.random.RandomState(int(time.time() * 1e6) % 2**32).rand())
-"""
+    script = training_text("seeded_tensorflow1.py")
     first = training.run(script)
     again = replayed(training, script)
     assert again.output == first.output != ""
