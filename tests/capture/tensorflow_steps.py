@@ -81,3 +81,16 @@ class Steps:
         return subprocess.run(
             command, cwd=self.directory, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
+
+
+def captured(directory: Path, script: str) -> Steps:
+    """A directory in which a step of the script has been captured, which ended it."""
+    steps = Steps(directory)
+    done = steps.capture(script)
+    assert done.returncode == 123, done.stderr
+    return steps
+
+
+def line_of(mark: str, script: str) -> int:
+    """The number of the line that ends in a comment of this mark."""
+    return next(number for number, line in enumerate(script.splitlines(), 1) if line.endswith(f" {mark}"))

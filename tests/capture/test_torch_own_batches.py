@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.capture.tensorflow_steps import Steps
+from tests.capture.tensorflow_steps import Steps, captured
 from tests.capture.test_torch_redo import is_the_same
 from tests.support import Reprokit, rest_slow, training_text
 
 pytestmark = pytest.mark.torch
-SCRIPT = training_text("captured_batches.py")
 
 
 def script(case: str) -> str:
-    return SCRIPT.replace('CASE = "two_models"', f'CASE = "{case}"')
-
-
-def captured(directory: Path, case: str) -> Steps:
-    steps = Steps(directory)
-    done = steps.capture(script(case))
-    assert done.returncode == 123, done.stderr
-    return steps
+    return training_text("captured_batches.py", case)
 
 
 def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
@@ -36,7 +28,7 @@ def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", rest_slow(["two_models", "accumulated"], extended=["pictures", "objects"]))
 def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -> None:
-    steps = captured(tmp_path, case)
+    steps = captured(tmp_path, script(case))
     explained, smallest = (redone(steps, mode, case) for mode in ("explain", "minimize"))
     assert explained["indices"] == smallest["indices"] == [50]
     assert explained["samples"] == smallest["samples"]
@@ -45,7 +37,7 @@ def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["graphs", pytest.param("joined_graphs", marks=pytest.mark.extended)])
 def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: str) -> None:
-    steps = captured(tmp_path, case)
+    steps = captured(tmp_path, script(case))
     assert redone(steps, "explain", case)["indices"] == [50]
     result = redone(steps, "minimize", case)
     assert (result["of"], result["indices"]) == (1, None)
@@ -60,14 +52,14 @@ def test_the_sample_of_a_batch_that_cannot_be_cut_is_told(tmp_path: Path, case: 
     ],
 )
 def test_a_line_of_a_function_that_has_returned_is_named(tmp_path: Path, case: str, line: str) -> None:
-    steps = captured(tmp_path, case)
+    steps = captured(tmp_path, script(case))
     (place,) = redone(steps, "explain", case)["where"]
     assert linecache.getline(str(tmp_path / "train.py"), place[1]).strip().endswith(line)
 
 
 @pytest.mark.slow
 def test_an_update_that_ruins_weights_blames_no_sample(tmp_path: Path) -> None:
-    steps = captured(tmp_path, "half_precision")
+    steps = captured(tmp_path, script("half_precision"))
     result = redone(steps, "explain", "half_precision")
     assert result["samples"] is None
     assert "divisors are 0" in result["words"]
@@ -96,7 +88,7 @@ def test_a_step_that_cannot_be_executed_again_is_status_2(reprokit: Reprokit, ca
 @pytest.mark.extended
 def test_of_two_models_without_a_loader_the_captured_one_is_compared(tmp_path: Path) -> None:
     """In each turn the other's loss comes first, computed with what is put in, and is as bad."""
-    steps = captured(tmp_path, "adversaries")
+    steps = captured(tmp_path, script("adversaries"))
     assert steps.header()["step"] == 3
     for mode in ("reproduce", "explain", "minimize"):
         result = redone(steps, mode, "adversaries")
