@@ -113,7 +113,7 @@ class PyTorch:
             TensorDataset(x, torch.randint(0, 10, (len(x),))), FEW if kind == "large" else SAMPLES, shuffle=True
         )
         self._batches = itertools.chain.from_iterable(itertools.repeat(loader))
-        self._watch = capture_of("TorchWatch")
+        self._watch = capture_of("TorchCapture")
         wrapped = [(torch.autograd, "backward"), (torch.optim.Adam, "step"), (_BaseDataLoaderIter, "__next__")]
         wrapped += [(torch.nn.Module, "__call__"), (_BaseDataLoaderIter, "_next_index")]
         self._wrapped = [(owner, name, vars(owner)[name]) for owner, name in wrapped]

@@ -14,20 +14,22 @@ from .. import events
 from ..pytorch import private_api
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules
+from . import checks
 from .checks import NormMean
+from .header import GRADIENT
 from .random_states import RandomStates
 from .torch_checks import FiniteTests, StepChecks
 from .torch_copies import UpdateBackup
+from .torch_fit import Names
 from .torch_policy import CapturePolicy
 from .torch_ranks import Ranks
 from .torch_snapshot import Snapshooter
 from .torch_state import parameters_of
-from .torch_steps import THIS_THREAD, StepStarts, Threads, TrainingStep
-from .torch_updates import Losses, Updates
+from .torch_steps import THIS_THREAD, Threads, TrainingStep
+from .torch_updates import Updates
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from types import ModuleType
     from typing import Any
 
@@ -35,77 +37,71 @@ if TYPE_CHECKING:
     from .header import Trigger
     from .torch_in_place import InPlaceExplanation
 
+MAX_TRIGGERS = 1000
+
 
 class TorchCapture:
-    """What this process captures of PyTorch."""
+    """Listens to PyTorch's trainings, by parts that know one thing of a step each; as a context until it is closed."""
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
-        self._watch: TorchWatch | None = None  # once PyTorch is there
-        self._hooks: EventHooks
-
-    def forget(self) -> None:
-        """In a forked child: what the parent held is the parent's."""
-        if self._watch is not None:
-            self._watch.forget()
+        self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
+        self._training: Training
+        self._updates: Updates
 
     def begin(self, name: str, module: ModuleType) -> None:
         """Attach to PyTorch, and to those of its modules that may come later."""
-        if name == "torch" and self._watch is None:
-            self._hooks = hooks_of(self._capture, module)
-            training = Training(self._capture, module, self._hooks.modules)
-            self._watch = TorchWatch(training)
-            self._hooks.decide(self._watch)
-            if self._capture.settings.redo is not None:
-                self._capture.attempt(self._explain, training)
-        elif self._watch is not None:
+        if self._hooks is not None:
             self._hooks.watch(name, module)
+        elif name == "torch":
+            hooks = hooks_of(self._capture, module)
+            self._training = Training(self._capture, module, hooks.modules)
+            self._updates = Updates(self._training)
+            hooks.decide(self)
+            self._hooks = hooks
+            if self._capture.settings.redo is not None:
+                self._capture.attempt(self._explain, hooks.events)
 
-    def _explain(self, training: Training) -> None:
+    def _explain(self, told: events.Events) -> None:
         """Explain a step that was captured in the recording of this replay."""
         from .torch_in_place import InPlaceExplanation
 
-        training.in_place = InPlaceExplanation(training)
-        self._hooks.events.add(training.in_place)
+        self._training.in_place = InPlaceExplanation(self._training)
+        told.add(self._training.in_place)
 
-    def guard(self, model: Any, optimizers: Iterable[Any]) -> Guard:
+    def guard(self, model: Any, optimizers: list[Any]) -> TorchCapture:
         """Watch these optimizers of a script that captures by itself, and none that was not given."""
-        assert self._watch is not None
-        optimizers = list(optimizers)
-        self._watch.take(model, optimizers)
+        assert self._hooks is not None
+        self._training.watched.only = set(map(id, optimizers))
+        self._training.modules.registered(model, "", None)
         for optimizer in optimizers:
+            self._updates.watch(optimizer)
             self._hooks.attach(optimizer)
-        return Guard(self._hooks.events, self._watch)
+        return self
 
+    def close(self) -> None:
+        """Watch no longer, and let go of all that is held."""
+        assert self._hooks is not None
+        self._hooks.events.remove(self)
+        self._training.watched.records.clear()
+        self._training.forget()
 
-def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
-    """Return the hooks of a run that is recorded too, else some of the capture's own."""
-    hooks = None if capture.agent is None else capture.agent.pytorch
-    if hooks is not None:
-        return hooks
-    compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)
-    return EventHooks(capture, events.Events(), torch, Modules(), compiled=compiled)
+    def __enter__(self) -> TorchCapture:
+        return self
 
-
-class TorchWatch:
-    """Listens to the training, by parts that know one thing of a step each."""
-
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._watched = training.watched
-        self._starts = StepStarts(training)
-        self._losses = Losses(training)
-        self._updates = Updates(training, self._starts, self._losses)
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
         """Return what to call at which event."""
-        watched, starts, losses, updates = self._watched, self._starts, self._losses, self._updates
+        watched, updates = self._training.watched, self._updates
+        starts, losses = updates.starts, updates.losses
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: losses.output_computed}
         return {
             events.LoaderBegan: starts.loader_began,
             events.BatchFetched: starts.batch_fetched,
             events.LoaderExhausted: starts.loader_exhausted,
-            events.ForwardBegan: self._forward_began,
+            events.ForwardBegan: updates.forward_began,
             events.ForwardEnded: updates.compiled_ended,
             events.BackwardBegan: losses.backward_began,
             events.BackwardEnded: losses.backward_ended,
@@ -121,50 +117,26 @@ class TorchWatch:
             events.UpdateDue: updates.update_due,
             events.UpdateDone: updates.update_done,
             events.UpdateEnded: updates.update_ended,
-            **(outputs if self._training.capture.settings.conditions.activations else {}),
+            **(outputs if self._capture.settings.conditions.activations else {}),
         }
 
     def failed(self, error: Exception, handler: events.Handler) -> None:
         """The training goes on, and so do the captures."""
-        self._training.capture.failed(handler, error)
+        self._capture.failed(handler, error)
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent held."""
-        self._training.forget()
-
-    def release(self) -> None:
-        """Hold nothing any more: neither optimizers nor their states nor a step."""
-        self._watched.records.clear()
-        self._training.forget()
-
-    def _forward_began(self, event: events.ForwardBegan) -> None:
-        (self._updates.compiled_began if event.is_compiled else self._starts.forward_began)(event)
-
-    def take(self, model: Any, optimizers: list[Any]) -> None:
-        """Watch these optimizers, and none that was not given."""
-        self._watched.only = set(map(id, optimizers))
-        self._training.modules.registered(model, "", None)
-        for optimizer in optimizers:
-            self._updates.watch(optimizer)
+        """In a forked child: what the parent held is the parent's."""
+        if self._hooks is not None:
+            self._training.forget()
 
 
-class Guard:
-    """Watches a script's own optimizers until it is closed; also as a context."""
-
-    def __init__(self, told: events.Events, watch: TorchWatch) -> None:
-        self._told = told
-        self._watch = watch
-
-    def close(self) -> None:
-        """Watch no longer, and let go of all that is held."""
-        self._told.remove(self._watch)
-        self._watch.release()
-
-    def __enter__(self) -> Guard:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
+def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
+    """Return the hooks of a run that is recorded too, else some of the capture's own."""
+    hooks = None if capture.agent is None else capture.agent.pytorch
+    if hooks is not None:
+        return hooks
+    compiled = capture.attempt(private_api.compiled, torch, capture.settings.library)
+    return EventHooks(capture, events.Events(), torch, Modules(), compiled=compiled)
 
 
 class Epoch:
@@ -346,18 +318,25 @@ class Training:
             record.backup = UpdateBackup(self.torch, self.tests, record.reference())
         return record.backup.keep(record.steps, held.losses.last[-1] if held.losses.last else 0.0)
 
+    def names(self) -> Names:
+        """Return what this thread's parameters are called."""
+        return Names(self.models(), [record.reference() for record in self.watched.alive()])
+
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of all optimizers by their names."""
-        return self.snapshooter.names(self.models()).parameters
+        return self.names().parameters
 
     def models(self) -> list[Any]:
         """Return the models that have parameters of any optimizer."""
         return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
 
-    def gradient_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
-        """Return which gradients of these optimizers are not finite."""
-        return self.snapshooter.gradient_triggers(self.models(), records)
-
-    def parameter_triggers(self, records: list[OptimizerSteps]) -> list[Trigger]:
-        """Return which parameters of these optimizers are not finite."""
-        return self.snapshooter.parameter_triggers(self.models(), records)
+    def triggers(self, kind: str, records: list[OptimizerSteps]) -> list[Trigger]:
+        """Return which gradients, or parameters, of these optimizers are not finite."""
+        known = {id(parameter): parameter for record in records for parameter in record.parameters()}
+        found: list[Trigger] = []
+        for name, parameter in self.names().of(list(known.values())):
+            tensor = parameter.grad if kind == GRADIENT else parameter.data
+            if tensor is not None and len(found) < MAX_TRIGGERS:
+                trigger = checks.elements(kind, name, *self.tests.count(tensor))
+                found += [] if trigger is None else [trigger]
+        return found

@@ -13,7 +13,7 @@ from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor
 from ..trail_library import FORMATS
 from . import checks
-from .header import ACTIVATION, Trigger
+from .header import ACTIVATION, GRADIENT, Trigger
 from .header import LOSS as OF_LOSS
 
 TYPE_CHECKING = False
@@ -130,7 +130,7 @@ class StepChecks:
                 seen.note_clean(gradients_of(records), set(map(id, records)))
         if not is_fine:
             found += self.on_devices(seen)
-            found += [] if is_scaled else self._training.gradient_triggers(records)
+            found += [] if is_scaled else self._training.triggers(GRADIENT, records)
         if self._conditions.gradient_jump is not None and not is_scaled:
             for record in records:
                 found += self._jump(record)

@@ -101,7 +101,7 @@ class InPlaceExplanation:
         for model in models:
             for name, module in model.named_modules():
                 layers.setdefault(id(module), name)
-        named = [(f"parameter {name}", one) for name, one in training.snapshooter.names(models).tensors.items()]
+        named = [(f"parameter {name}", one) for name, one in training.names().tensors.items()]
         named += [(CALLED_WITH, one) for one in tensors_in(training.torch, self._called)]
         named += [("the batch", one) for one in tensors_in(training.torch, list(self._batches))]
         self._explaining.know(layers, named)

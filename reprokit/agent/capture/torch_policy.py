@@ -52,7 +52,7 @@ class CapturePolicy:
         training = self._training
         if training.is_recorded() or record.backup is None or not record.is_ruined():
             return False
-        triggers = training.parameter_triggers([record])
+        triggers = training.triggers(PARAMETER, [record])
         record.backup.put_back()
         self.alarm(held, [record], triggers)
         return True
@@ -93,7 +93,7 @@ class CapturePolicy:
         triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
         if triggers[0].kind != PARAMETER:  # ruined by an update before which no state is held
-            known = training.parameter_triggers(records)
+            known = training.triggers(PARAMETER, records)
             triggers = [*[one.with_(was_before=True) for one in known], *triggers]
         where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
@@ -110,7 +110,7 @@ class CapturePolicy:
         self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
     ) -> tuple[int, list[Trigger]]:
         """Go back to the last state whose parameters were finite; its batch is not there any more."""
-        found = self._training.parameter_triggers(records)
+        found = self._training.triggers(PARAMETER, records)
         steps = [record.backup.put_back() for record in records if record.backup is not None]
         found[0] = found[0].with_(updates=records[0].steps - steps[0])
         held.restart()
@@ -119,7 +119,7 @@ class CapturePolicy:
     def _save(self, held: TrainingStep, step: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
         with torch.no_grad(), private_api.without_overrides(torch):
-            contents = training.snapshooter.contents(held, training.models(), step, triggers)
+            contents = training.snapshooter.contents(held, training.models(), training.names(), step, triggers)
             header, parts = training.ranks.complete(*contents)
         if training.in_place is not None:
             training.in_place.conclude(header)

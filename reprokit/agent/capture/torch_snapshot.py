@@ -7,11 +7,9 @@ import sys
 from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
-from . import checks
-from .header import GRADIENT, PARAMETER, SnapshotHeader
+from .header import SnapshotHeader
 from .torch_batches import BatchRecord, leaf
 from .torch_checks import values_of
-from .torch_fit import Names
 from .torch_state import (
     Tensors,
     digest,
@@ -28,63 +26,35 @@ from .variables import of_loops, with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from .header import Trigger
     from .store import Part
-    from .torch_capture import OptimizerSteps, Watched
+    from .torch_capture import Watched
     from .torch_checks import FiniteTests
+    from .torch_fit import Names
     from .torch_steps import TrainingStep
     from .trees import Node
 
-MAX_TRIGGERS = 1000
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"
 MAX_CLASSES = 5  # of what is left out, that are named
 MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
 
 
 class Snapshooter:
-    """Knows what there is of a training in this process."""
+    """Puts together what is kept of the start of a step."""
 
     def __init__(self, torch: Any, tests: FiniteTests, watched: Watched) -> None:
         self._torch = torch
         self._tests = tests
         self._watched = watched
 
-    def names(self, models: list[Any]) -> Names:
-        """Return what this thread's parameters are called."""
-        return Names(models, [record.reference() for record in self._watched.alive()])
-
-    def gradient_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
-        """Return which gradients of these optimizers are not finite."""
-        return self._triggers(GRADIENT, models, records, lambda parameter: parameter.grad)
-
-    def parameter_triggers(self, models: list[Any], records: list[OptimizerSteps]) -> list[Trigger]:
-        """Return which parameters of these optimizers are not finite."""
-        return self._triggers(PARAMETER, models, records, lambda parameter: parameter.data)
-
-    def _triggers(
-        self, kind: str, models: list[Any], records: list[OptimizerSteps], part: Callable[[Any], Any]
-    ) -> list[Trigger]:
-        names = self.names(models)
-        found: list[Trigger] = []
-        seen: set[int] = set()
-        for record in records:
-            for name, parameter in names.of(record.parameters()):
-                tensor = part(parameter)
-                if tensor is None or id(parameter) in seen or len(found) >= MAX_TRIGGERS:
-                    continue
-                seen.add(id(parameter))
-                trigger = checks.elements(kind, name, *self._tests.count(tensor))
-                found += [] if trigger is None else [trigger]
-        return found
-
     def contents(
-        self, held: TrainingStep, models: list[Any], step: int, triggers: list[Trigger]
+        self, held: TrainingStep, models: list[Any], names: Names, step: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
         """Return the header and the tensors of a snapshot of the start of this step."""
-        tensors, names = Tensors(), self.names(models)
+        tensors = Tensors()
         state, epoch = self._training(tensors, models, names, held), held.start.epoch
         batches = tuple(self._batches(tensors, held, models))
         is_updated = held.start.updated is not None and not held.batches.are_loaded

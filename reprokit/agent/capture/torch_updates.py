@@ -10,8 +10,9 @@ from ..events import SKIP, NotApplied
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step
 from . import checks
+from .header import GRADIENT
 from .torch_copies import StateCopy
-from .torch_steps import Phase
+from .torch_steps import Phase, StepStarts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .. import events
     from .torch_capture import OptimizerSteps, Training
-    from .torch_steps import StepStarts, TrainingStep
+    from .torch_steps import TrainingStep
 
 SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
 MAX_NODES = 16  # of a graph in which a loss's target is looked for
@@ -95,7 +96,7 @@ class Losses:
             seen.triggers = []  # the step is refused already, and its other backward passes are nobody's
         if seen.triggers and self._ranks.have_heard(held.start.began_at[1]):
             records = self._watched.due(seen.reached, held.round)
-            self._policy.alarm(held, records, seen.triggers + self._training.gradient_triggers(records))
+            self._policy.alarm(held, records, seen.triggers + self._training.triggers(GRADIENT, records))
             for record in self._watched.alive() if update.is_compiled else ():
                 record.drop_gradients()
 
@@ -126,7 +127,7 @@ class Losses:
         if self._training.tests.are_finite([*gradients, *self._checks.signals(seen)]):
             event.state = gradients, set(map(id, records))
             return False
-        seen.triggers += self._checks.on_devices(seen) + self._training.gradient_triggers(records)
+        seen.triggers += self._checks.on_devices(seen) + self._training.triggers(GRADIENT, records)
         if not seen.triggers or held.update.in_closure:  # whose evaluation is judged when it is over
             return False
         self._policy.alarm(held, records, seen.triggers)
@@ -166,7 +167,7 @@ class Losses:
             triggers = triggers or self._ranks.told(training.parameters)
         found = checks.loss_scale(float(scaler.get_scale()), record.overflows)
         if found is not None:
-            triggers += [found, *training.gradient_triggers([record])]
+            triggers += [found, *training.triggers(GRADIENT, [record])]
         if triggers:
             self._policy.alarm(held, [record], triggers)
             record.overflows = 0
@@ -191,12 +192,12 @@ class UpdateState:
 class Updates:
     """Tests gradients when an optimizer is about to apply them."""
 
-    def __init__(self, training: Training, starts: StepStarts, losses: Losses) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
         self._watched = training.watched
         self._policy = training.policy
-        self._starts = starts
-        self._losses = losses
+        self.starts = StepStarts(training)
+        self.losses = Losses(training)
 
     def optimizer_made(self, event: events.OptimizerMade) -> None:
         """Watch the optimizers that are made from now on."""
@@ -343,16 +344,20 @@ class Updates:
 
     # Compiled functions, in which no hook sees an optimizer apply gradients
 
-    def compiled_began(self, event: events.ForwardBegan) -> None:
-        """A compiled function is called: an optimizer's step may be in it."""
+    def forward_began(self, event: events.ForwardBegan) -> None:
+        """A module is called, or a compiled function: an optimizer's step may be in it."""
+        self.starts.forward_began(event)
+        if event.is_compiled:
+            self._compiled_began(event)
+
+    def _compiled_began(self, event: events.ForwardBegan) -> None:
         held, watched, seen = self._training.threads.held, self._watched, self._training.threads.held.findings
         held.update.is_compiled = True
-        self._starts.forward_began(event)
         held.armed = held.armed and not self._training.torch.is_grad_enabled()
         if event.module is not None:
             return
         if held.round != held.update.tested and not seen.skipped:
-            self._losses.test_compiled(held)
+            self.losses.test_compiled(held)
             if seen.triggers:
                 self._policy.alarm(held, watched.due(seen.reached, held.round), seen.triggers)
         for record in watched.alive() if seen.skipped else ():
