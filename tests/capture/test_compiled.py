@@ -133,9 +133,8 @@ def test_buffers_that_are_assigned_or_freed_are_kept_too() -> None:
     model.register_buffer("freed", torch.tensor([5.0]))
     model.register_buffer("none", None)
     buffers = BufferCopies(torch)
-    buffers.watch([model])
     for number in range(1, 5):
-        buffers.keep()
+        buffers.keep(lambda: [model])
         model.assigned = model.assigned + 1
         model.none = torch.ones(1)
         assert buffers.kept()[id(model.assigned)].tolist() == [number]
@@ -144,7 +143,7 @@ def test_buffers_that_are_assigned_or_freed_are_kept_too() -> None:
         model.assigned = model.assigned + 1
         model.freed.untyped_storage().resize_(0 if number == 2 else 4)
     model.freed.fill_(6)
-    buffers.keep()
+    buffers.keep(lambda: [model])
     model.freed.fill_(7)
     buffers.put_back()
     assert model.freed.tolist() == [6]

@@ -7,7 +7,6 @@ larger one's now and then, and whenever the loss has doubled since.
 from __future__ import annotations
 
 import copy
-import enum
 import operator
 import weakref
 
@@ -19,7 +18,7 @@ from .torch_state import has_memory, parameters_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from .torch_checks import FiniteTests
@@ -32,13 +31,35 @@ STATES = 3  # what an optimizer has for each parameter, itself among it, beside 
 HALVES = ("torch.float16", "torch.bfloat16")  # whose optimizers' constants are easily too small
 
 
-class BuffersState(enum.Enum):
-    """How much of the models' buffers is known."""
+class TensorCopies:
+    """Copies of tensors, made again in their own memory as long as the tensors are the same."""
 
-    UNKNOWN, WATCHED, KEPT = range(3)
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._tensors: list[Any] = []
+        self._copies: list[Any] = []
 
+    def keep(self, tensors: list[Any]) -> None:
+        """Copy these as they are now."""
+        known = self._tensors
+        with self._torch.no_grad():
+            if len(tensors) == len(known) and all(map(operator.is_, tensors, known)):
+                try:
+                    return copy_each(self._torch, self._copies, tensors)
+                except RuntimeError:  # one has another size or device now
+                    pass
+            self._copies = [tensor.detach().clone() for tensor in tensors]
+            self._tensors = tensors
+        return None
 
-UNKNOWN, WATCHED, KEPT = BuffersState
+    def put_back(self) -> None:
+        """Make all what they were; the copies stay good."""
+        with self._torch.no_grad():
+            copy_each(self._torch, self._tensors, self._copies)
+
+    def by_id(self) -> dict[int, Any]:
+        """Return the copies by the id of what they are copies of."""
+        return dict(zip(map(id, self._tensors), self._copies))
 
 
 class BufferCopies:
@@ -50,66 +71,37 @@ class BufferCopies:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._containers: list[dict[str, Any]] = []
+        self._containers: list[dict[str, Any]] | None = None  # None: it is not known which there are
         self._slots: list[tuple[dict[str, Any], str, Any]] = []  # where each buffer was
-        self._tensors: list[Any] = []  # those with memory, each once
-        self._small: list[Any] = []
-        self._copies: list[Any] = []  # of the small ones
-        self._large: dict[int, tuple[int, Any]] = {}  # by id: the version that was copied, and the copy
-        self.state = UNKNOWN
-
-    @property
-    def is_known(self) -> bool:
-        """Whether it is known which there are."""
-        return self.state is not UNKNOWN
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether they are held as they were before the step."""
-        return self.state is KEPT
+        self._small = TensorCopies(torch)
+        self._large: dict[int, tuple[int, Any, Any]] = {}  # by id: the version that was copied, the buffer and the copy
+        self.is_kept = False  # as they were before the step
 
     def forget(self) -> None:
         """There may be others."""
-        self.state = UNKNOWN
+        self._containers, self.is_kept = None, False
 
-    def end(self) -> None:
-        """What is held is of a step that is over."""
-        if self.state is KEPT:
-            self.state = WATCHED
-
-    def watch(self, modules: list[Any]) -> None:
-        """From now on hold the buffers of these models."""
-        self._containers = [buffers for module in modules for _, _, buffers in parts_of(module) if buffers]
-        self._slots, self._tensors, self._small, self._copies, self._large = [], [], [], [], {}
-        self.state = WATCHED
-
-    def keep(self) -> None:
-        """Copy the buffers as they are now."""
-        self.state = KEPT
+    def keep(self, models: Callable[[], list[Any]]) -> None:
+        """Copy the buffers of these models as they are now; which models these are is asked only once."""
+        self.is_kept = True
+        if self._containers is None:
+            self._containers = [buffers for module in models() for _, _, buffers in parts_of(module) if buffers]
+            self._slots, self._small, self._large = [], TensorCopies(self._torch), {}
         if not self._containers:
             return
         self._slots = [(buffers, name, tensor) for buffers in self._containers for name, tensor in buffers.items()]
         tensors = list({id(tensor): tensor for _, _, tensor in self._slots if has_memory(tensor)}.values())
-        with self._torch.no_grad():
-            if len(tensors) != len(self._tensors) or not all(map(operator.is_, tensors, self._tensors)):
-                self._begin(tensors)
-            try:
-                copy_each(self._torch, self._copies, self._small)
-            except RuntimeError:  # one has another size or device now
-                self._begin(tensors)
-            for tensor in [tensor for tensor in tensors if size_of(tensor) > SMALL_BUFFER]:
-                if self._large.get(id(tensor), (-1, None))[0] != changes(tensor):
-                    self._large[id(tensor)] = changes(tensor), tensor.detach().clone()
-
-    def _begin(self, tensors: list[Any]) -> None:
-        self._tensors, self._large = tensors, {}
-        self._small = [tensor for tensor in tensors if size_of(tensor) <= SMALL_BUFFER]
-        self._copies = [tensor.detach().clone() for tensor in self._small]
+        self._small.keep([tensor for tensor in tensors if size_of(tensor) <= SMALL_BUFFER])
+        known, self._large = self._large, {}
+        for tensor in [tensor for tensor in tensors if size_of(tensor) > SMALL_BUFFER]:
+            version, _, kept = known.get(id(tensor), (-1, None, None))
+            kept = kept if version == changes(tensor) else tensor.detach().clone()
+            self._large[id(tensor)] = changes(tensor), tensor, kept
 
     def kept(self) -> dict[int, Any]:
         """Return the copies by the id of what they are copies of, or of what has taken its place since."""
-        found = {id(tensor): kept for tensor, kept in zip(self._small, self._copies)}
-        found.update({key: kept for key, (_, kept) in self._large.items()})
+        found = self._small.by_id()
+        found.update({key: kept for key, (_, _, kept) in self._large.items()})
         for buffers, name, tensor in self._slots:
             if id(tensor) in found and buffers.get(name) is not None:
                 found[id(buffers[name])] = found[id(tensor)]
@@ -132,12 +124,10 @@ class StateCopy:
     def __init__(
         self, torch: Any, optimizers: Iterable[Any], tensors: Iterable[Any] = (), others: Iterable[Any] = ()
     ) -> None:
-        self._torch = torch
         self._optimizers = list(map(weakref.ref, optimizers))
         self._besides = list(tensors)
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
-        self._tensors: list[Any] = []
-        self._copies: list[Any] = []
+        self._copies = TensorCopies(torch)
         self._states: list[Any] = []
         self.keep()
 
@@ -150,18 +140,11 @@ class StateCopy:
                 tensors += parameters_of(optimizer)
                 groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
                 self._states.append((reference, _taken(dict(optimizer.state), tensors), _taken(groups, tensors)))
-        tensors = list({id(tensor): tensor for tensor in tensors}.values())
-        with self._torch.no_grad():
-            if len(tensors) == len(self._tensors) and all(map(operator.is_, tensors, self._tensors)):
-                copy_each(self._torch, self._copies, tensors)
-            else:
-                self._copies = [tensor.detach().clone() for tensor in tensors]
-                self._tensors = tensors
+        self._copies.keep(list({id(tensor): tensor for tensor in tensors}.values()))
 
     def put_back(self) -> None:
         """Make everything what it was; the copy stays good."""
-        with self._torch.no_grad():
-            copy_each(self._torch, self._tensors, self._copies)
+        self._copies.put_back()
         for reference, state, groups in self._states:
             optimizer = reference()
             if optimizer is not None:

@@ -68,7 +68,7 @@ class Snapshooter:
             also=tuple(triggers[1:]),
             batches=batches,
             loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
-            losses=tuple([loss.hex() for loss in held.losses.finite()]),
+            losses=tuple([loss.hex() for loss in map(float, held.losses.last)]),
             loss=_loss(self._torch, held),
             random=take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
             random_after_update=take_random(tensors, after_update, "random_after_update"),
@@ -114,7 +114,7 @@ class Snapshooter:
         batches = self._given(held)
         if _are_of_script([batch.origin for batch in batches]):
             batches += self._variables(batches)
-        loaders = _loaders(batches)
+        loaders = list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
         for number, record in enumerate(batches):
             rows = _rows(record)
             samples, axis = _samples(record.node, rows)
@@ -215,11 +215,6 @@ def _may_be_cut(part: Any) -> bool:
 def _are_of_script(origins: list[str]) -> bool:
     """Return whether a model was called, and no DataLoader gave what it was called with."""
     return "forward" in origins and "loader" not in origins
-
-
-def _loaders(batches: list[BatchRecord]) -> list[Any]:
-    """Return the DataLoaders that gave these, in the order of their first."""
-    return list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
 
 
 def _loader(batch: BatchRecord) -> Any:

@@ -12,7 +12,7 @@ from .torch_copies import BufferCopies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
     from ..events import BatchFetched, ForwardBegan, LoaderBegan, LoaderExhausted
@@ -156,11 +156,6 @@ class StepLosses:
         (dtype, value), shape = self.of_step
         return torch.full(shape, value, dtype=getattr(torch, dtype))
 
-    def finite(self) -> Iterator[float]:
-        """Yield the last losses as numbers."""
-        for loss in self.last:
-            yield loss if isinstance(loss, float) else float(loss.item())
-
 
 class TrainingStep:
     """The step of a thread: how far it has come, what it was begun with, and what was found."""
@@ -185,7 +180,7 @@ class TrainingStep:
         self.start.saw_forward = self.state is BEGUN
         self.state = BETWEEN
         self.start.forget()
-        self.buffers.end()
+        self.buffers.is_kept = False
         self.findings.end(owner)
         self.update.phase = self.losses.of_step = None
         self.losses.is_scaled = False
@@ -195,7 +190,7 @@ class TrainingStep:
         """An older state took the place of the step's start, whose batches and random states are not known."""
         self.batches.restart()
         self.batches.are_loaded = False
-        self.buffers.end()
+        self.buffers.is_kept = False
         self.start.forget()
         self.start.updated = None
 
@@ -250,7 +245,7 @@ class StepStarts:
             return
         if held.state is BETWEEN:
             held.state = LOOKED
-        if module is not None and module.training and not held.buffers.is_kept:
+        if module is not None and module.training:
             self._keep_buffers(held, module)
 
     def _begin_or_go_on(self, held: TrainingStep, module: Any, given: Any) -> None:
@@ -273,13 +268,11 @@ class StepStarts:
         held.start.began_at = held.round, module, module is None or bool(module.training)
         self._training.policy.keep_copy(held)
         held.start.keep_random()
-        if not held.buffers.is_kept:
-            self._keep_buffers(held, module)
+        self._keep_buffers(held, module)
 
     def _keep_buffers(self, held: TrainingStep, module: Any) -> None:
-        if not held.buffers.is_known:
-            held.buffers.watch(self._training.models() or ([] if module is None else [module]))
-        held.buffers.keep()
+        if not held.buffers.is_kept:
+            held.buffers.keep(lambda: self._training.models() or ([] if module is None else [module]))
 
     def loader_began(self, event: LoaderBegan) -> None:
         """Count the epochs of a DataLoader."""
@@ -303,7 +296,7 @@ class StepStarts:
                 batches.restart()
                 held.state = BETWEEN
             start.entry, start.root = [], None
-            held.buffers.end()
+            held.buffers.is_kept = False
             if not start.saw_forward:
                 start.keep_random()
             held.armed = True
