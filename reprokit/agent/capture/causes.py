@@ -216,7 +216,7 @@ def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
     return next((event for wants in wanted for event in calls if wants(event)), None)
 
 
-def line(event: OperatorEvent, samples: int | None) -> dict[str, object]:
+def line(event: OperatorEvent, samples: int | None) -> dict[str, Any]:
     """Return the cause as it stands in result.json."""
     return {
         "phase": event.phase,

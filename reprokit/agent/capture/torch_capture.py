@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from . import CaptureSession
     from .header import Trigger
-    from .torch_in_place import InPlaceExplanation
+    from .torch_explain import InPlaceExplanation
 
 MAX_TRIGGERS = 1000
 
@@ -64,7 +64,7 @@ class TorchCapture:
 
     def _explain(self, told: events.Events) -> None:
         """Explain a step that was captured in the recording of this replay."""
-        from .torch_in_place import InPlaceExplanation
+        from .torch_explain import InPlaceExplanation
 
         self._training.in_place = InPlaceExplanation(self._training)
         told.add(self._training.in_place)

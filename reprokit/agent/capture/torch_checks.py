@@ -10,7 +10,7 @@ import math
 
 from ..pytorch import private_api
 from ..pytorch.state import module_name
-from ..pytorch.tensors import dtype_name, is_tensor
+from ..pytorch.tensors import dtype_name, is_tensor, numbers
 from ..trail_library import FORMATS
 from . import checks
 from .header import ACTIVATION, GRADIENT, Trigger
@@ -31,7 +31,7 @@ class FiniteTests:
     def __init__(self, torch: Any, compiled: Any = None) -> None:
         self._torch = torch
         # Tells of a list of tensors whether all are finite, None where it cannot tell.
-        self.at_once: Callable[[list[Any]], bool | None] = _unknown
+        self.at_once: Callable[[list[Any]], bool | None] = lambda _tensors: None
         if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
             formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
             self.at_once = functools.partial(compiled.finite, torch.Tensor, formats)
@@ -85,13 +85,9 @@ class FiniteTests:
         """Return the norm of all gradients together."""
         torch = self._torch
         with torch.no_grad(), private_api.without_overrides(torch):
-            norms = [torch.linalg.vector_norm(values_of(gradient).detach().float()) for gradient in gradients]
+            norms = [torch.linalg.vector_norm(numbers(values_of(gradient)).float()) for gradient in gradients]
             device = norms[0].device
             return float(torch.linalg.vector_norm(torch.stack([norm.to(device) for norm in norms])))
-
-
-def _unknown(_tensors: list[Any]) -> None:
-    """There is no compiled code."""
 
 
 def gradients_of(records: list[OptimizerSteps]) -> list[Any]:

@@ -3,12 +3,17 @@
 A dispatch mode sees each operator below autograd, of the forward and of the backward pass. Of each whose results are
 not finite it is kept which inputs were not, and who made those: so the way back from a loss or a gradient leads to
 where it began, past infinities that a mask put in and a softmax took out again. Compiled code is run eagerly for it.
+
+Where a replay of the recording makes the step again (InPlaceExplanation), the capture watches as it did in the
+recording; what it then finds is compared with the snapshot, bit by bit, and explained.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 
+from .. import events
 from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
@@ -17,16 +22,25 @@ from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
 from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .header import PARAMETER
+from .redo import RedoDriver, StepOutcome
+from .settings import LOSS_ABOVE
+from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from ..core.user_frames import Place
+    from .header import SnapshotHeader
+    from .torch_capture import Training
+    from .torch_fit import Names
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
+AHEAD = 8  # batches that a script may have fetched before the step that it uses them in
+LAST = "indices in the data set are told as if the step worked on what its loader gave last, in that order"
 
 
 class NotSupportedError(Exception):
@@ -103,10 +117,14 @@ class Explaining:
         ]
         self._modes.enter()
 
-    def know(self, names: dict[int, str], tensors: Iterable[tuple[str, Any]]) -> None:
-        """The names of modules, by id, and of tensors that no operator makes."""
-        self._names = names
-        self._known = {storage(tensor): name for name, tensor in tensors}
+    def know(self, names: Names, others: Iterable[tuple[str, Any]]) -> None:
+        """What modules, parameters and other tensors are called that no operator makes."""
+        self._names = {}
+        for model in names.models:
+            for name, module in model.named_modules():
+                self._names.setdefault(id(module), name)
+        self._known = {storage(tensor): f"parameter {name}" for name, tensor in names.tensors.items()}
+        self._known.update({storage(tensor): name for name, tensor in others})
 
     def end(self) -> None:
         """No more, unless a mode of the user's is above, which ends with the process."""
@@ -115,14 +133,20 @@ class Explaining:
         self._hooks = []
         self._modes.leave()
 
-    def cause(self, targets: Iterable[Any], samples: int | None) -> dict[str, object] | None:
-        """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere."""
+    def cause(self, targets: Iterable[Any], samples: int | None, indices: Sequence[int] = ()) -> dict[str, Any]:
+        """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere.
+
+        ``indices`` are those of the samples in the data set, where they are known.
+        """
         reached = self._trace.reached(storage(tensor) for tensor in targets)
         if any(event.given for event in reached) and not any(event.is_known for event in reached):
             # What nobody made lies in memory that a collective wrote, as DDP's buckets do.
             reached = [event for event in self._trace.events if event.is_known] or reached
         found = cause(reached)
-        return None if found is None else line(found, samples)
+        if found is None:
+            return {"words": "no operator turned finite values into others", "phase": None, "operation": None}
+        told = line(found, samples)
+        return {**told, "indices": [indices[row] for row in told["samples"]]} if told["samples"] and indices else told
 
     # Layers
 
@@ -220,6 +244,117 @@ class Explaining:
         return found
 
 
+class InPlaceExplanation:
+    """Watches the operators of one step, from the update before it to what the capture finds."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._driver = driver = RedoDriver(training.capture)
+        wanted = driver.header
+        self._step, self._optimizer = wanted.step, "".join(wanted.trigger.optimizers[:1])
+        self._explaining = Explaining(training.torch)
+        self._is_watching = False
+        self._batches: deque[Any] = deque(maxlen=AHEAD)
+        self._losses: list[Any] = []
+        self._unused = 0  # batches that were fetched, less backward passes
+        self._takes_turns = True  # each backward pass came after one batch: it is of what was fetched last
+        self._rows = 0  # of the batches of the step
+
+    def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
+        return {
+            events.OptimizerMade: self._look,
+            events.UpdateDone: self._look,
+            events.ScaledUpdateEnded: self._look,
+            events.BatchFetched: self._batch_fetched,
+            events.ForwardBegan: self._forward_began,
+            events.LossScaled: self._loss_scaled,
+            events.BackwardBegan: self._backward_began,
+        }
+
+    def failed(self, error: Exception, handler: events.Handler) -> None:
+        self._training.capture.failed(handler, error)
+
+    def forget(self) -> None:
+        """In a forked child: its operators are not the step's."""
+        self._explaining.end()
+        self._is_watching = self._driver.is_done = False
+        self._step = -1
+
+    def _look(self, _event: events.TrainingEvent) -> None:
+        """Watch from here on, once the optimizer has made the updates before the step."""
+        self._driver.require_end()
+        if not self._is_watching:
+            alive = self._training.watched.alive()
+            named = dict(zip(self._training.watched.names(alive), alive))
+            record = named.get(self._optimizer)
+            if record is not None and record.steps == self._step:
+                self._is_watching = True
+                self._explaining.begin()
+
+    def _batch_fetched(self, event: events.BatchFetched) -> None:
+        self._batches.append(event.batch)
+        if self._training.torch.is_grad_enabled():
+            self._unused += 1
+            self._takes_turns = self._takes_turns and self._unused == 1
+            count = len(event.indices) if self._is_watching and hasattr(event.indices, "__len__") else 0
+            is_known = self._takes_turns and count > 0
+            self._explaining.batch = range(self._rows, self._rows + count) if is_known else None
+            self._rows += count
+
+    def _forward_began(self, event: events.ForwardBegan) -> None:
+        self._look(event)
+        if self._is_watching:
+            torch = self._training.torch
+            given = [(CALLED_WITH, one) for one in tensors_in(torch, [event.arguments, dict(event.keywords)])]
+            batches = [("the batch", one) for one in tensors_in(torch, list(self._batches))]
+            self._explaining.know(self._training.names(), given + batches)
+
+    def _loss_scaled(self, event: events.LossScaled) -> None:
+        self._losses += [event.loss] if self._is_watching else []
+
+    def _backward_began(self, event: events.BackwardBegan) -> None:
+        self._unused -= 1
+        self._takes_turns = self._takes_turns and self._unused == 0
+        if self._is_watching:
+            tensors = event.tensors
+            self._losses += [tensors] if hasattr(tensors, "data_ptr") else list(tensors)
+
+    def conclude(self, header: SnapshotHeader) -> None:
+        """Where this is the captured step, explain it, and end the process."""
+        if not self._is_watching or header.step != self._step:
+            return
+        self._explaining.end()
+        self._is_watching = False
+        loss, value = header.loss or {}, header.trigger.value
+        number = None if loss.get("value") is None else float.fromhex(loss["value"])
+        outcome = StepOutcome(
+            [header.trigger, *header.also],
+            header.gradient_digests,
+            (number, loss.get("digest", "")),
+            norm=value,
+            worst_loss=value if header.trigger.condition == LOSS_ABOVE else None,
+        )
+        self._driver.came((), 0, outcome, explain=lambda: self._cause(header))
+
+    def _cause(self, header: SnapshotHeader) -> dict[str, Any]:
+        parameters, found = self._training.parameters(), [header.trigger, *header.also]
+        if header.trigger.kind == PARAMETER:  # which were put back since
+            targets = [parameters[one.name] for one in found if one.kind == PARAMETER and one.name in parameters]
+        else:
+            losses = [one for one in self._losses if not is_finite(one)]
+            targets = losses or [parameters[name].grad for name in header.gradients]
+        loaded = [one for one in header.batches if one["from"] == "loader"]
+        indices = [index for batch in loaded for index in batch.get("indices") or []]
+        is_known = self._takes_turns and len(indices) == self._rows
+        cause = self._explaining.cause(targets, None if loaded else _samples(header), indices if is_known else [])
+        if "indices" in cause:
+            if len(loaded) < len(header.batches):
+                self._driver.problem(LAST)
+            if any(batch.get("may_be_sorted") for batch in loaded):
+                self._driver.problem(SORTED)
+        return cause
+
+
 def _is_finite(value: Any) -> bool:
     return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
 
@@ -253,3 +388,9 @@ def _has_nan(torch: Any, tensor: Any) -> bool:
 def _is_infinite(value: Any) -> bool:
     """Return whether a number was given that is not finite, as to masked_fill."""
     return type(value) is float and value - value != 0
+
+
+def _samples(header: SnapshotHeader) -> int | None:
+    """Return how many samples a model was called with, where it was called once."""
+    is_known = len(header.batches) == 1 and header.batches[0].get("sample_axis") == 0
+    return header.batches[0]["samples"] if is_known else None

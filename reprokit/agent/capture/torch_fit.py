@@ -25,6 +25,7 @@ class Names:
     """Parameters are called as their models call them."""
 
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
+        self.models = models
         self._names: dict[int, str] = {}
         self.tensors: dict[str, Any] = {}  # of the models, under each of their names
         self.parameters: dict[str, Any] = {}  # of the optimizers
@@ -173,7 +174,7 @@ class Built:
 
     def _put_parameters(self, kept: Mapping[str, str]) -> None:
         """Those that are in no model."""
-        known = self._names().parameters if kept else {}
+        known = self.names().parameters if kept else {}
         for name in kept:
             value, parameter = self.reader.tensor(kept[name]), known.get(name)
             if parameter is None or parameter.shape != value.shape:
@@ -219,7 +220,7 @@ class Built:
     def parameters(self, optimizers: Sequence[Any]) -> dict[str, Any]:
         """Return what these optimizers train, by the names that the snapshot has for it."""
         wanted = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer)]
-        return dict(self._names().of(wanted))
+        return dict(self.names().of(wanted))
 
     def gradients(self) -> dict[str, Any]:
         """Return those of the step, by name; other optimizers' may be left from before."""
@@ -233,20 +234,13 @@ class Built:
 
     # Names
 
-    def _names(self) -> Names:
+    def names(self) -> Names:
+        """Return what parameters are called, by the models that were found so far."""
         return Names([model.module for model in self._models], self.optimizers)
 
     def name_of(self, module: Any) -> str:
         """Return what a capture calls a module that the script calls."""
         return module_name([model.module for model in self.models], module)
-
-    def names(self) -> tuple[dict[int, str], list[tuple[str, Any]]]:
-        """The names of modules, by id, and the tensors that were there before the step, by what they are called."""
-        layers: dict[int, str] = {}
-        for model in self._models:
-            for name, module in model.module.named_modules():
-                layers.setdefault(id(module), name)
-        return layers, [(f"parameter {name}", tensor) for name, tensor in self._names().tensors.items()]
 
 
 class MadeObjects:

@@ -104,6 +104,13 @@ def said_by(marks: Mapping[str, int]) -> list[Trigger]:
     return [checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)]) for mark in list(marks.values())[:1]]
 
 
+def are_several(torch: Any) -> bool:
+    """Return whether this process is one of several of a training."""
+    distributed: Any = getattr(torch, "distributed", None)
+    is_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return is_begun and int(distributed.get_world_size()) > 1
+
+
 class Ranks:
     """The other processes of this training."""
 
@@ -118,9 +125,7 @@ class Ranks:
     @property
     def are_several(self) -> bool:
         """Whether there are others."""
-        distributed: Any = getattr(self._torch, "distributed", None)
-        is_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
-        return is_begun and int(distributed.get_world_size()) > 1
+        return are_several(self._torch)
 
     def have_heard(self, model: Any) -> bool:
         """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""

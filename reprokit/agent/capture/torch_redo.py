@@ -13,26 +13,8 @@ import os
 import sys
 import weakref
 
-from ..events import (
-    SKIP,
-    BackwardBegan,
-    BackwardEnded,
-    BatchDue,
-    ClippingDue,
-    ForwardBegan,
-    ForwardEnded,
-    LossScaled,
-    NotApplied,
-    OptimizerMade,
-    OutputComputed,
-    PartDue,
-    ScaledUpdateEnded,
-    ScalerMade,
-    ScheduleMade,
-    UpdateDone,
-    UpdateDue,
-    UpdateEnded,
-)
+from .. import events
+from ..events import SKIP, NotApplied
 from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
@@ -42,7 +24,7 @@ from .redo import EXPLAIN, MINIMIZE, RedoDriver
 from .store import SnapshotError
 from .torch_capture import hooks_of
 from .torch_fit import Built
-from .torch_trials import BEGUN, CALLED, UNUSED, WAITING, CapturedStep, RedoThread, StepTrials, judged
+from .torch_trials import BEGUN, CALLED, UNUSED, WAITING, CapturedStep, RedoThread, StepTrials
 from .variables import give, parts, standing_for
 
 TYPE_CHECKING = False
@@ -50,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from ..events import BatchDue, Handler, TrainingEvent
     from ..pytorch.events import EventHooks
     from ..pytorch.state import Modules
     from . import CaptureSession
+    from .header import Trigger
     from .torch_batches import Batch
     from .torch_trials import StepTrials
 
@@ -71,7 +53,7 @@ class RedoInputs:
         self._iterator: Any = None  # that handed a batch out last
         self._evaluates: Any = weakref.WeakSet()  # iterators that give their own batches
 
-    def batch_due(self, event: BatchDue) -> None:
+    def batch_due(self, event: events.BatchDue) -> None:
         """Give the loop a batch, where a loader's iterator is asked for its next one."""
         trials, trial, iterator = self._trials, self._trials.trial, event.iterator
         if not trials.is_active or not trial.inputs.fetched or not self._torch.is_grad_enabled():
@@ -233,116 +215,111 @@ def _moved(torch: Any, value: Any, like: Any) -> Any:
 
 
 class TorchRedo:
-    """Waits for PyTorch."""
+    """Listens to batches, calls, backward passes and updates, and drives the trials by them."""
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
         self._driver = RedoDriver(capture)
-        self._watch: RedoWatch | None = None
-        self._hooks: EventHooks
+        self._thread = RedoThread()
+        self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
+        self._torch: Any
+        self._trigger: Trigger
+        self._built: Built
+        self._inputs: RedoInputs
+        self.trials: StepTrials
 
     def begin(self, name: str, module: Any) -> None:
         """Attach to PyTorch, or to a module of it."""
         if name == "torch":
-            self._hooks = hooks_of(self._capture, module)
-            self._watch = self._begin(module)
-            self._hooks.decide(self._watch)
-            self._watch_targets(module, self._watch)
-        elif self._watch is not None and self._watch.trials.is_active:
+            hooks = hooks_of(self._capture, module)
+            self._begin(module, hooks.modules)
+            hooks.decide(self)
+            self._hooks = hooks
+            self._watch_targets(module)
+        elif self._hooks is not None and self.trials.is_active:
             self._hooks.watch(name, module)
 
-    def _begin(self, torch: Any) -> RedoWatch:
-        driver = self._driver
+    def _begin(self, torch: Any, modules: Modules) -> None:
+        driver, self._torch = self._driver, torch
         if driver.mode == EXPLAIN:
             os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
         try:
-            return RedoWatch(torch, driver, self._hooks.modules)
+            self._built = Built(torch, driver.file, modules, driver.problem)
+            self.trials = StepTrials(torch, driver, self._built, CapturedStep(driver.file, self._built))
         except SnapshotError as error:
             driver.trouble(str(error))
         except (KeyError, TypeError, ValueError) as error:
             driver.trouble(f"{driver.path} cannot be used: {error!r}")
+        self._trigger = self.trials.captured.trigger
+        self._inputs = RedoInputs(self.trials)
+        atexit.register(self.trials.ended)
 
-    def _watch_targets(self, torch: Any, watch: RedoWatch) -> None:
-        if any(turn.targets for turn in watch.trials.captured.turns):
+    def _watch_targets(self, torch: Any) -> None:
+        if any(turn.targets for turn in self.trials.captured.turns):
             try:
-                replace_targets(torch, watch.inputs.target)
+                replace_targets(torch, self._inputs.target)
             except (AttributeError, TypeError):  # PyTorch before 2.0
                 self._driver.problem("targets of losses are the script's own")
 
     def forget(self) -> None:
         """A forked child works for the loader."""
-        if self._watch is not None:
-            self._watch.trials.is_attached = self._driver.is_done = False
+        if self._hooks is not None:
+            self.trials.is_attached = self._driver.is_done = False
 
-
-class RedoWatch:
-    """Listens to batches, calls, backward passes and updates, and drives the trials by them."""
-
-    def __init__(self, torch: Any, driver: RedoDriver, modules: Modules) -> None:
-        self._torch = torch
-        self._driver = driver
-        self._built = built = Built(torch, driver.file, modules, driver.problem)
-        captured = CapturedStep(driver.file, built, driver.header.trigger)
-        self._trigger = captured.trigger
-        self.trials = StepTrials(torch, driver, built, captured)
-        self._thread = RedoThread()
-        self.inputs = RedoInputs(self.trials)
-        atexit.register(self.trials.ended)
-
-    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+    def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
         built = self._built
-        outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: self._output_computed}
+        outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: self._output_computed}
         return {
-            OptimizerMade: lambda event: built.made_optimizers.add(event.target),
-            ScalerMade: lambda event: built.made_scalers.add(event.scaler),
-            ScheduleMade: lambda event: built.made_schedules.add(event.schedule),
-            BatchDue: self._batch_due,
-            ForwardBegan: self._forward_began,
-            ForwardEnded: self._forward_ended,
-            BackwardBegan: self._backward_began,
-            BackwardEnded: self._backward_ended,
-            LossScaled: self._loss_scaled,
-            ClippingDue: self._clipping_due,
-            UpdateDue: self._update_due,
-            UpdateDone: self._update_done,
-            UpdateEnded: self._update_ended,
-            PartDue: self._part_due,
-            ScaledUpdateEnded: self._scaled_update_ended,
+            events.OptimizerMade: lambda event: built.made_optimizers.add(event.target),
+            events.ScalerMade: lambda event: built.made_scalers.add(event.scaler),
+            events.ScheduleMade: lambda event: built.made_schedules.add(event.schedule),
+            events.BatchDue: self._batch_due,
+            events.ForwardBegan: self._forward_began,
+            events.ForwardEnded: self._forward_ended,
+            events.BackwardBegan: self._backward_began,
+            events.BackwardEnded: self._backward_ended,
+            events.LossScaled: self._loss_scaled,
+            events.ClippingDue: self._clipping_due,
+            events.UpdateDue: self._update_due,
+            events.UpdateDone: self._update_done,
+            events.UpdateEnded: self._update_ended,
+            events.PartDue: self._part_due,
+            events.ScaledUpdateEnded: self._scaled_update_ended,
             **(outputs if self._trigger.kind == ACTIVATION else {}),
         }
 
-    def failed(self, error: Exception, _handler: Handler) -> None:
+    def failed(self, error: Exception, _handler: events.Handler) -> None:
         """Nothing can be told of a step that is executed in part."""
         self._driver.trouble(f"{type(error).__name__}: {error}")
 
-    def _output_computed(self, event: OutputComputed) -> None:
+    def _output_computed(self, event: events.OutputComputed) -> None:
         trials = self.trials
         if not trials.is_active or not trials.trial.is_begun:
             return
         for tensor in tensors_in(self._torch, event.output):
-            found = judged(self._torch, ACTIVATION, trials.built.name_of(event.module), tensor)
-            trials.trial.not_finite += [] if found is None else [found]
+            if tensor.is_floating_point():
+                trials.judge(ACTIVATION, trials.built.name_of(event.module), tensor)
 
-    def _batch_due(self, event: BatchDue) -> None:
+    def _batch_due(self, event: events.BatchDue) -> None:
         self._driver.require_end()
-        self.inputs.batch_due(event)
+        self._inputs.batch_due(event)
 
-    def _forward_began(self, event: ForwardBegan) -> None:
+    def _forward_began(self, event: events.ForwardBegan) -> None:
         if self.trials.is_active:
-            event.arguments, event.keywords = self.inputs.called(event.module, event.arguments, event.keywords)
+            event.arguments, event.keywords = self._inputs.called(event.module, event.arguments, event.keywords)
 
-    def _forward_ended(self, event: ForwardEnded) -> None:
+    def _forward_ended(self, event: events.ForwardEnded) -> None:
         error = event.error
         if isinstance(error, Exception) and self.trials.is_active and self.trials.trial.is_begun:
             self.trials.failed(f"{type(error).__name__}: {str(error)[:200]}")
 
-    def _backward_began(self, event: BackwardBegan) -> None:
+    def _backward_began(self, event: events.BackwardBegan) -> None:
         tensors = event.tensors
         if self.trials.is_active and self.trials.trial.is_begun:
             losses = [tensors] if isinstance(tensors, self._torch.Tensor) else list(tensors)
             self.trials.trial.losses += [self._thread.unscaled(loss) for loss in losses]
 
-    def _backward_ended(self, event: BackwardEnded) -> None:
+    def _backward_ended(self, event: events.BackwardEnded) -> None:
         trial = self.trials.trial
         if event.has_failed or not self.trials.is_active:
             return
@@ -352,17 +329,17 @@ class RedoWatch:
             if all(loss.is_cpu for loss, _ in trial.losses):
                 self.trials.concludes_early()
 
-    def _loss_scaled(self, event: LossScaled) -> None:
+    def _loss_scaled(self, event: events.LossScaled) -> None:
         is_one = isinstance(event.loss, self._torch.Tensor)
         self._thread.scaled = (event.scaled, event.loss) if is_one else (None, None)
 
-    def _clipping_due(self, _event: ClippingDue) -> None:
+    def _clipping_due(self, _event: events.ClippingDue) -> None:
         """Captures look at gradients before they are clipped."""
         is_begun = self.trials.is_active and self.trials.trial.is_begun
         if is_begun and self._thread.scaled[0] is None and self._trigger.kind != CONDITION:
             self.trials.concludes_early()
 
-    def _update_due(self, event: UpdateDue) -> str | None:
+    def _update_due(self, event: events.UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
         self._built.made_optimizers.add(optimizer)  # a copy of another has not been initialized
@@ -380,7 +357,7 @@ class RedoWatch:
         trials.arrived(optimizer)
         return SKIP
 
-    def _evaluating(self, event: UpdateDue, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _evaluating(self, event: events.UpdateDue, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The optimizer itself calls what computes loss and gradients, once or more often; it may go on in between."""
 
         def evaluate() -> Any:
@@ -397,24 +374,21 @@ class RedoWatch:
 
         return evaluate
 
-    def _update_done(self, event: UpdateDone) -> None:
+    def _update_done(self, event: events.UpdateDone) -> None:
         """An update is made; of the captured one it is told what it made of the parameters."""
         if event.due is None or event.due.state is None:
             return
         optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
         is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_held_back(optimizer)
         for name, parameter in built.parameters([optimizer]).items() if is_told else ():
-            found = judged(self._torch, PARAMETER, name, parameter)
-            if found is not None:
-                trial.not_finite.append(found)
-                trial.updated.append(parameter)
+            trial.updated += [parameter] if self.trials.judge(PARAMETER, name, parameter) else []
         self.trials.arrived(optimizer)
 
-    def _update_ended(self, event: UpdateEnded) -> None:
+    def _update_ended(self, event: events.UpdateEnded) -> None:
         if not event.due.is_nested:
             self._thread.in_step = False
 
-    def _part_due(self, event: PartDue) -> str | None:
+    def _part_due(self, event: events.PartDue) -> str | None:
         """Answer SKIP to all parts of a step but its first, which moves parameters by gradients that are good."""
         self._driver.require_end()
         trial = self.trials.trial if self.trials.is_active else None
@@ -427,6 +401,6 @@ class RedoWatch:
             self.trials.arrived(event.target)
         return SKIP
 
-    def _scaled_update_ended(self, event: ScaledUpdateEnded) -> None:
+    def _scaled_update_ended(self, event: events.ScaledUpdateEnded) -> None:
         if self.trials.is_active and not event.has_updated:
             self.trials.arrived(event.target)

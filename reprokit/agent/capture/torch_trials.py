@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import sys
 from _thread import _local
 
@@ -14,6 +13,8 @@ from .redo import EXPLAIN, MINIMIZE, StepOutcome
 from .settings import LOSS_ABOVE
 from .store import SnapshotError
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
+from .torch_checks import FiniteTests
+from .torch_ranks import are_several
 from .torch_state import digest
 
 TYPE_CHECKING = False
@@ -43,9 +44,9 @@ OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of t
 class CapturedStep:
     """What the snapshot has of the step; raises SnapshotError where it cannot be done again."""
 
-    def __init__(self, file: SnapshotFile, built: Built, trigger: Trigger) -> None:
+    def __init__(self, file: SnapshotFile, built: Built) -> None:
         self.header = file.facts
-        self.trigger = trigger
+        self.trigger = trigger = self.header.trigger
         if self.header.sharded:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
         self.turns = turns([Batch(entry, built.reader) for entry in self.header.batches])
@@ -152,6 +153,7 @@ class StepTrials:
         self.driver = driver
         self.built = built
         self.captured = captured
+        self._tests = FiniteTests(torch)
         self.is_ahead = False  # the script was given batches before it used those before them
         self.is_attached = True
         self._without = 0  # turns of the loop since a trial ended
@@ -218,13 +220,16 @@ class StepTrials:
         if self._without >= MAX_WITHOUT:
             self.failed("no backward pass came")
 
+    def judge(self, kind: str, name: str, tensor: Any) -> bool:
+        """Note where a module's output, or a parameter behind its update, is not finite; whether it is so."""
+        found = checks.elements(kind, name, *self._tests.count(tensor))
+        self.trial.not_finite += [] if found is None else [found]
+        return found is not None
+
     def outcome(self, *, has_digests: bool = False) -> StepOutcome:
         """Return what was seen so far."""
         trial = self.trial
         return executed(self.torch, trial.losses, self.built.gradients(), trial.not_finite, has_digests=has_digests)
-
-    def _bad_losses(self) -> list[Any]:
-        return [loss for _, loss in self.trial.losses if not is_finite(loss)]
 
     def is_seen(self) -> bool:
         """Return whether what was captured is there again."""
@@ -278,7 +283,7 @@ class StepTrials:
             driver.whole_place = place
         if not (trial.inputs.fetched or driver.is_begun or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMIZE else ""))
-        if driver.mode == MINIMIZE and not driver.is_begun and _are_several(self.torch):
+        if driver.mode == MINIMIZE and not driver.is_begun and are_several(self.torch):
             driver.problem(OTHER_RANKS)
         left_out = self.captured.left_out
         if left_out and not is_same and not driver.is_begun:
@@ -292,9 +297,14 @@ class StepTrials:
     def failed(self, why: str) -> None:
         """Take a part of the batch with which the script cannot make the step; it may pass errors by and go on."""
         if self.driver.mode == MINIMIZE:
-            self._failed_part, self._without = self.trial.samples, 0
-            self.driver.note(self.trial.samples, self.captured.of, why)
+            self._without = 0
+            self._note_failed(why)
             self._next()
+
+    def _note_failed(self, why: str) -> None:
+        if self.driver.mode == MINIMIZE:
+            self._failed_part = self.trial.samples
+            self.driver.note(self.trial.samples, self.captured.of, why)
 
     def explain(self) -> None:
         """Watch operators from here on, and know what there is by name."""
@@ -311,23 +321,21 @@ class StepTrials:
             self._explaining.batch = self.captured.places[handed - 1]
         else:
             self._explaining.batch = None
-        layers, tensors = self.built.names()
-        self._explaining.know(layers, [*tensors, *self.trial.inputs.tensors])
+        self._explaining.know(self.built.names(), self.trial.inputs.tensors)
         return None
 
     def _cause(self, outcome: StepOutcome) -> dict[str, Any]:
         if self._explaining is None:
             return {}
         bad, gradients = outcome.bad_gradients, self.built.gradients()
-        targets = self.trial.updated or self._bad_losses() or [gradients[name] for name in gradients if name in bad]
-        found = self._explaining.cause(targets, self.captured.of)
-        rows = [] if found is None else found["samples"]
-        if isinstance(rows, list) and rows and len(self.captured.indices) == self.captured.places[-1].stop:
-            assert found is not None
-            found["indices"] = [self.captured.indices[row] for row in rows]
-            if self.captured.may_be_sorted:
-                self.driver.problem(SORTED)
-        return found or {"words": "no operator turned finite values into others", "phase": None, "operation": None}
+        losses = [loss for _, loss in self.trial.losses if not is_finite(loss)]
+        targets = self.trial.updated or losses or [gradients[name] for name in gradients if name in bad]
+        captured = self.captured
+        indices = captured.indices if len(captured.indices) == captured.places[-1].stop else []
+        found = self._explaining.cause(targets, captured.of, indices)
+        if "indices" in found and captured.may_be_sorted:
+            self.driver.problem(SORTED)
+        return found
 
     def ended(self) -> None:
         """The script has ended by itself: within a trial, before the first, or between two."""
@@ -339,14 +347,11 @@ class StepTrials:
             self.conclude(f"the script ended{why}")
         elif trial.is_begun:
             driver.problem(f"the script ended before its backward pass{why}")
-            if driver.mode == MINIMIZE:
-                self._failed_part = trial.samples
-                driver.note(trial.samples, self.captured.of, f"the script ended{why}")
-            else:
+            self._note_failed(f"the script ended{why}")
+            if driver.mode != MINIMIZE:
                 driver.write({"reproduced": False, "problems": driver.problems})
-        elif trial.inputs.handed and why and driver.mode == MINIMIZE and len(trial.samples) < self.captured.of:
-            self._failed_part = trial.samples  # before it called its model
-            driver.note(trial.samples, self.captured.of, f"the script ended{why}")
+        elif trial.inputs.handed and why and len(trial.samples) < self.captured.of:  # before it called its model
+            self._note_failed(f"the script ended{why}")
         elif self._without and not (driver.trials or why):
             driver.write({"trouble": self._why_not_begun(), "reproduced": False})
         if self.is_active and driver.trials and driver.mode == MINIMIZE:
@@ -356,24 +361,9 @@ class StepTrials:
             driver.write({"again": True})
 
 
-def _are_several(torch: Any) -> bool:
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return bool(distributed.get_world_size() > 1)
-
-
 def _exception() -> str:
     value = getattr(sys, "last_value", None)
     return "" if value is None else f": {type(value).__name__}: {str(value)[:200]}"
-
-
-def judged(torch: Any, kind: str, name: str, tensor: Any) -> Trigger | None:
-    """Judge a tensor by its elements."""
-    if is_finite(tensor):
-        return None
-    values = numbers(tensor)
-    return checks.elements(kind, name, values.numel() - int(torch.isfinite(values).sum()), values.numel())
 
 
 def executed(
@@ -385,20 +375,13 @@ def executed(
     has_digests: bool = False,
 ) -> StepOutcome:
     """Return what a step came to: losses as backward() was given them and before any scaling, and what else was bad."""
-    seen = [judged(torch, GRADIENT, name, gradient) for name, gradient in gradients.items()]
-    seen += [Trigger(LOSS, _first_bad(torch, loss)) for _, loss in losses if not is_finite(loss)]
-    squares = [float(numbers(one).double().pow(2).sum()) for one in gradients.values()]
-    sums = [float(loss.detach().float().sum()) for _, loss in losses]
+    tests, values = FiniteTests(torch), [float(numbers(loss).cpu().double().sum()) for _, loss in losses]
+    seen = [checks.elements(GRADIENT, name, *tests.count(gradient)) for name, gradient in gradients.items()]
     last = losses[-1][0] if losses else None
     return StepOutcome(
-        [*seen, *others],
+        [*seen, *map(checks.loss, values), *others],
         {name: digest(gradient) for name, gradient in gradients.items()} if has_digests else {},
         (None if last is None or last.numel() != 1 else float(last), digest(last) if losses and has_digests else ""),
-        math.sqrt(math.fsum(squares)) if all(map(math.isfinite, squares)) else math.nan,
-        next((value for value in sums if value != value), max(sums, default=None)),
+        tests.norm(list(gradients.values())) if gradients else 0.0,
+        next((value for value in values if value != value), max(values, default=None)),
     )
-
-
-def _first_bad(torch: Any, loss: Any) -> str:
-    values = numbers(loss).reshape(-1)
-    return str(float(values[~torch.isfinite(values)][0]))
