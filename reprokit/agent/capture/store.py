@@ -73,6 +73,16 @@ class Part:
         return ("F64", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
+def free_name(wanted: str, taken: set[str]) -> str:
+    """Return this name, or where it is taken the first that is free with a number behind it, and take it."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}#{number}"
+    taken.add(name)
+    return name
+
+
 class SnapshotContents:
     """What a snapshot holds: JSON and tensors."""
 
@@ -341,11 +351,11 @@ class SavedTensor:
 class SnapshotFile:
     """An open snapshot: its header (snapshot.json) and its tensors, which are read as they are asked for."""
 
-    def __init__(self, path: str, *, check: bool = True) -> None:
-        """Open the snapshot in this directory; raises SnapshotError. ``check`` reads all bytes for their digest."""
+    def __init__(self, path: str) -> None:
+        """Open the snapshot in this directory, and read all bytes for their digest; raises SnapshotError."""
         self.path = path
         self.header = read_header(path)
-        self.tensors = _tensors(path, self.header, check)
+        self.tensors = _tensors(path, self.header)
 
     @property
     def facts(self) -> SnapshotHeader:
@@ -422,7 +432,7 @@ def _read(where: str, directory: str) -> bytes:
     return data
 
 
-def _tensors(path: str, header: dict[str, Any], check: bool) -> dict[str, SavedTensor]:
+def _tensors(path: str, header: dict[str, Any]) -> dict[str, SavedTensor]:
     """Return the tensors by their names, after a look at all that was said of them."""
     where = os.path.join(path, TENSORS)
     facts = header.get("tensors")
@@ -438,7 +448,7 @@ def _tensors(path: str, header: dict[str, Any], check: bool) -> dict[str, SavedT
         view = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
     finally:
         os.close(descriptor)
-    if check and _sha256_of(view) != facts.get("sha256"):
+    if _sha256_of(view) != facts.get("sha256"):
         raise SnapshotError(f"{where} was altered: its digest does not fit; the snapshot cannot be used")
     try:
         return _entries(view, header.get("complex"))

@@ -27,7 +27,6 @@ from .tensorflow_state import (
     take_optimizers,
     take_random,
 )
-from .tensorflow_steps import StepValues
 from .variables import user_functions
 
 TYPE_CHECKING = False
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from .settings import Conditions
     from .store import Part
+    from .tensorflow_steps import StepValues
 
 MAX_TRIGGERS = 64
 _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
@@ -58,14 +58,12 @@ class RejectedState:
 class RejectedStep:
     """What was seen of a step, all of it in values."""
 
-    def __init__(
-        self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], values: StepValues | None = None
-    ) -> None:
+    def __init__(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], values: StepValues) -> None:
         self.optimizer = optimizer
         self.variables = [plain(variable) for variable in variables]
         self.names = distinct_names(variables)
         self.gradients = list(gradients)
-        self.values = values or StepValues()
+        self.values = values
         self.after: list[Any] = []  # the variables as the update has made them, or left them
         self.norm_mean: float | None = None  # of steps before
         self.only_in = -1  # the replica, of several processes', where alone it is not finite

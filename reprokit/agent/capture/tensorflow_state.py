@@ -11,7 +11,7 @@ from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import as_values
-from .store import DTYPES, Part
+from .store import DTYPES, Part, free_name
 from .trees import pack
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .trees import Node
 
-FIT, FUNCTION, SCRIPT, LOADER = "fit", "function", "script", "loader"  # makes a call, or gives a batch
+FIT, SCRIPT, LOADER = "fit", "script", "loader"  # makes a call, or gives a batch
 VARIABLES = "Variables"  # the class of those of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
 
@@ -32,7 +32,7 @@ class TensorCollector:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.notes: list[str] = []
-        self._names: set[str] = set()
+        self._taken: set[str] = set()
 
     def tensor(self, wanted: str, value: Any) -> str | None:
         """Write an eager tensor, variable or array; return its name, None where that is impossible."""
@@ -45,20 +45,12 @@ class TensorCollector:
         if dtype is None:
             self._leave_out(wanted, f"its data type is {array.dtype.name}")
             return None
-        name = self._free(wanted)
+        name = free_name(wanted, self._taken)
         self.parts.append(Part(name, dtype, array.shape, array.nbytes, lambda: bytes_of(array)))
         return name
 
     def _leave_out(self, name: str, why: str) -> None:
         self.notes.append(f"{name} is not in the snapshot: {why}")
-
-    def _free(self, wanted: str) -> str:
-        name, number = wanted, 1
-        while name in self._names:
-            number += 1
-            name = f"{wanted}#{number}"
-        self._names.add(name)
-        return name
 
     def tensors(self, start: str, named: Iterable[tuple[str, Any]]) -> dict[str, str]:
         """By its name, the name in the file of each tensor."""

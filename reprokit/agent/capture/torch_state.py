@@ -11,7 +11,7 @@ from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
-from .store import DTYPES, NAMES, Part, SnapshotError
+from .store import DTYPES, NAMES, Part, SnapshotError, free_name
 from .torch_batches import leaf
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     Node = dict[str, Any]
 
 IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", "params", "param_names"])
-_WORDS = 16  # numbers of a list from which on they are kept as a tensor
 
 
 # ---- into a snapshot -------------------------------------------------------------------------------------------------
@@ -38,6 +37,7 @@ class Tensors:
         self.notes: list[str] = []
         self.has_shards = False  # of tensors that several processes have a part of
         self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
         self._kept: list[Any] = []  # as ids are only worth something as long as their objects live
 
     def put(self, wanted: str, tensor: Any) -> str | None:
@@ -57,10 +57,7 @@ class Tensors:
         return self._add(wanted, tensor, dtype_name(local), local.shape, size_of(local), lambda: bytes_of(local))
 
     def _add(self, wanted: str, owner: Any, dtype: str, shape: Any, size: int, read: Callable[[], Any]) -> str:
-        taken, name, number = set(self._names.values()), wanted, 1
-        while name in taken:
-            number += 1
-            name = f"{wanted}-{number}"
+        name = free_name(wanted, self._taken)
         self.parts.append(Part(name, DTYPES[dtype], shape, size, read))
         self._names[id(owner)] = name
         self._kept.append(owner)
