@@ -64,7 +64,6 @@ _KERAS = (
     "keras.src.optimizers.loss_scale_optimizer",
     *[f"{package}.{name}" for package in ("keras", "keras.src", "tf_keras.src") for name in _KERAS_2],
 )
-# Which part waits for a module: its file here and its class.
 _TORCH = (
     "torch",
     "torch.utils.data.dataloader",
@@ -72,15 +71,14 @@ _TORCH = (
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
+# Which part waits for a module: its file here and its class.
 PARTS = {
     **dict.fromkeys(_TORCH, "torch_capture.TorchCapture"),
-    "tensorflow": "tensorflow_capture.TensorFlowCapture",
-    **dict.fromkeys(_KERAS, "tensorflow_capture.TensorFlowCapture"),
+    **dict.fromkeys(("tensorflow", *_KERAS), "tensorflow_capture.TensorFlowCapture"),
 }
-REDO = {
-    **dict.fromkeys(_TORCH, "torch_redo.TorchRedo"),
-    "tensorflow": "tensorflow_redo.TensorFlowRedo",
-    **dict.fromkeys(_KERAS, "tensorflow_redo.TensorFlowRedo"),
+REDO = {  # what is in the place of these where a captured step is done again
+    "torch_capture.TorchCapture": "torch_redo.TorchRedo",
+    "tensorflow_capture.TensorFlowCapture": "tensorflow_redo.TensorFlowRedo",
 }
 
 
@@ -101,7 +99,6 @@ class CaptureSession:
         self._parts: dict[str, Any] = {}
         self._said: set[str] = set()
         self._captured = 0
-        self._unavailable: set[tuple[str, str]] = set()  # frameworks and reasons
 
     # What the parts of the frameworks call
 
@@ -122,7 +119,8 @@ class CaptureSession:
 
     def say(self, text: str) -> None:
         """One line on stderr; a stderr that is closed or full is no reason to fail."""
-        line = f"reprokit: {_one_line(text)}\n"
+        text = "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])
+        line = f"reprokit: {text[:4000]}\n"
         try:
             if not _said_aside(line):
                 sys.stderr.write(line)
@@ -163,11 +161,10 @@ class CaptureSession:
 
     def unavailable(self, framework: str, version: str, reason: str) -> None:
         """Say and write down, once, that steps of this framework are not captured; the training goes on."""
-        if (framework, reason) in self._unavailable:
-            return
-        self._unavailable.add((framework, reason))
-        self.say(f"warning: steps of {framework} {version} are not captured: {UNAVAILABLE[reason]}")
-        if self.agent is not None:
+        text = f"warning: steps of {framework} {version} are not captured: {UNAVAILABLE[reason]}"
+        is_new = text not in self._said
+        self.say_once(text)
+        if is_new and self.agent is not None:
             fields = {"framework": framework, "version": version, "reason": reason}
             self.agent.journal.write("capture_unavailable", fields, aside=True)
 
@@ -191,12 +188,6 @@ class CaptureSession:
 
     # What the agent calls
 
-    @property
-    def modules(self) -> dict[str, str]:
-        """The part that waits for each module."""
-        redo = self.settings.redo
-        return PARTS if redo is None or redo.in_place else REDO
-
     def loaded(self, name: str, module: ModuleType) -> None:
         """A module that a part waits for has been executed."""
         self.part(name).begin(name, module)
@@ -205,7 +196,8 @@ class CaptureSession:
         """Return the part that waits for this module."""
         from importlib import import_module
 
-        place = self.modules[name]
+        place, redo = PARTS[name], self.settings.redo
+        place = place if redo is None or redo.in_place else REDO[place]
         if place not in self._parts:
             file, _, kind = place.partition(".")
             self._parts[place] = getattr(import_module(f"{__name__}.{file}"), kind)(self)
@@ -223,13 +215,9 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
 
     global running
     running = capture = CaptureSession(CaptureSettings.of_plan(json.loads(plan)["capture"]), agent)
-    agent.listeners.append((set(capture.modules), capture.loaded))
+    agent.listeners.append((set(PARTS), capture.loaded))
     os.register_at_fork(after_in_child=capture.forget)
     return capture
-
-
-def _one_line(text: str) -> str:
-    return "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])[:4000]
 
 
 def _said_aside(line: str) -> bool:

@@ -31,18 +31,21 @@ class RandomStates:
 
     def __init__(self, torch: Any = None, compiled: Any = None) -> None:
         self._torch = torch
-        self._copies: Callable[..., Any] = _unknown if compiled is None else compiled.random_states
+        self._compiled = compiled
         self._words = Words()
         self._gauss_offset: int | None = None  # in a RandomState of NumPy's, once it was looked for
         self._held: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
 
     def keep(self) -> None:
         """Hold the states as they are now."""
-        copies = self._copies(self._words.known, self._gauss_offset or 0)
+        compiled = self._compiled
+        copies = compiled and compiled.random_states(self._words.known, self._gauss_offset or 0)
         states = self._asked() if copies is None else {}
         torch = self._torch
         if torch is not None and private_api.uses_cuda(torch):
-            states["torch.cuda"] = self._devices()
+            cuda = torch.cuda  # seeds and offsets, which the processor has
+            devices = [] if cuda.is_current_stream_capturing() else cuda.default_generators
+            states["torch.cuda"] = [generator.get_state() for generator in devices]
         self._held = copies, states, None if torch is None else torch.default_generator.get_state()
 
     def _asked(self) -> dict[str, Any]:
@@ -54,7 +57,7 @@ class RandomStates:
             held["python"] = python.getstate()
         if numpy is not None:
             held["numpy"] = _asked(numpy)
-        if self._copies is not _unknown:
+        if self._compiled is not None:
             self._words.both()
             if self._gauss_offset is None and numpy is not None:
                 self._gauss_offset = _gauss_offset(type(numpy))
@@ -68,33 +71,18 @@ class RandomStates:
         """Return what gives the states that are held now, also after keep() was called again."""
         return functools.partial(_states, *self._held)
 
-    def _devices(self) -> list[Any]:
-        """Seeds and offsets of GPUs, which the processor has."""
-        cuda = self._torch.cuda
-        return [] if cuda.is_current_stream_capturing() else [one.get_state() for one in cuda.default_generators]
-
-
-def _unknown(*_places: Any) -> None:
-    """There is no compiled code."""
-
 
 def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:
     states = dict(states)
     if copies is not None:
         python, following, numpy, gauss = copies
-        states["python"] = _of_python(python, following)
-        states.update({} if numpy is None else {"numpy": _of_numpy(numpy, gauss)})
+        position, *words = _WORDS.unpack(python)
+        states["python"] = _VERSION, (*words, position), following
+        if numpy is not None:
+            *words, position = _WORDS.unpack(numpy)
+            array_of = sys.modules["numpy"].array
+            states["numpy"] = ("MT19937", array_of(words, "uint32"), position, *_GAUSS.unpack(gauss))
     return states if torch is None else {**states, "torch": torch}
-
-
-def _of_python(memory: bytes, following: float | None) -> Any:
-    position, *words = _WORDS.unpack(memory)
-    return _VERSION, (*words, position), following
-
-
-def _of_numpy(memory: bytes, gauss: bytes) -> Any:
-    *words, position = _WORDS.unpack(memory)
-    return ("MT19937", sys.modules["numpy"].array(words, "uint32"), position, *_GAUSS.unpack(gauss))
 
 
 def as_values(states: Mapping[str, Any]) -> dict[str, Any]:

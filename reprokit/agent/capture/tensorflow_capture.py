@@ -11,22 +11,8 @@ import functools
 import sys
 import weakref
 
+from .. import events
 from ..core import native_module
-from ..events import (
-    BackwardBegan,
-    BatchFetched,
-    Events,
-    ForwardBegan,
-    ForwardEnded,
-    FunctionDue,
-    GradientsDue,
-    LoaderExhausted,
-    LossScaled,
-    OutputComputed,
-    RandomDrawn,
-    ReplicasDue,
-    VariableChanges,
-)
 from ..tensorflow import private_api
 from ..tensorflow.decisions import TensorFlowDecisions
 from .random_states import RandomStates
@@ -49,7 +35,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import EventListener, Handler, TrainingEvent
     from . import CaptureSession
     from .tensorflow_steps import TensorFlowStep
     from .tensorflow_updates import UpdateSite
@@ -68,15 +53,14 @@ NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 class TensorFlowCapture:
     """Listens to trainings by TensorFlow and Keras."""
 
-    def __init__(self, capture: CaptureSession, first: EventListener | None = None) -> None:
+    def __init__(self, capture: CaptureSession, first: events.EventListener | None = None) -> None:
         self._capture = capture
         self.training = TrainingState()
         self.rejections = Rejections(capture, self.training)
         xla = XlaCalls(self.rejections)
         self.updates = UpdateGuard(self.rejections, xla)
-        self._steps = StepEvents(self.training)
         self.calls = OutermostCalls(self.updates, xla)
-        self._events = Events()
+        self._events = events.Events()
         for listener in (first, self):
             if listener is not None:
                 self._events.add(listener)
@@ -93,25 +77,24 @@ class TensorFlowCapture:
             self.rejections.random = RandomStates(compiled=native_module.load(self._capture.settings.library))
         self._hooks.watch(name, module)
 
-    def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        steps, calls = self._steps, self.calls
-        outputs: dict[type[TrainingEvent], Handler] = {OutputComputed: steps.output_computed}
+    def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
+        outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: self._output_computed}
         return {
-            BatchFetched: steps.batch_fetched,
-            LoaderExhausted: steps.loader_exhausted,
-            ForwardBegan: steps.forward_began,
-            ForwardEnded: steps.forward_ended,
-            BackwardBegan: steps.backward_began,
-            LossScaled: steps.loss_scaled,
-            VariableChanges: steps.variable_changes,
-            RandomDrawn: steps.random_drawn,
-            GradientsDue: self.updates.gradients_due,
-            FunctionDue: calls.function_due,
-            ReplicasDue: calls.replicas_due,
+            events.BatchFetched: self._batch_fetched,
+            events.LoaderExhausted: self._loader_exhausted,
+            events.ForwardBegan: self._forward_began,
+            events.ForwardEnded: self._forward_ended,
+            events.BackwardBegan: self._backward_began,
+            events.LossScaled: self._loss_scaled,
+            events.VariableChanges: self._variable_changes,
+            events.RandomDrawn: self._random_drawn,
+            events.GradientsDue: self.updates.gradients_due,
+            events.FunctionDue: self.calls.function_due,
+            events.ReplicasDue: self.calls.replicas_due,
             **(outputs if self._capture.settings.conditions.activations else {}),
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
+    def failed(self, error: Exception, handler: events.Handler) -> None:
         """The training goes on, and so do the captures."""
         self._capture.failed(handler, error)
 
@@ -120,47 +103,34 @@ class TensorFlowCapture:
         self.training.forget()
         self.updates.rollback.forget()
 
-
-def old_version() -> str:
-    """Return which TensorFlow is here, if its steps cannot be seen."""
-    version = str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
-    return version if version.startswith("1.") else ""
-
-
-class StepEvents:
-    """Notes what a step begins with, works on and comes to."""
-
-    def __init__(self, training: TrainingState) -> None:
-        self._training = training
-
     # Batches and tapes
 
-    def batch_fetched(self, event: BatchFetched) -> None:
-        here = self._training.here
+    def _batch_fetched(self, event: events.BatchFetched) -> None:
+        here = self.training.here
         if private_api.executing_eagerly():
             here.fetched.add(event.began, event.batch, here.step)
         else:
             private_api.default_graph()._reprokit_batch = event.batch
 
-    def loader_exhausted(self, event: LoaderExhausted) -> None:
-        here = self._training.here
+    def _loader_exhausted(self, event: events.LoaderExhausted) -> None:
+        here = self.training.here
         here.fetched.ended(event.began, here.step)
 
-    def forward_began(self, _event: ForwardBegan) -> None:
-        step = self._training.step()
+    def _forward_began(self, _event: events.ForwardBegan) -> None:
+        step = self.training.step()
         if step is None or (step.over and (step.graph is None or step.graph is private_api.default_graph())):
-            step = self._training.begin_step()
+            step = self.training.begin_step()
         step.tapes += 1
 
-    def forward_ended(self, _event: ForwardEnded) -> None:
-        step = self._training.step()
+    def _forward_ended(self, _event: events.ForwardEnded) -> None:
+        step = self.training.step()
         if step is not None:
             step.tapes = max(0, step.tapes - 1)
 
     # What it comes to
 
-    def backward_began(self, event: BackwardBegan) -> None:
-        step, call = self._training.step(), self._training.call()
+    def _backward_began(self, event: events.BackwardBegan) -> None:
+        step, call = self.training.step(), self.training.call()
         if step is None:
             return
         step.differentiated = True
@@ -172,14 +142,14 @@ class StepEvents:
         losses = [one for one in flat if getattr(getattr(one, "dtype", None), "is_floating", False)]
         step.values.losses = [*step.values.losses, *losses][-MAX_LOSSES:]
 
-    def loss_scaled(self, event: LossScaled) -> None:
-        step = self._training.step()
+    def _loss_scaled(self, event: events.LossScaled) -> None:
+        step = self.training.step()
         if step is not None and hasattr(event.loss, "dtype"):
             step.values.unscaled = event.loss
 
-    def output_computed(self, event: OutputComputed) -> None:
+    def _output_computed(self, event: events.OutputComputed) -> None:
         """Look at a layer's outputs, where activations are asked for."""
-        step = self._training.step()
+        step = self.training.step()
         if step is None or step.differentiated:
             return
         if step.graph is not None and step.graph is not private_api.default_graph():
@@ -194,16 +164,22 @@ class StepEvents:
 
     # What it changes
 
-    def variable_changes(self, event: VariableChanges) -> None:
-        step = self._training.step()
+    def _variable_changes(self, event: events.VariableChanges) -> None:
+        step = self.training.step()
         if step is not None:
             step.hold(event.variable)
 
-    def random_drawn(self, event: RandomDrawn) -> None:
+    def _random_drawn(self, event: events.RandomDrawn) -> None:
         """Note what no state tells; graphs hand it out themselves."""
-        step = self._training.step() if private_api.has_value(event.drawn) else None
+        step = self.training.step() if private_api.has_value(event.drawn) else None
         if step is not None and not step.over and len(step.values.drawn) < MAX_DRAWN:
             step.values.drawn.append((event.kind, event.drawn))
+
+
+def old_version() -> str:
+    """Return which TensorFlow is here, if its steps cannot be seen."""
+    version = str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
+    return version if version.startswith("1.") else ""
 
 
 class OutermostCalls:
@@ -217,7 +193,7 @@ class OutermostCalls:
         self._xla = xla
         self.run: Callable[[OutermostCall], Any] = OutermostCall.run  # makes an outermost call
 
-    def function_due(self, due: FunctionDue) -> None:
+    def function_due(self, due: events.FunctionDue) -> None:
         """A Keras train function, or a function of the script's, be it within another."""
         if due.model is None and hasattr(due.function, "python_function") and private_api.is_compiled(due.function):
             due.call = functools.partial(self._xla.call, due.call)
@@ -270,7 +246,7 @@ class OutermostCalls:
 
     # Steps that a strategy runs, be it the strategy that Keras uses where there is none
 
-    def replicas_due(self, due: ReplicasDue) -> None:
+    def replicas_due(self, due: events.ReplicasDue) -> None:
         if self._training.call() is None:
             return
         together, run = ReplicaRound(), due.call

@@ -367,17 +367,13 @@ def _together(file: SnapshotFile, known: Sequence[dict[str, Any]], mode: str) ->
     return whole, FIT, sum(size for size in sizes if isinstance(size, int))
 
 
-def _distributed(strategy: Any, batch: Any) -> Any:
-    """Return an iterator over this batch alone, of which each replica has its part."""
-    data = sys.modules["tensorflow"].data.Dataset.from_tensor_slices(batch)
-    return iter(strategy.experimental_distribute_dataset(data.batch(int(data.cardinality()))))
-
-
 def _replaced(argument: Any, batch: Any) -> Any:
     """Return an iterator over this batch alone, in the place of one of the script's."""
     data = sys.modules["tensorflow"].data
-    if type(argument).__name__.startswith("DistributedIterator"):
-        return _distributed(private_api.strategy_of(argument), batch)
+    if type(argument).__name__.startswith("DistributedIterator"):  # of which each replica has its part
+        whole = data.Dataset.from_tensor_slices(batch)
+        whole = whole.batch(int(whole.cardinality()))
+        return iter(private_api.strategy_of(argument).experimental_distribute_dataset(whole))
     if isinstance(argument, data.Iterator):
         return iter(data.Dataset.from_tensors(batch))
     if isinstance(argument, data.Dataset):

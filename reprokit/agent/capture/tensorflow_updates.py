@@ -9,28 +9,9 @@ import sys
 
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
+from . import tensorflow_graphs as graphs
 from .header import Trigger, in_words
 from .settings import ROLLBACK, STOP
-from .tensorflow_graphs import (
-    OF_THE_FIRST,
-    ReplicaRound,
-    UpdateTest,
-    are_finite,
-    batch_in_graph,
-    call_host,
-    conditional,
-    drawing,
-    flagged,
-    hidden,
-    in_loop,
-    in_xla,
-    now,
-    numbers_given_to,
-    put_back,
-    replica,
-    wait_for_workers,
-    worker,
-)
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
 from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
@@ -67,7 +48,7 @@ class UpdateSite:
 
     def drawn(self) -> list[Any]:
         """Return the numbers of operations with a random state of their own, to be handed out."""
-        draws = drawing(self.step.graph)
+        draws = graphs.drawing(self.step.graph)
         self.draws = [draw.type for draw in draws]
         return [draw.outputs[0] for draw in draws]
 
@@ -80,7 +61,7 @@ class UpdateSite:
     def unreadable(self) -> list[str]:
         """Operations with a random state of their own whose numbers nobody is handed."""
         graph = self.step.graph
-        return [operation.name for operation in drawing(graph)[len(self.draws) :]] + hidden(graph)
+        return [operation.name for operation in graphs.drawing(graph)[len(self.draws) :]] + graphs.hidden(graph)
 
 
 class Rejections:
@@ -168,14 +149,14 @@ class Rejections:
     ) -> tuple[Callable[[dict[str, Any]], None], dict[str, Any]]:
         """In a graph: a function on the host for a step that must not be applied, and all that a snapshot needs."""
         site.moved = before
-        batches = step.values.batches or batch_in_graph()
+        batches = step.values.batches or graphs.batch_in_graph()
         seen = {
             **_seen(site, step, gradients, batches, before),
             "loss": step.values.loss,
-            "given": numbers_given_to(step.graph),
+            "given": graphs.numbers_given_to(step.graph),
         }
         origins = [origin for origin, _ in batches]
-        loops = in_loop()
+        loops = graphs.in_loop()
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, origins)
@@ -183,9 +164,9 @@ class Rejections:
 
         return on_host, seen
 
-    def call_host_together(self, strategy: Any, together: ReplicaRound) -> None:
+    def call_host_together(self, strategy: Any, together: graphs.ReplicaRound) -> None:
         """The same behind the run of several replicas, with the batches of those of this process."""
-        step, site, number, loops = together.step, together.site, worker(strategy), in_loop()
+        step, site, number, loops = together.step, together.site, graphs.worker(strategy), graphs.in_loop()
         if step is None or site is None:
             return
         batches, share = step.values.batches, together.shares[0]
@@ -201,12 +182,12 @@ class Rejections:
             found.norm_mean = None
             if number is not None:
                 found.facts = found.facts.with_(rank=number[0], world=number[1])
-            found.notes.append(OF_THE_FIRST)
+            found.notes.append(graphs.OF_THE_FIRST)
             found.only_in = int(seen["where"])
             found.values.replicas = [share.number for share in together.shares]
             self.end_behind(site, found, loops=loops)
 
-        call_host(on_host, seen)
+        graphs.call_host(on_host, seen)
 
     def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
         """Return what was seen of a step in a graph, in values."""
@@ -244,7 +225,7 @@ class Rejections:
         if pending is None:
             return
         if found.facts.world is not None:
-            wait_for_workers()
+            graphs.wait_for_workers()
         if call is None:
             raise pending
         call.pending = pending
@@ -317,7 +298,7 @@ class UpdateGuard:
         if self._xla.tracing is not None:
             self._xla.take(step, optimizer, pairs)
             return None
-        known, one_of_several = self._training.know(optimizer, pairs), replica()
+        known, one_of_several = self._training.know(optimizer, pairs), graphs.replica()
         if one_of_several is not None:
             return self._apply_together(one_of_several, step, known, pairs, update)
         if all(is_eager(gradient) for gradient, _ in pairs):
@@ -335,11 +316,11 @@ class UpdateGuard:
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
         private_api.build(known.optimizer(), variables)
         site = self._site(step, known, variables, sometimes=private_api.default_graph() is not step.graph)
-        test = UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
+        test = graphs.UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
         step.variables.count = len(step.variables.held)
-        if in_xla():
+        if graphs.in_xla():
             self._xla.expect(site, step)
-            flagged(step, test, update, known.memory)
+            graphs.flagged(step, test, update, known.memory)
         else:
             for metric in getattr(site.model, "metrics", ()):  # which are moved while the host looks at a step
                 for variable in metric.variables:
@@ -357,9 +338,9 @@ class UpdateGuard:
             on_host, seen = self.rejections.for_host(site, step, gradients, before)
 
             def host() -> None:
-                call_host(on_host, {**seen, "after": now(updated)})
+                graphs.call_host(on_host, {**seen, "after": graphs.now(updated)})
 
-            conditional(step, test, update, host, moved, updated, stops=stops)
+            graphs.conditional(step, test, update, host, moved, updated, stops=stops)
         step.applied = True
 
     def _site(self, step: TensorFlowStep, known: WatchedOptimizer, variables: list[Any], sometimes: bool) -> UpdateSite:
@@ -390,7 +371,7 @@ class UpdateGuard:
             known.skipped += 1
             return None
         gradients = [gradient for gradient, _ in pairs]
-        test = UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
+        test = graphs.UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
         finite = self._capture.attempt(lambda: bool(test.passes()))
         private_api.build(known.optimizer(), [variable for _, variable in pairs])
         for other in step.optimizers:  # what those before it update is held from now on
@@ -412,7 +393,7 @@ class UpdateGuard:
         finally:
             step.passes = False
         after = [read(variable) for _, variable in pairs] if is_tested else []
-        if is_tested and self._capture.attempt(lambda: bool(are_finite(after))) is False:
+        if is_tested and self._capture.attempt(lambda: bool(graphs.are_finite(after))) is False:
             step.finite = False
             self._found_eagerly(step, known, pairs, after)
             return None
@@ -427,7 +408,7 @@ class UpdateGuard:
         """Write variables of ours, or as they were: no part of a step."""
         step.passes = True
         try:
-            put_back([(variable, value) for variable, value in pairs()])
+            graphs.put_back([(variable, value) for variable, value in pairs()])
         finally:
             step.passes = False
 

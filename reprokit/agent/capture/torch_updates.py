@@ -6,6 +6,8 @@ alarm, one that no scale cures is.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from ..events import SKIP, NotApplied
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step
@@ -16,6 +18,7 @@ from .torch_steps import Phase, StepStarts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from .. import events
@@ -61,7 +64,7 @@ class Losses:
             self._ranks.watch(self._watched.parameters())
             self._tell_ranks(held, tensors)
         if seen.triggers and len(self._watched.records) > 1:
-            seen.reached = _graph_parameters(tensors)
+            seen.reached = {id(node.variable) for node in _nodes(tensors) if hasattr(node, "variable")}
         if not (held.batches.are_loaded or held.batches.earlier or held.update.in_closure):
             target = _loss_target(tensors)
             if target is not None:
@@ -381,31 +384,21 @@ class Updates:
                 self._ended(held, record, id(record) in state[2])
 
 
-def _graph_parameters(loss: Any) -> set[int]:
-    """Return the ids of the leaves that a loss was computed from."""
-    waiting = [getattr(one, "grad_fn", None) for one in ([loss] if hasattr(loss, "grad_fn") else loss)]
+def _nodes(tensors: Any) -> Iterator[Any]:
+    """Yield the nodes of the graph that a loss, or several, was computed by, the last first."""
+    waiting = [getattr(one, "grad_fn", None) for one in ([tensors] if hasattr(tensors, "grad_fn") else tensors)]
     seen: set[Any] = set()
-    found: set[int] = set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.add(id(node.variable))
-        waiting += [following for following, _ in node.next_functions]
-    return found
+    for node in waiting:  # which grows
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def _loss_target(loss: Any) -> tuple[str, Any] | None:
     """Return what a loss was computed against, where its graph says so: the name of its node, and the target."""
-    waiting = [getattr(loss, "grad_fn", None)]
-    for _ in range(MAX_NODES):
-        node = waiting.pop(0) if waiting else None
-        if node is None:
-            break
+    for node in islice(_nodes(loss), MAX_NODES):
         target = getattr(node, "_saved_target", None)
         if target is not None:
             return node.name(), target
-        waiting += [following for following, _ in node.next_functions if following is not None]
     return None
