@@ -21,7 +21,7 @@ from tests.support import training_text
 
 pytestmark = pytest.mark.torch
 
-HEAD = training_text("pytorch_trailed.py")
+SCRIPT = training_text("pytorch_trailed.py")
 
 
 class Trailed(Training):
@@ -48,12 +48,12 @@ EACH = training_text("forked_cases.py")
 
 
 class Cases:
-    """Scripts that one process runs, after the import of PyTorch, in a forked child each, which has a trail."""
+    """Calls in a script that one process makes, after the import of PyTorch, in a forked child each, with a trail."""
 
-    def __init__(self, directory: Path, cases: dict[str, str]):
+    def __init__(self, directory: Path, script: str, cases: dict[str, str]):
         self._training, self._names = Trailed(directory), list(cases)
-        for number, script in enumerate(cases.values()):
-            self._training.write(f"case{number}.py", HEAD + script)
+        for number, call in enumerate(cases.values()):
+            self._training.write(f"case{number}.py", script + call)
         self.outcome = self._training.run(EACH, str(len(cases)))
         assert self.outcome.status == 0, self.outcome.errors
 
@@ -88,20 +88,17 @@ class Cases:
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """All cases that need no process of their own."""
-    scripts = {"plain": "train(40); torch.save(model.state_dict(), 'end.pt')", "buffers": BUFFERS}
-    scripts["plain again"] = scripts["plain"]
-    scripts["states"] = STATES
+    names = ["plain", "buffers", "states", "late", "odd", "odd_loops", "small", "killed", "pair", "limit"]
+    calls = {name: f"{name}()" for name in names}
     for variant in ("", "batch", "seed", "gradient", "update", "rate"):
-        scripts[f"change {variant}"] = f"variant = '{variant}'\n" + CHANGES
-    for variant in ("gradients", "gradients", "clamp", "clamp", ""):
-        name = f"mutating {variant}"
-        scripts[f"{name} again" if name in scripts else name] = f"variant = '{variant}'\n" + MUTATING
-    for name, script in {"late": LATE, "odd": ODD, "odd loops": ODD_LOOPS}.items():
-        scripts[name] = scripts[f"{name} again"] = script
+        calls[f"changes {variant}"] = f"changes('{variant}')"
+    for variant in ("", "gradients", "clamp"):
+        calls[f"mutating {variant}"] = f"mutating('{variant}')"
     for variant in ("", "text", "bytes"):
-        scripts[f"packed {variant}"] = f"variant = '{variant}'\n" + PACKED
-    scripts.update({"small": SMALL, "killed": KILLED, "pair": GAN, "limit": LIMIT, "graphs": GRAPHS})
-    return Cases(tmp_path_factory.mktemp("cases"), scripts)
+        calls[f"packed {variant}"] = f"packed('{variant}')"
+    for name in ("plain", "late", "odd", "odd_loops", "mutating gradients", "mutating clamp"):
+        calls[f"{name} again"] = calls[name]
+    return Cases(tmp_path_factory.mktemp("cases"), SCRIPT, {**calls, "graphs": GRAPHS})
 
 
 QUANTITIES = ("batch", "torch", "loss", "gradients", "parameters")
@@ -128,23 +125,6 @@ def test_equal_runs_have_equal_trails_of_which_everything_is_known(cases: Cases)
     assert len({step.parameters for step in left}) == len({step.gradients for step in left}) == 40
     assert len({step.batch for step in left}) == 12
     assert not any(step.partial for step in left)
-
-
-STATES = """
-import random, struct, numpy
-states = []
-def keep(number):
-    states.append((torch.get_rng_state(), random.getstate()[1], numpy.random.get_state()[1:3]))
-    tensors = [p.detach().clone() for p in model.parameters()] + [p.grad.clone() for p in model.parameters()]
-    torch.save(tensors, f"{number}.pt")
-    random.random(); numpy.random.rand()
-numpy.random.seed(3); random.seed(4)
-train(2, after=keep)
-def packed(python, numpy):
-    return struct.pack("<I624I", python[-1], *python[:-1]), numpy[0].tobytes() + struct.pack("<I", numpy[1])
-torch.save([(torch_state, *packed(python, numpy)) for torch_state, python, numpy in states], "states.pt")
-torch.save([x, y], "data.pt")
-"""
 
 
 def test_the_values_are_those_of_the_definition(cases: Cases) -> None:
@@ -178,28 +158,6 @@ def test_the_values_are_those_of_the_definition(cases: Cases) -> None:
         assert step.batch == trails.mix(batch + digest(y[8 * number : 8 * number + 8]) & trails.MASK)
 
 
-CHANGES = """
-model = nn.Sequential(nn.Linear(64, 240), nn.Dropout(), nn.Linear(240, 1))  # digested at once, so before any change
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0001, momentum=0.9)
-
-def change(number):
-    if number == 21 and variant == "batch": x[:8].neg_()  # the first batch of the next epoch
-    if number == 24 and variant == "seed": torch.manual_seed(8)
-
-def change_gradients(number):
-    if number == 25 and variant == "gradient":
-        gradient = model[2].bias.grad
-        gradient[0] = torch.nextafter(gradient[0], torch.tensor(9.0))
-
-def change_parameters(number):
-    if number == 24 and variant == "update": model[0].weight.data[3, 5] *= -1
-
-if variant == "rate":
-    optimizer.param_groups[0]["lr"] = 0.0002
-train(30, change, change_parameters, change_gradients)
-"""
-
-
 @pytest.mark.parametrize(
     ("variant", "first"),
     [
@@ -211,28 +169,16 @@ train(30, change, change_parameters, change_gradients)
     ],
 )
 def test_what_is_changed_shows_at_its_step_and_in_causal_order(cases: Cases, variant: str, first: object) -> None:
-    found = differences(*cases.steps("change ", f"change {variant}"))
+    found = differences(*cases.steps("changes ", f"changes {variant}"))
     order = {name: place for place, name in enumerate(QUANTITIES)}
     assert min(found, key=lambda difference: (difference[0], order[difference[1]])) == first
 
 
 def test_parameters_are_looked_at_before_a_step(cases: Cases) -> None:
-    (steps,) = cases.steps("change update")
+    (steps,) = cases.steps("changes update")
     others = [now.number for last, now in pairwise(steps) if now.before != last.parameters]
     assert others == [25]
     assert steps[25].unchanged  # PyTorch does not count a change by way of .data
-
-
-BUFFERS = """
-model = nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
-train(3, after=lambda number: torch.save([b.clone() for b in model.buffers()], f"{number}.pt"))
-import numpy, random
-random.seed(1); numpy.random.rand()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.0001)
-random.random()
-train(1)
-"""
 
 
 def test_buffers_and_the_random_states_before_the_first_step_are_known(cases: Cases) -> None:
@@ -254,19 +200,6 @@ def test_buffers_and_the_random_states_before_the_first_step_are_known(cases: Ca
     assert step.python != other.generators["python"]
 
 
-MUTATING = """
-def gradients(number):
-    for parameter in model.parameters():
-        parameter.grad.zero_()
-
-def clamp(number):
-    for parameter in model.parameters():
-        parameter.data.clamp_(-0.01, 0.01)
-
-train(60, after={"gradients": gradients, "clamp": clamp, "": lambda number: None}[variant])
-"""
-
-
 @pytest.mark.parametrize("variant", ["gradients", "clamp"])
 def test_what_a_script_changes_right_after_each_step_is_digested_as_the_step_left_it(
     cases: Cases, variant: str
@@ -278,16 +211,6 @@ def test_what_a_script_changes_right_after_each_step_is_digested_as_the_step_lef
         assert differences(left, *cases.steps("mutating ")) == []
 
 
-LATE = """
-def late(number):
-    if number == 30:
-        with torch.no_grad():
-            model[0].weight.mul_(0.5)
-
-train(40, after=late)
-"""
-
-
 def test_a_change_that_comes_late_makes_no_false_difference(cases: Cases) -> None:
     left, right = cases.steps("late", "late again")
     assert differences(left, right) == []
@@ -295,15 +218,12 @@ def test_a_change_that_comes_late_makes_no_false_difference(cases: Cases) -> Non
 
 
 def test_a_training_comes_to_the_same_with_and_without_a_trail(cases: Cases, tmp_path: Path) -> None:
-    assert_well(Training(tmp_path).run(HEAD + "train(40); torch.save(model.state_dict(), 'end.pt')"))
+    assert_well(Training(tmp_path).run(SCRIPT + "plain()"))
     assert not (tmp_path / "run" / "trail").exists()
     import torch
 
     ends = [torch.load(place / "end.pt", weights_only=True) for place in (cases.directory("plain"), tmp_path)]
     assert all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
-
-
-SMALL = "model = nn.Linear(64, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ntrain(700)"
 
 
 def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(cases: Cases) -> None:
@@ -316,28 +236,11 @@ def test_many_steps_take_a_few_dozen_bytes_each_and_the_last_digests_are_kept(ca
     assert [step for step in range(700) if series.digests(step)] == [*range(16), *range(684, 700)]
 
 
-KILLED = "import os, signal\ntrain(60, after=lambda number: number == 55 and os.kill(os.getpid(), signal.SIGKILL))"
-
-
 def test_a_killed_training_leaves_a_trail_that_can_be_read(cases: Cases) -> None:
     assert cases.status("killed") == signal.SIGKILL
     steps = list(cases.series("killed").steps())
     assert len(steps) == 56
     assert all(step.parameters is not None and step.gradients is not None for step in steps[:55])
-
-
-GAN = """
-first, second = model[0], model[2]
-a = torch.optim.Adam(first.parameters())
-b = torch.optim.Adam(second.parameters())
-for number in range(30):
-    for optimizer in a, b:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-    if number == 20:
-        b.add_param_group({"params": [torch.zeros(2, requires_grad=True)]})
-"""
 
 
 def test_each_optimizer_has_a_series_and_one_that_gets_other_parameters_goes_on(cases: Cases) -> None:
@@ -353,19 +256,6 @@ def test_each_optimizer_has_a_series_and_one_that_gets_other_parameters_goes_on(
     assert all(step.batch is None for series in trail.series for step in series.steps())
 
 
-ODD = """
-embedding = nn.Embedding(50, 8, sparse=True)
-conv = nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
-class Half(nn.Parameter): pass
-optimizer = torch.optim.SGD([*embedding.parameters(), *conv.parameters()], lr=0.1)
-images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
-for number in range(24):
-    optimizer.zero_grad(set_to_none=number % 2 == 0)
-    (embedding(torch.arange(5)).sum() + conv(images).square().sum()).backward()
-    optimizer.step()
-"""
-
-
 def test_sparse_gradients_are_left_out_which_is_said_once_and_strided_ones_count_in_their_order(cases: Cases) -> None:
     left, right = cases.steps("odd", "odd again")
     assert differences(left, right) == []
@@ -375,45 +265,12 @@ def test_sparse_gradients_are_left_out_which_is_said_once_and_strided_ones_count
     assert len(texts) == 2  # of two trainings
 
 
-ODD_LOOPS = """
-for number, (a, b) in enumerate([*loader] * 4):
-    nn.functional.mse_loss(model(a), b).backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-    if number % 4 == 3:
-        optimizer.step()
-        model.zero_grad(set_to_none=False)
-optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=3)
-def closure():
-    optimizer.zero_grad(set_to_none=False)
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    return loss
-for number in range(20):
-    optimizer.step(closure)
-"""
-
-
 def test_closures_and_gradients_that_are_summed_up_and_clipped_repeat(cases: Cases) -> None:
-    found = [[list(series.steps()) for series in cases.trail(name).series] for name in ("odd loops", "odd loops again")]
+    found = [[list(series.steps()) for series in cases.trail(name).series] for name in ("odd_loops", "odd_loops again")]
     assert [len(steps) for steps in found[0]] == [12, 20]
     for left, right in zip(*found, strict=True):
         assert differences(left, right) == []
         assert None not in [step.gradients for step in left]
-
-
-PACKED = """
-import collections
-Pair = collections.namedtuple("Pair", "x y")
-def collate(rows):
-    a, b = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
-    label = "label" if variant == "text" else "lab" + "el"
-    return {"x": a, "rest": [Pair(label, b.t()), b"Raw" if variant == "bytes" else b"raw"], "array": a.numpy()}
-loader = DataLoader(TensorDataset(x, y), 8, collate_fn=collate)
-for batch in loader:
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(batch["x"]), batch["rest"][0].y.t()).backward()
-    optimizer.step()
-"""
 
 
 def test_batches_are_digested_whatever_they_are_packed_in(cases: Cases) -> None:
@@ -422,53 +279,19 @@ def test_batches_are_digested_whatever_they_are_packed_in(cases: Cases) -> None:
     assert [a.batch != b.batch and a.loss == b.loss for a, b in zip(same, other, strict=True)] == [True] * 12
 
 
-FORKED = """
-import multiprocessing, os
-train(3)
-def work():
-    train(5)
-child = multiprocessing.get_context("fork").Process(target=work)
-child.start()
-train(4)
-child.join()
-assert child.exitcode == 0
-workers = DataLoader(TensorDataset(x, y), 8, num_workers=2)
-for a, b in workers:
-    optimizer.zero_grad(); model(a).sum().backward(); optimizer.step()
-"""
-
-
 @pytest.mark.slow
 def test_a_forked_process_has_a_trail_of_its_own(tmp_path: Path) -> None:
     training = Trailed(tmp_path)
-    outcome = training.run(HEAD + FORKED)
+    outcome = training.run(SCRIPT + "forked()")
     assert outcome.status == 0, outcome.errors
     counts = {trail.process: [series.count for series in trail.series] for trail in training.trails()}
     assert counts == {"0": [19], "0/?": [5]}
 
 
-THREADS = """
-import ctypes, os, threading
-ids = lambda: {int(name) for name in os.listdir("/proc/self/task")}
-before = ids()
-train(25)
-(worker,) = ids() - before
-status = open(f"/proc/self/task/{worker}/status").read()
-blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
-print(blocked.split()[1])
-pid = os.fork()
-if pid == 0:
-    os._exit(len(ids()) - 1)
-print(os.waitpid(pid, 0)[1], len(ids() - before))
-train(25)
-print(len(ids() - before), threading.active_count())
-"""
-
-
 @pytest.mark.slow
 def test_the_worker_takes_no_signals_and_is_gone_while_a_process_forks(tmp_path: Path) -> None:
     training = Trailed(tmp_path)
-    outcome = training.run(HEAD + THREADS)
+    outcome = training.run(SCRIPT + "threads()")
     assert_well(outcome)
     blocked, *counts = outcome.output.split()
     assert int(blocked, 16) | 1 << 8 | 1 << 18 == (1 << 64) - 1  # all that can be: not SIGKILL and SIGSTOP
@@ -508,17 +331,9 @@ def test_a_full_disk_or_no_right_to_write_ends_the_trail_and_not_the_training(tm
     training = Trailed(tmp_path)
     training.run_directory.mkdir()
     (training.run_directory / "trail").write_text("in the way")
-    outcome = training.run(HEAD + "train(20); print('done')")
+    outcome = training.run(SCRIPT + "train(20); print('done')")
     assert (outcome.status, outcome.output) == (0, "done\n")
     assert "no further step is kept in the trail" in outcome.one("warning")["text"]
-
-
-LIMIT = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (65536, -1))
-optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1)) for number in range(300)], lr=0.1)
-train(20)
-"""
 
 
 def test_a_file_size_limit_ends_the_trail_and_says_so(cases: Cases) -> None:
@@ -532,19 +347,7 @@ def test_deterministic_names_of_threads_are_not_moved_by_the_worker(tmp_path: Pa
     from tests.support import Reprokit
 
     reprokit = Reprokit(tmp_path)
-    tail = """
-import threading, os, ctypes
-train(25)
-shim = ctypes.CDLL(None)
-def name():
-    buffer = ctypes.create_string_buffer(256)
-    shim.reprokit_thread_identity(buffer, 256)
-    names.append(buffer.value.decode())
-names = []
-thread = threading.Thread(target=name); thread.start(); thread.join()
-print(*names)
-"""
-    (tmp_path / "train.py").write_text(HEAD + tail)
+    (tmp_path / "train.py").write_text(SCRIPT + "thread_name()")
     said = {}
     for name, options in (("with", []), ("without", ["--no-trail"])):
         done = reprokit.run("record", *options, "-o", name, "--", sys.executable, "train.py")

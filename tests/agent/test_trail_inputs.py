@@ -13,213 +13,32 @@ from tests.support import training_text
 
 pytestmark = pytest.mark.torch
 
-SMALL = (
-    training_text("pytorch_small.py")
-    + """
-import copy, dataclasses
-from torch.nn.functional import mse_loss
-from torch.utils.checkpoint import checkpoint
-"""
-)
-
-PLAIN = "steps(lambda number, a, b: mse_loss(model(a), b))"
-
-# Each comes to a step 1 that differs by `variant` in what a model is called with, and in nothing of the batch.
-DIFFERING = {
-    "made": "steps(lambda number, a, b: mse_loss(model(a + variant * (number == 1)), b))",
-    "in place": "steps(lambda number, a, b: mse_loss(model(a.clone().add_(variant * (number == 1))), b))",
-    "twice": """
-steps(lambda number, a, b: mse_loss(model(a) + model(a.flip(0) + variant * (number == 1)), b))
-""",
-    "packed": """
-@dataclasses.dataclass
-class Views:
-    one: torch.Tensor
-    more: dict
-
-class Slots:
-    __slots__ = ("views", "name")
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model
-    def forward(self, slots, scale, name=""):
-        return self.inner(slots.views.one) + scale * self.inner(slots.views.more["two"][0])
-
-def compute(number, a, b, net=Net()):
-    slots = Slots()
-    slots.views, slots.name = Views(a, {"two": (a * 2 + variant * (number == 1),)}), object()
-    return mse_loss(net(slots, 0.5, name=str(id(slots))), b)
-
-steps(compute)
-""",
-    "number": """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model
-    def forward(self, value, scale):
-        return self.inner(value) * scale
-
-net = Net()
-steps(lambda number, a, b: mse_loss(net(a, scale=1.5 + variant * (number == 1)), b))
-""",
-    "leaf": """
-def compute(number, a, b):
-    attack = torch.full_like(a, variant * (number == 1)).requires_grad_()
-    (gradient,) = torch.autograd.grad(mse_loss(model(attack), b), attack)
-    return mse_loss(model(a + gradient), b)
-
-steps(compute)
-""",
-    "frozen": """
-frozen = nn.Linear(4, 4).requires_grad_(False)
-steps(lambda number, a, b: mse_loss(model(frozen(a + variant * (number == 1))), b))
-""",
-    "nested": """
-import warnings
-warnings.simplefilter("ignore")  # nested tensors are a prototype
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model
-    def forward(self, value):
-        return self.inner(torch.cat(value.unbind()))
-
-def compute(number, a, b, net=Net()):
-    return mse_loss(net(torch.nested.nested_tensor([a[:3], a[3:] + variant * (number == 1)])), b)
-
-steps(compute)
-""",
-    "scripted": """
-scripted = torch.jit.script(model)
-steps(lambda number, a, b: mse_loss(scripted(a + variant * (number == 1)), b))
-""",
-    "compiled": """
-compiled = torch.compile(model, backend="eager")
-steps(lambda number, a, b: mse_loss(compiled(a + variant * (number == 1)), b))
-""",
-    "replicas": """
-import os
-os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0")
-torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-replica = nn.parallel.DistributedDataParallel(model)
-steps(lambda number, a, b: mse_loss(replica(a + variant * (number == 1)), b))
-torch.distributed.destroy_process_group()
-""",
-}
-
-# Each is called with what PLAIN is called with, as far as it counts.
-EQUAL = {
-    "again": PLAIN,
-    "views": "steps(lambda number, a, b: mse_loss(model(a.view(2, 4, 4).view(8, 4)), b))",
-    "in memory": "steps(lambda number, a, b: mse_loss(model(a), b), between=lambda number, a: a.zero_())",
-    "criterion": "criterion = nn.MSELoss()\nsteps(lambda number, a, b: criterion(model(a), b))",
-    "recomputed": """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model
-    def forward(self, value):
-        value = checkpoint(self.inner[0], value, use_reentrant=False)
-        return self.inner[2](checkpoint(self.inner[1], value, use_reentrant=True))
-
-net = Net()
-steps(lambda number, a, b: mse_loss(net(a), b))
-""",
-    "in the data": """
-class Data(torch.utils.data.Dataset):
-    net = nn.Linear(4, 4)
-    def __len__(self): return len(x)
-    def __getitem__(self, index):
-        self.net(torch.rand(4))
-        return x[index], y[index]
-
-loader = DataLoader(Data(), 8)
-"""
-    + PLAIN,
-    "traced": """
-def compute(number, a, b):
-    torch.jit.trace(copy.deepcopy(model), a + 1, check_trace=False)
-    return mse_loss(model(a), b)
-
-steps(compute)
-""",
-}
-
-# Each is called with what PLAIN is called with, and with what does not count.
-PARTIAL = {
-    "evaluated": """
-def compute(number, a, b):
-    if number == 1:
-        with torch.no_grad():
-            model(a + 1)
-    return mse_loss(model(a), b)
-
-steps(compute)
-""",
-    "chained": "steps(lambda number, a, b: mse_loss(model(a) + model(model(a) + a), b))",
-    "transformed": """
-from torch.func import functional_call, vmap
-def compute(number, a, b):
-    functional_call(model, dict(model.named_parameters()), a)
-    vmap(lambda row: model(row + 1))(a)
-    return mse_loss(model(a), b)
-
-steps(compute)
-""",
-}
-
-OPTIONS = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = model
-    def forward(self, value, options):
-        return self.inner(value) * (2 if options else 1)
-
-net = Net()
-steps(lambda number, a, b: mse_loss(net(a, OPTIONS), b))
-"""
-PARTIAL |= {
-    "number within": OPTIONS.replace("OPTIONS", "{'scale': 1.5}"),
-    "text": OPTIONS.replace("OPTIONS", "'mean'"),
-}
-
-UNSEEN = {
-    "whole step": """
-compiled = torch.compile(lambda a, b: mse_loss(model(a), b), backend="eager", fullgraph=True)
-steps(lambda number, a, b: compiled(a, b))
-""",
-    "functional": "w = nn.Parameter(torch.ones(4, 1))\nsteps(lambda number, a, b: mse_loss(a @ w, b), [w])",
-}
-
-GAN = """
-generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
-of_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
-of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
-for number, (a, b) in enumerate(loader):
-    noise = torch.arange(16.0).view(8, 2) / 16
-    fake = generator(noise + variant * (number == 1))
-    of_critic.zero_grad()
-    (critic(fake.detach()) - critic(a)).mean().backward()
-    of_critic.step()
-    of_generator.zero_grad()
-    (-critic(fake)).mean().backward()
-    of_generator.step()
-"""
+DIFFERING = [
+    "made",
+    "in_place",
+    "twice",
+    "packed",
+    "scaled",
+    "leaf",
+    "frozen",
+    "nested",
+    "scripted",
+    "compiled",
+    "replicas",
+]
+EQUAL = ["plain again", "views", "in_memory", "criterion", "recomputed", "in_the_data", "traced"]
+PARTIAL = ["evaluated", "chained", "transformed", "number within", "text"]
+UNSEEN = ["whole_step", "functional"]
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
     """All cases."""
-    scripts = {"plain": PLAIN, **EQUAL, **PARTIAL, **UNSEEN}
-    for name, script in {**DIFFERING, "gan": GAN}.items():
-        scripts.update({f"{name} {value}": f"variant = {value}\n{script}" for value in (0, 1)})
-    scripts["reshaped"] = "steps(lambda number, a, b: mse_loss(model(a.view(4, 2, 4)).view(8, 1), b))"
-    scripts["made again"] = "variant = 1\n" + DIFFERING["made"]
-    return Cases(tmp_path_factory.mktemp("cases"), {name: SMALL + script for name, script in scripts.items()})
+    calls = {name: f"{name}()" for name in ("plain", *EQUAL, *PARTIAL, *UNSEEN, "reshaped")}
+    calls |= {"plain again": "plain()", "number within": "optional({'scale': 1.5})", "text": "optional('mean')"}
+    calls |= {f"{name} {offset}": f"{name}({offset})" for name in (*DIFFERING, "pair") for offset in (0, 1)}
+    calls["made again"] = calls["made 1"]
+    return Cases(tmp_path_factory.mktemp("cases"), training_text("pytorch_small.py"), calls)
 
 
 def inputs(steps: list[TrailStep]) -> list[int | None]:
@@ -286,7 +105,7 @@ def test_the_value_is_that_of_the_definition(cases: Cases) -> None:
 
 
 def test_each_model_of_a_pair_has_its_inputs(cases: Cases) -> None:
-    series = [{one.name: list(one.steps()) for one in cases.trail(f"gan {value}").series} for value in (0, 1)]
+    series = [{one.name: list(one.steps()) for one in cases.trail(f"pair {value}").series} for value in (0, 1)]
     left, right = series
     critic, generator = ([a.inputs == b.inputs for a, b in zip(left[n], right[n], strict=True)] for n in sorted(left))
     assert critic == [True, False, False]  # as the generator learned something else
