@@ -20,89 +20,6 @@ from tests.interpreters import tf114_python
 from tests.support import training_text
 from tests.verify.runs import recording, rows_digest
 
-BEGIN = """
-import sys, numpy as np
-seed, kept = int(sys.argv[1]), {}
-random = np.random.RandomState(7)
-x = random.rand(400, 12).astype("float32")
-y = (x[:, :4] + 0.4 * random.rand(400, 4)).argmax(1)
-
-def keep(name, pred, truth):
-    kept[name + " pred"], kept[name + " truth"] = np.asarray(pred), np.asarray(truth)
-"""
-END = "\nnp.savez('results.npz', **kept)\n"
-
-SKLEARN = """
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import SGDRegressor
-from sklearn.metrics import accuracy_score, confusion_matrix, mean_absolute_error
-model = RandomForestClassifier(8, random_state=seed).fit(x[:200], y[:200])
-labels = model.predict(x[200:])
-keep("classification metrics", labels, y[200:])
-accuracy_score(y[200:], labels), confusion_matrix(y[200:], labels)
-keep("RandomForestClassifier.score", labels, y[200:])
-model.score(x[200:], y[200:])
-regressor = SGDRegressor(random_state=seed, max_iter=5, tol=None).fit(x[:200], y[:200])
-keep("regression metrics", regressor.predict(x[200:]), y[200:])
-mean_absolute_error(y_pred=regressor.predict(x[200:]), y_true=y[200:])
-"""
-XGBOOST = """
-import xgboost
-options = {"nthread": 1, "seed": seed, "subsample": 0.5, "max_depth": 3}
-data = xgboost.DMatrix(x[200:], y[200:])
-softmax = {**options, "objective": "multi:softprob", "num_class": 4}
-keep("xgboost.Booster.predict", xgboost.train(softmax, xgboost.DMatrix(x[:200], y[:200]), 4).predict(data), y[200:])
-model = xgboost.XGBClassifier(n_estimators=4, n_jobs=1, random_state=seed, subsample=0.5).fit(x[:200], y[:200])
-keep("XGBClassifier.score", model.predict(x[200:]), y[200:])
-model.score(x[200:], y[200:])
-regressor = xgboost.XGBRegressor(n_estimators=4, n_jobs=1, random_state=seed, subsample=0.5).fit(x[:200], y[:200])
-keep("XGBRegressor.score", regressor.predict(x[200:]), y[200:])
-regressor.score(x[200:], y[200:])
-import lightgbm
-options = {"objective": "multiclass", "num_class": 4, "verbosity": -1, "num_threads": 1}
-lightgbm.train(options, lightgbm.Dataset(x[:200], y[:200]), 2).predict(x[200:])
-"""
-TORCH = """
-import torch, torchmetrics, reprokit
-torch.manual_seed(seed)
-model = torch.nn.Linear(12, 4)
-inputs, targets = torch.tensor(x), torch.tensor(y)
-for _ in range(20):
-    loss = torch.nn.functional.cross_entropy(model(inputs[:200]), targets[:200])
-    loss.backward()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter -= parameter.grad
-            parameter.grad = None
-scores = model(inputs[200:])
-reprokit.log_predictions(targets[200:], scores, task="classification")
-keep("log_predictions", scores.detach(), y[200:])
-accuracy = torchmetrics.classification.MulticlassAccuracy(num_classes=4)
-error = torchmetrics.MeanAbsoluteError()
-for start in range(200, 400, 64):
-    batch = slice(start, start + 64)
-    accuracy(model(inputs[batch]), targets[batch])
-    error.update(model(inputs[batch])[:, 0], targets[batch].float())
-accuracy.compute(), error.compute()
-keep("MulticlassAccuracy#0", scores.detach(), y[200:])
-keep("MeanAbsoluteError#0", scores[:, 0].detach(), y[200:].astype("float32"))
-"""
-KERAS = """
-try:
-    import keras
-except ImportError:
-    from tensorflow import keras
-np.random.seed(seed)
-start = [random.rand(12, 4).astype("float32") + 0.1 * np.random.rand(12, 4), np.zeros(4)]
-model = keras.models.Sequential([keras.layers.Dense(4, activation="softmax", input_shape=(12,))])
-model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.set_weights(start)
-model.fit(x[:200], y[:200], epochs=1, verbose=0)
-test, truth = x[200:], y[200:]
-model.evaluate(test, truth, verbose=0)
-keep("predict", model.predict(test, verbose=0), truth)
-"""
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -123,12 +40,14 @@ class Trained:
         return next(child for child in category.children if child.name == f"predictions of {name} of process 0")
 
 
-def trained(directory: Path, script: str, *seeds: int, python: str = sys.executable) -> Trained:
+def trained(
+    directory: Path, case: str, *seeds: int, python: str = sys.executable, backend: str = "tensorflow"
+) -> Trained:
     outcomes, runs, results = [], [], []
     for number, seed in enumerate(seeds):
         training = Training(directory / str(number), python=python)
         training.directory.mkdir()
-        outcome = training.run(BEGIN + script + END, str(seed))
+        outcome = training.run(training_text("evaluated.py", case), str(seed), KERAS_BACKEND=backend)
         assert outcome.status == 0, outcome.errors
         assert not outcome.of("warning")
         write_json(training.run_directory / RUN, recording(training.run_directory).run)
@@ -203,7 +122,7 @@ def check(found: Trained) -> None:
 
 
 def test_scikit_learn(tmp_path: Path) -> None:
-    found = trained(tmp_path, SKLEARN, 0, 1, 0)
+    found = trained(tmp_path, "scikit_learn", 0, 1, 0)
     check(found)
     assert len(found.series) == 3
     names = [line["name"] for line in found.outcomes[0].of("evaluation")]
@@ -220,7 +139,7 @@ def test_scikit_learn(tmp_path: Path) -> None:
 
 @pytest.mark.xgboost
 def test_xgboost_and_lightgbm(tmp_path: Path) -> None:
-    found = trained(tmp_path, XGBOOST, 0, 1)
+    found = trained(tmp_path, "boosted", 0, 1)
     check(found)
     names = [line["name"] for line in found.outcomes[0].of("evaluation")]
     assert names == ["xgboost.Booster.predict", "XGBClassifier.predict", "XGBClassifier.score", *names[3:]]
@@ -231,7 +150,7 @@ def test_xgboost_and_lightgbm(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_torch(tmp_path: Path) -> None:
-    found = trained(tmp_path, TORCH, 0, 1)
+    found = trained(tmp_path, "torch_metrics", 0, 1)
     check(found)
     outcome = found.outcomes[0]
     assert outcome.one("evaluation", name="MulticlassAccuracy#0")["calls"] == 4
@@ -244,13 +163,13 @@ def test_torch(tmp_path: Path) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.extended
 def test_keras(tmp_path: Path) -> None:
-    check(trained(tmp_path, "import os; os.environ['KERAS_BACKEND'] = 'torch'\n" + KERAS, 0, 1))  # faster to import
+    check(trained(tmp_path, "keras_evaluate", 0, 1, backend="torch"))  # faster to import
 
 
 @pytest.mark.slow
 @pytest.mark.tf114
 def test_keras_of_tensorflow_1(tmp_path: Path) -> None:
-    check(trained(tmp_path, KERAS, 0, 1, python=tf114_python() or ""))
+    check(trained(tmp_path, "keras_evaluate", 0, 1, python=tf114_python() or ""))
 
 
 # What is predicted in every form, by the task that it is taken for
@@ -358,15 +277,7 @@ def test_values_of_any_library(training: Training) -> None:
 
 
 def test_the_error_is_exact_however_the_predictions_come(training: Training) -> None:
-    outcome = training.run(
-        """
-import reprokit
-true, pred = [1e308, 1e-308, 5e-324, 3.0, 0.1, 1e16], [0.0, 0.0, 0.0, 3.0, 0.2, 1.5]
-for _ in range(2):
-    reprokit.log_predictions(true, pred, task="regression")
-    import numpy
-"""
-    )
+    outcome = training.run(training_text("logged_predictions.py", "exact"))
     first, second = [line["error"] for line in outcome.of("evaluation")]
     true, pred = [1e308, 1e-308, 5e-324, 3.0, 0.1, 1e16], [0.0, 0.0, 0.0, 3.0, 0.2, 1.5]
     exact = sum(Fraction(abs(a - b)) for a, b in zip(true, pred, strict=True)) / 6
@@ -391,13 +302,7 @@ def test_beyond_the_bound_of_lines_one_line_tells_of_the_rest(training: Training
 
 
 def test_beyond_the_bound_of_bytes_only_digests_are_left(training: Training) -> None:
-    script = """
-import numpy, reprokit, _reprokit_agent.predictions.files as files
-files.MAX_BYTES = 4000
-for number in range(3):
-    reprokit.log_predictions(None, numpy.full(300, number))
-"""
-    outcome = training.run(script)
+    outcome = training.run(training_text("logged_predictions.py", "bounded"))
     assert "predictions were digested and not kept" in outcome.one("warning")["text"]
     first, second, third = [line["predictions"] for line in outcome.of("evaluation")]
     assert "file" in first
@@ -408,16 +313,7 @@ for number in range(3):
 
 
 def test_a_forked_child_has_files_of_its_own(training: Training) -> None:
-    outcome = training.run(
-        """
-import os, numpy, reprokit
-reprokit.log_predictions(None, numpy.arange(3))
-child = os.fork()
-reprokit.log_predictions(None, numpy.arange(5 if child else 7))
-if child:
-    os.waitpid(child, 0)
-"""
-    )
+    outcome = training.run(training_text("logged_predictions.py", "forked"))
     assert not outcome.of("listing")
     by_process = {line["p"]: line["predictions"] for line in outcome.of("evaluation")}
     assert len(by_process) == 2
@@ -475,26 +371,7 @@ def test_folds_are_told_in_their_order_wherever_they_were_computed(training: Tra
 @pytest.mark.slow
 @pytest.mark.torch
 def test_metrics_of_torchmetrics_begin_anew(training: Training) -> None:
-    outcome = training.run(
-        """
-import copy, pickle, torch, torchmetrics
-from torchmetrics.classification import MulticlassAccuracy, MulticlassRecall
-pair = torchmetrics.MetricCollection([MulticlassAccuracy(num_classes=3), MulticlassRecall(num_classes=3)])
-scores, targets = torch.eye(3), torch.tensor([0, 1, 1])
-for epoch in range(2):
-    for _ in range(3):
-        pair.update(scores, targets)
-    pair.compute()
-    pair.reset()
-again = pickle.loads(pickle.dumps(pair["MulticlassRecall"]))
-again(scores.bfloat16(), targets)
-image = MulticlassAccuracy(num_classes=2, average="micro")
-image.update(torch.tensor([[[0.1, 0.9]], [[0.5, 0.5]]]).reshape(1, 2, 2), torch.tensor([[1, 0]]))
-loss = torchmetrics.MeanMetric()
-loss.update(torch.tensor(0.5)), loss.compute()
-del loss
-"""
-    )
+    outcome = training.run(training_text("evaluated.py", "metrics_anew"), "0")
     assert (outcome.status, outcome.of("warning")) == (0, []), outcome.errors
     first = outcome.of("evaluation", name="MulticlassAccuracy#0")
     assert [(line["calls"], line["accuracy"]) for line in first] == [(3, [6, 9]), (3, [6, 9])]
@@ -506,17 +383,7 @@ del loss
 
 
 def test_threads_of_one_name_do_not_mix_their_rows(training: Training) -> None:
-    outcome = training.run(
-        """
-import threading, numpy, reprokit
-def predict():
-    for number in range(300):
-        reprokit.log_predictions(None, numpy.full(50, number))
-threads = [threading.Thread(target=predict, name="worker") for _ in range(4)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-"""
-    )
+    outcome = training.run(training_text("logged_predictions.py", "threads"))
     lines = outcome.of("evaluation", name="log_predictions@worker")
     assert sum(line["calls"] for line in lines) == 1200
     for line in lines:
