@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.tensorflow_steps import validate
+from tests.capture.tensorflow_steps import line_of, validate
 from tests.support import Reprokit, rest_slow
 
 pytestmark = pytest.mark.torch
@@ -36,11 +36,6 @@ def captured(reprokit: Reprokit, case: str, script: Path = SCRIPT) -> Path:
     return snapshot
 
 
-def line_of(case: str, script: Path = SCRIPT) -> int:
-    lines = script.read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {case}"))
-
-
 @pytest.mark.parametrize(("case", "operation", "indices"), [CASES[0], *rest_slow(CASES)[1:]])
 def test_it_is_named_by_operation_and_line(
     reprokit: Reprokit, case: str, operation: str, indices: list[int] | None
@@ -51,7 +46,7 @@ def test_it_is_named_by_operation_and_line(
     found = json.loads(done.stdout)
     validate("snapshot-result", found)
     assert (found["operation"], found.get("indices")) == (operation, indices)
-    assert found["where"][0] == [str(reprokit.directory / "train.py"), line_of(case), case]
+    assert found["where"][0] == [str(reprokit.directory / "train.py"), line_of(case, SCRIPT.read_text()), case]
     assert "replaying the recording up to step " in done.stderr
     assert "alone" not in done.stderr
 
@@ -62,7 +57,7 @@ def test_each_usual_way_to_a_nan_is_named_by_its_line(reprokit: Reprokit, case: 
     done = reprokit.run("snapshot", "explain", str(captured(reprokit, case, TURNS_NAN)), "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
-    assert found["where"][0][:2] == [str(reprokit.directory / "train.py"), line_of(case, TURNS_NAN)]
+    assert found["where"][0][:2] == [str(reprokit.directory / "train.py"), line_of(case, TURNS_NAN.read_text())]
     assert "alone" not in done.stderr
 
 
