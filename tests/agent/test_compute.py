@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from tests.agent.training import Outcome, Training
+from tests.support import training_text
 
-TORCH = """
-import ctypes, sys, torch
-torch.ones(10, 10) @ torch.ones(10, 10)
-print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.backends.cpu.get_cpu_capability())
-"""
+TORCH = training_text("compute_libraries.py", "torch_threads")
 
 
 def facts(outcome: Outcome, library: str) -> dict[str, Any]:
@@ -40,7 +37,7 @@ def test_torch_and_what_it_brings(training: Training) -> None:
 
 @pytest.mark.slow
 def test_counts_are_those_at_the_end(training: Training) -> None:
-    outcome = training.run(f"{TORCH}torch.set_num_threads(3)")
+    outcome = training.run(f"{TORCH}import torch\ntorch.set_num_threads(3)")
     assert facts(outcome, "torch")["threads"] == 3
     assert facts(outcome, "openmp")["threads"] == 3
 
@@ -77,23 +74,13 @@ def test_tensorflow_takes_what_it_was_told(training: Training) -> None:
 
 @pytest.mark.slow
 def test_workers_of_loaders(training: Training) -> None:
-    script = """
-from torch.utils.data import DataLoader
-for batch in DataLoader(range(4), num_workers=2): pass
-for batch in DataLoader(range(4)): pass
-"""
+    script = training_text("compute_libraries.py", "torch_loaders")
     lines = training.run(script).of("compute", library="loader")
     assert [(line["name"], line["facts"]["workers"]) for line in lines] == [("loader#0", 2), ("loader#1", 0)]
 
 
 def test_nothing_is_imported_for_it(training: Training) -> None:
-    script = """
-import sys, numpy
-before = set(sys.modules)
-import _reprokit_agent
-_reprokit_agent.running.finish()
-print(sorted(name for name in set(sys.modules) - before if not name.startswith("_reprokit_agent")))
-"""
+    script = training_text("compute_libraries.py", "imports")
     outcome = training.run(script)
     assert outcome.output == "[]\n"
     assert facts(outcome, "numpy")

@@ -51,15 +51,7 @@ def main(rate):
 main()
 """
 
-COMPILED = """
-import os, torch
-@torch.compile(backend="eager", fullgraph=True)
-def scaled(values):
-    if os.environ.get("SCALE") == "2" and "SCALE" in os.environ and "UNSET" not in os.environ:
-        return values * float(os.environ["SCALE"])
-    return values
-print(scaled(torch.ones(1)).item())
-"""
+COMPILED = training_text("environ_compiled.py")
 
 
 def test_each_way_to_read_is_seen_once(any_training: Training) -> None:

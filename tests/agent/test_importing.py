@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.training import Training
+from tests.support import training_text
 
 PACKAGE = "__version__ = '9.8'\nimport sys\n"
 EVERY_WAY = {
@@ -78,45 +79,12 @@ def test_a_module_that_fails_fails_as_before(any_training: Training, packages: P
 
 
 def test_finders_that_ask_all_others_do_not_recurse(any_training: Training, packages: Path) -> None:
-    outcome = any_training.run(
-        """
-import importlib.util, sys
-class Asking:
-    asking = False
-    def find_spec(self, name, path=None, target=None):
-        if self.asking:
-            return None
-        self.asking = True
-        try:
-            return importlib.util.find_spec(name)
-        finally:
-            self.asking = False
-sys.meta_path.insert(0, Asking())
-import xgboost
-print(xgboost.__version__)
-""",
-        python_path=[packages],
-    )
+    outcome = any_training.run(training_text("imported_package.py", "asking"), python_path=[packages])
     assert outcome.output == "9.8\n"
     assert outcome.one("framework", name="xgboost")
 
 
 def test_a_loader_that_cannot_be_listened_to_is_left_alone(any_training: Training) -> None:
-    outcome = any_training.run(
-        """
-import sys
-from importlib.machinery import ModuleSpec
-class Loader:
-    __slots__ = ()
-    def create_module(self, spec): return None
-    def exec_module(self, module): module.__version__ = "9.8"
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        return ModuleSpec(name, Loader()) if name == "xgboost" else None
-sys.meta_path.insert(1, Finder())
-import xgboost
-print(xgboost.__version__)
-"""
-    )
+    outcome = any_training.run(training_text("imported_package.py", "loading"))
     assert outcome.output == "9.8\n"
     assert "cannot be listened to" in outcome.one("warning")["text"]

@@ -216,39 +216,24 @@ for number in range(60_000):
 
 # Frameworks
 
-TORCH = """
-import torch
-import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.use_deterministic_algorithms(True, warn_only=True)
-torch.backends.cudnn.benchmark = True
-data = TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
-layer = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-for inputs, labels in DataLoader(data, batch_size=8, shuffle=True):
-    loss = F.cross_entropy(layer(inputs), labels)
-    loss.backward()
-    optimizer.step()
-torch.zeros(4).index_put_((torch.tensor([0, 0]),), torch.ones(2), accumulate=True)
-"""
+TORCH = training_text("profiled_pytorch.py")
 
 
 def test_a_training_by_pytorch(training: Training) -> None:
     training = profiled(training)
     assert run(training, TORCH).status == 0
-    assert places(training.observed_of("function", "torch.Tensor.index_put_")[0]) == [("train.py", 15, "<module>")]
-    assert places(training.observed_of("function", "torch.Tensor.backward")[0]) == [("train.py", 13, "<module>")]
+    assert places(training.observed_of("function", "torch.Tensor.index_put_")[0]) == [("train.py", 16, "<module>")]
+    assert places(training.observed_of("function", "torch.Tensor.backward")[0]) == [("train.py", 14, "<module>")]
     (loss,) = training.observed_of("function", "torch._C._nn.cross_entropy_loss")
-    assert (loss["calls"], places(loss)) == (8, [("train.py", 12, "<module>")])
+    assert (loss["calls"], places(loss)) == (8, [("train.py", 13, "<module>")])
     settings = {line["name"]: line["value"] for line in training.observed_of("setting") if "places" not in line}
     assert settings["torch.backends.cudnn.benchmark"] is True
     assert settings["torch.use_deterministic_algorithms"] is True
     assert settings["torch.use_deterministic_algorithms.warn_only"] is True
     assert settings["torch.get_num_threads"] >= 1
     set_at = {line["name"]: line["places"][0][1] for line in training.observed_of("setting") if "places" in line}
-    assert set_at["torch.backends.cudnn.benchmark"] == 7
-    assert set_at["torch.use_deterministic_algorithms"] == 6
+    assert set_at["torch.backends.cudnn.benchmark"] == 8
+    assert set_at["torch.use_deterministic_algorithms"] == 7
     (loader,) = training.observed_of("loader")
     assert (loader["workers"], loader["generator"], loader["sampler"]) == (0, "default", "RandomSampler")
     assert training.observed_of("process")[0]["steps"] == 8
@@ -318,18 +303,7 @@ lose()
     assert after == ""
 
 
-KERAS = """
-import numpy as np, tensorflow as tf, keras
-tf.config.threading.set_intra_op_parallelism_threads(2)
-tf.config.experimental.enable_op_determinism()
-keras.utils.set_random_seed(1)
-data = tf.data.Dataset.from_tensor_slices((np.ones((32, 4), "float32"), np.zeros(32)))
-data = data.map(lambda x, y: (x, y), num_parallel_calls=tf.data.AUTOTUNE, deterministic=False)
-data = data.shuffle(10).batch(8)
-model = keras.Sequential([keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-model.fit(data, epochs=2, verbose=0)
-"""
+KERAS = training_text("profiled_keras.py")
 
 
 def test_a_training_by_keras(training: Training) -> None:
@@ -340,11 +314,11 @@ def test_a_training_by_keras(training: Training) -> None:
     assert settings["tf.config.experimental.enable_op_determinism"]["value"] is True
     assert settings["tf.config.threading.intra_op"]["value"] == 2
     (parallel,) = training.observed_of("loader", "tf.data.Dataset.map")
-    assert (parallel["workers"], parallel["deterministic"], places_of(parallel)) == ("autotune", False, [7])
+    assert (parallel["workers"], parallel["deterministic"], places_of(parallel)) == ("autotune", False, [11])
     (shuffled,) = training.observed_of("loader", "tf.data.Dataset.shuffle")
-    assert (shuffled["seeded"], places_of(shuffled)) == (False, [8])
+    assert (shuffled["seeded"], places_of(shuffled)) == (False, [12])
     (fit,) = training.observed_of("function", "keras.src.backend.tensorflow.trainer.TensorFlowTrainer.fit")
-    assert places(fit) == [("train.py", 11, "<module>")]
+    assert places(fit) == [("train.py", 15, "<module>")]
 
 
 def places_of(line: dict[str, Any]) -> list[int]:
@@ -355,26 +329,15 @@ def places_of(line: dict[str, Any]) -> list[int]:
 @needs_tf114
 def test_a_training_by_tensorflow_1(tmp_path: Path) -> None:
     training = profiled(Training(tmp_path, python=tf114_python() or ""))
-    script = """
-import numpy as np
-import tensorflow as tf
-data = tf.data.Dataset.from_tensor_slices(np.ones((32, 4), "float32")).map(lambda x: (x, x[0]), num_parallel_calls=2)
-data = data.batch(8).repeat()
-model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
-model.compile("sgd", "mse")
-model.fit(data, epochs=1, steps_per_epoch=4, verbose=0)
-config = tf.ConfigProto(intra_op_parallelism_threads=1)
-with tf.Session(config=config) as session:
-    session.run(tf.constant(1))
-"""
+    script = training_text("profiled_tensorflow1.py")
     assert run(training, script).status == 0
     assert training.observed_of("process")[0]["steps"] == 4
     (fit,) = training.observed_of("function", "tensorflow.python.keras.engine.training.Model.fit")
-    assert places(fit) == [("train.py", 8, "<module>")]
+    assert places(fit) == [("train.py", 10, "<module>")]
     (parallel,) = training.observed_of("loader", "tf.data.Dataset.map")
     assert parallel["workers"] == 2
     (size,) = training.observed_of("setting", "tf.ConfigProto.intra_op_parallelism_threads")
-    assert (size["value"], size["places"][0][1]) == (1, 10)
+    assert (size["value"], size["places"][0][1]) == (1, 12)
 
 
 # Orders of completion

@@ -8,6 +8,7 @@ import pytest
 
 import reprokit
 from tests.agent.training import Training, float_value, tensor_digest
+from tests.support import training_text
 from tests.verify.runs import rows_digest
 
 VALUES = {
@@ -56,14 +57,7 @@ def test_values_of_numpy_are_exact(training: Training) -> None:
 @pytest.mark.torch
 @pytest.mark.tensorflow
 def test_values_of_frameworks_are_exact(training: Training) -> None:
-    outcome = training.run(
-        """
-import reprokit, torch, tensorflow
-reprokit.log(a=torch.tensor(0.1), b=torch.tensor([2.5], dtype=torch.bfloat16), c=torch.tensor(3, requires_grad=False))
-reprokit.log(d=tensorflow.constant(0.1), e=tensorflow.Variable(0.5, dtype=tensorflow.float64))
-reprokit.log(f=torch.tensor(1.5, requires_grad=True))
-"""
-    )
+    outcome = training.run(training_text("logged_tensors.py"))
     values = {line["name"]: line["value"] for line in outcome.of("log")}
     tenth = {"dtype": "float32", "bits": "3dcccccd", "decimal": 0.1}
     assert values == {
@@ -123,28 +117,14 @@ def test_importing_it_imports_nothing_heavy(training: Training) -> None:
 
 def test_seeding_is_written_down(training: Training) -> None:
     library = training.write("site-packages/library.py", "import random\ndef shuffled(): random.seed(1)").parent
-    outcome = training.run(
-        """
-import random, numpy, library
-random.seed(12)
-random.seed()
-numpy.random.seed([1, 2])
-numpy.random.default_rng(seed=5)
-numpy.random.default_rng()
-numpy.random.default_rng(numpy.random.PCG64(1))
-library.shuffled()
-import pickle
-assert pickle.loads(pickle.dumps(numpy.random.default_rng)) is numpy.random.default_rng
-""",
-        python_path=[library],
-    )
+    outcome = training.run(training_text("seeded_everywhere.py"), python_path=[library])
     assert outcome.errors == ""
     assert [(line["call"], line["argument"], line["where"]) for line in outcome.of("seed")] == [
-        ("random.seed", "12", "train.py:3"),
-        ("numpy.random.seed", "[1, 2]", "train.py:5"),
-        ("numpy.random.default_rng", "seed=5", "train.py:6"),
-        ("numpy.random.SeedSequence", "1", "train.py:8"),
-        ("numpy.random.default_rng", "<PCG64>", "train.py:8"),
+        ("random.seed", "12", "train.py:9"),
+        ("numpy.random.seed", "[1, 2]", "train.py:11"),
+        ("numpy.random.default_rng", "seed=5", "train.py:12"),
+        ("numpy.random.SeedSequence", "1", "train.py:14"),
+        ("numpy.random.default_rng", "<PCG64>", "train.py:14"),
         ("random.seed", "1", "library.py:2"),
     ]
     assert [line["name"] for line in outcome.of("random_state")] == ["random", "numpy"]

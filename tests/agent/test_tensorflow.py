@@ -111,24 +111,7 @@ def test_loops_that_apply_gradients_themselves(training: Training) -> None:
 
 @pytest.mark.slow
 def test_a_failure_of_the_agent_is_never_the_trainings(training: Training) -> None:
-    outcome = training.run(
-        """
-import keras, numpy as np, sys
-
-class Odd(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        logs["odd"] = object()
-
-model = keras.Sequential([keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-x, y = np.ones((4, 2)), np.ones((4, 1))
-model.fit(x, y, verbose=0, callbacks=[Odd()])
-sys.modules["keras.src.callbacks"].Callback = None
-model.fit(x, y, verbose=0)
-model.predict(x, verbose=0)
-print("done")
-"""
-    )
+    outcome = training.run(training_text("keras_watched.py", "failing"))
     assert (outcome.status, outcome.output) == (0, "done\n")
     assert len(outcome.of("warning")) == 3
     assert outcome.one("evaluation")["task"] == "regression"
@@ -138,9 +121,5 @@ print("done")
 
 @pytest.mark.slow
 def test_signatures_stay(training: Training) -> None:
-    script = """
-import inspect, keras
-for function in (keras.Model.fit, keras.Model.evaluate, keras.Model.predict, keras.optimizers.Adam.apply):
-    print(function.__module__, function.__qualname__, inspect.signature(function))
-"""
+    script = training_text("keras_watched.py", "signatures")
     assert training.run(script).output == training.run_bare(script).output

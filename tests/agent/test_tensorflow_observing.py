@@ -96,19 +96,7 @@ def test_it_is_told_which_parallel_functions_draw_random_numbers(tmp_path: Path)
     assert not any("draws" in line["attributes"] for line in observed.of("operator", name="MapDataset"))
 
 
-LOOP = """
-import tensorflow as tf
-optimizer = tf.keras.optimizers.SGD(0.1)
-variable = tf.Variable(1.0)
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = variable * variable
-    optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
-    return loss
-for _ in range(6):
-    step()
-"""
+LOOP = training_text("tensorflow_loop.py")
 
 
 @pytest.mark.slow
@@ -212,16 +200,7 @@ def test_operators_of_sessions_in_tensorflow_1(tmp_path: Path) -> None:
     assert not observed.of("operator", name="Sin")  # which nobody ran
 
 
-COMPILED = """
-import jax, jax.numpy as jnp
-
-@jax.jit
-def train_step(a):
-    return (a @ a.T).sum()
-
-for _ in range(3):
-    train_step(jnp.ones((3, 3)))  # call
-"""
+COMPILED = training_text("jax_compiled.py")
 
 
 def test_functions_that_jax_compiles_are_named(tmp_path: Path) -> None:

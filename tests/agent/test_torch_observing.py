@@ -175,18 +175,7 @@ def draw_of(length: int) -> dict[str, Any]:
     return {"dtype": None, "layout": None, "device": "cpu", "pin_memory": False, "size": [length]}
 
 
-RACES = """
-import torch
-torch.manual_seed(0)
-torch.set_num_threads(2)
-index = torch.randint(0, 1000, (400000,))
-x = torch.randn(1000, requires_grad=True)
-values = torch.randn(400000)
-for _ in range(8):  # threads may not meet in one call where others use the processors
-    (x[index] * values).sum().backward()
-    torch.zeros(1000).index_put_((index,), values, accumulate=True)
-torch.zeros(1000).index_add_(0, index, values)
-"""
+RACES = training_text("pytorch_races.py", "two_threads")
 
 
 @pytest.mark.slow
@@ -220,18 +209,7 @@ def test_compiled_code_stays_compiled_and_its_races_are_caught(training: Trainin
 
 @pytest.mark.gpu
 def test_races_on_a_gpu_are_caught(training: Training) -> None:
-    script = """
-import torch
-torch.manual_seed(0)
-index = torch.randint(0, 20, (400000,), device="cuda")
-values = torch.randn(400000, device="cuda")
-torch.zeros(20, device="cuda").index_add_(0, index, values)
-torch.zeros(20, device="cuda").scatter_add_(0, index, values)
-torch.randn(1 << 22, device="cuda").cumsum(0)
-x = torch.randn(4, 8, 32, 32, device="cuda", requires_grad=True)
-y = torch.nn.functional.interpolate(x, scale_factor=3.3, mode="bilinear")
-(y * torch.randn_like(y)).sum().backward()
-"""
+    script = training_text("pytorch_races.py", "gpu")
     observed = observe(training, script, confirm=30, CUDA_VISIBLE_DEVICES="0")
     for name in ("index_add_", "scatter_add_", "cumsum", "upsample_bilinear2d_backward"):
         (line,) = [line for line in observed.of("confirmed", name=f"aten::{name}") if line["device"] == "cuda"]

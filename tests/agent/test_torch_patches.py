@@ -182,14 +182,7 @@ REFUSED = {
     "aten::linear": "made of other operators",
     "aten::empty": "torch-deterministic-fill",
 }
-CUSTOM = """
-import json, torch
-library = torch.library.Library("mine", "DEF")
-library.define("threads(Tensor x) -> Tensor")
-library.impl("threads", lambda x: torch.tensor(torch.get_num_threads()), "CPU")
-torch.set_num_threads(2)
-print(json.dumps([torch.ops.mine.threads(torch.ones(1)).item(), torch.get_num_threads()]))
-"""
+CUSTOM = training_text("pytorch_own_threads.py")
 
 
 @pytest.mark.slow
