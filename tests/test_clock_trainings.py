@@ -74,21 +74,11 @@ def test_polars(reprokit: Reprokit) -> None:
         assert reprokit.run("replay", "recorded", "-o", f"replayed{number}").stdout == recorded.stdout != ""
 
 
-WORKERS = """
-import ctypes, os, signal, torch
-from torch.utils.data import DataLoader
-batches = iter(DataLoader(list(range(1000)), num_workers=2, multiprocessing_context="fork"))
-next(batches)
-worker = batches._workers[0]
-os.kill(worker.pid, signal.SIGTERM)
-worker.join()
-print(worker.exitcode, ctypes.CDLL(None).getpid() > 1 << 22 >= os.getpid())
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.torch
 def test_workers_of_pytorch_know_that_their_parent_ends_them(reprokit: Reprokit) -> None:
     """Their handler of SIGTERM compares the sender with getppid()."""
-    recorded = reprokit.run("record", "--clock", "-o", "recorded", "--", sys.executable, "-c", WORKERS)
+    recorded = reprokit.run(
+        "record", "--clock", "-o", "recorded", "--", sys.executable, str(TRAININGS / "pytorch_ended_worker.py")
+    )
     assert (recorded.returncode, recorded.stdout) == (0, "0 True\n")

@@ -8,18 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Reprokit, python
+from tests.support import Reprokit, python, training_text
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
-TRAINING = """
-import random, threading
-import numpy, reprokit
-weights = numpy.random.default_rng().normal(size=100)
-for step in range(5):
-    weights = weights * 0.9 + numpy.random.rand(100) + random.random()
-    reprokit.log(loss=float(abs(weights).sum()), step=step)
-    print(weights.sum())
-"""
+TRAINING = training_text("numpy_unseeded.py")
 
 
 def verified(reprokit: Reprokit, *runs: str) -> str:

@@ -22,24 +22,13 @@ from reprokit.launch.capabilities import Processor
 from reprokit.launch.compute_pins import Computed
 from reprokit.launch.host import cpu_facts
 from reprokit.launch.variables import is_kept
-from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment
+from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment, training_text
 
 ONE = {min(os.sched_getaffinity(0))}
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it takes two processors to use one fewer")
 x86 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has capabilities that can be lowered")
 
-TRAINING = """
-import os, torch
-torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
-model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.Tanh(), torch.nn.Linear(128, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-inputs, targets = torch.randn(4096, 64), torch.randn(4096, 1)
-for _ in range(4):
-    loss = ((model(inputs) - targets) ** 2).mean()
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-torch.save(model.state_dict(), "weights.pt")
-print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.backends.cpu.get_cpu_capability())
-"""
+TRAINING = training_text("pytorch_threads_used.py")
 
 
 def on_one_processor(reprokit: Reprokit, *arguments: str) -> Done:

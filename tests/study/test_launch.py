@@ -100,11 +100,7 @@ def test_a_run_that_takes_too_long_is_ended(place: Path) -> None:
     assert 0.3 <= run.run.duration < 30
 
 
-DRAWS = """
-import random, sys
-import numpy, reprokit
-reprokit.log(step=0, python=random.random(), numpy=float(numpy.random.random()), hash=hash("text"))
-"""
+DRAWS = training_text("study_draws.py")
 
 
 def test_a_seed_from_outside_is_that_of_a_script(place: Path) -> None:
