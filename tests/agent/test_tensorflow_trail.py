@@ -14,60 +14,7 @@ from tests import trails
 from tests.agent.test_trail import Trailed
 from tests.agent.training import Outcome
 from tests.interpreters import tf114_python
-from tests.support import rest_slow
-
-HEAD = """
-import sys, keras, numpy as np, tensorflow as tf
-variant = sys.argv[1]
-keras.utils.set_random_seed(3)
-x, y = np.random.rand(160, 8).astype("float32"), np.random.randint(0, 3, 160)
-layers = keras.layers
-model = keras.Sequential([layers.Dense(8), layers.BatchNormalization(), layers.Dropout(0.3),
-                          layers.Dense(3, "softmax")])
-"""
-FIT = (
-    HEAD
-    + """
-class Keep(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        count[0] += 1
-    def on_train_batch_end(self, batch, logs=None):
-        if count[0] in (1, 18):
-            np.savez(f"{count[0] - 1}.npz", *[weight.numpy() for weight in model.weights])
-count = [0]
-model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(x, y, batch_size=16, epochs=4, verbose=0, callbacks=[Keep()])
-model.train_on_batch(x[:16], y[:16])
-"""
-)
-LOOP = (
-    HEAD
-    + """
-model(x)
-optimizer = keras.optimizers.SGD(0.1)
-embedding = tf.Variable(tf.random.normal([20, 3]))
-def step():
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean((model(x, training=True) - 1.0) ** 2) + tf.reduce_sum(tf.gather(embedding, [1, 2]))
-    variables = [*model.trainable_variables, embedding]
-    gradients = tape.gradient(loss, variables)
-    np.savez("gradients.npz", *[gradient.numpy() for gradient in gradients[:-1]])
-    optimizer.apply_gradients(zip(gradients, variables))
-for number in range(18):
-    step()
-other = keras.optimizers.SGD(0.1)
-weight = tf.Variable([1.0, 2.0])
-other.build([weight])
-@tf.function
-def compiled():
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weight * weight)
-    other.apply_gradients(zip(tape.gradient(loss, [weight]), [weight]))
-for number in range(4):
-    compiled()
-print(sorted({node.op for node in compiled.get_concrete_function().graph.as_graph_def().node}))
-"""
-)
+from tests.support import rest_slow, training_text
 
 
 class Graphs(Trailed):
@@ -80,10 +27,10 @@ class Graphs(Trailed):
         return environment
 
 
-def trained(place: Path, script: str, variant: str = "", kind: type[Trailed] = Trailed) -> tuple[Trailed, Outcome]:
+def trained(place: Path, case: str, kind: type[Trailed] = Trailed) -> tuple[Trailed, Outcome]:
     place.mkdir(exist_ok=True)
     training = kind(place)
-    outcome = training.run(script, variant)
+    outcome = training.run(training_text("tensorflow_trailed.py", case))
     assert outcome.status == 0, outcome.errors
     assert [line["text"] for line in outcome.of("warning")] == []
     return training, outcome
@@ -107,7 +54,7 @@ def differences(left: list[TrailStep], right: list[TrailStep]) -> list[tuple[int
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Trailed:
     """One training by fit, which several tests look at."""
-    return trained(tmp_path_factory.mktemp("fitted") / "left", FIT)[0]
+    return trained(tmp_path_factory.mktemp("fitted") / "left", "fit")[0]
 
 
 @pytest.mark.slow
@@ -115,7 +62,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Trailed:
 def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each_seventeenth(
     fitted: Trailed, tmp_path: Path
 ) -> None:
-    left, (right, _) = fitted, trained(tmp_path, FIT)
+    left, (right, _) = fitted, trained(tmp_path, "fit")
     series = named(left, "optimizer#0")
     steps = list(series.steps())
     assert differences(steps, list(named(right, "optimizer#0").steps())) == []
@@ -136,7 +83,7 @@ def test_fit_keeps_results_and_random_state_of_each_step_and_the_weights_of_each
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_gradients_in_graphs_are_kept_where_they_are_asked_for(fitted: Trailed, tmp_path: Path) -> None:
-    asked, _ = trained(tmp_path, FIT, kind=Graphs)
+    asked, _ = trained(tmp_path, "fit", kind=Graphs)
     steps = list(named(asked, "optimizer#0").steps())
     assert None not in [step.gradients for step in steps]
     assert len({step.gradients for step in steps}) == 41
@@ -147,7 +94,7 @@ def test_gradients_in_graphs_are_kept_where_they_are_asked_for(fitted: Trailed, 
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_an_eager_loop_keeps_gradients_and_a_compiled_one_gets_no_operation(tmp_path: Path) -> None:
-    training, outcome = trained(tmp_path / "trailed", LOOP)
+    training, outcome = trained(tmp_path / "trailed", "loop")
     series = named(training, "optimizer#0")
     steps = list(series.steps())
     assert len({step.gradients for step in steps}) == 18
@@ -157,7 +104,7 @@ def test_an_eager_loop_keeps_gradients_and_a_compiled_one_gets_no_operation(tmp_
     with numpy.load(training.directory / "gradients.npz") as saved:
         values = [saved[f"arr_{place}"] for place in range(6)]
     assert list(kept.gradients) == [*(trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values), 0]
-    bare = training.run_bare(LOOP.replace("sys.argv[1]", "''"))
+    bare = training.run_bare(training_text("tensorflow_trailed.py", "loop"))
     assert bare.output == outcome.output != ""
     assert [series.name for trail in training.trails() for series in trail.series] == ["optimizer#0"]
 
@@ -169,8 +116,7 @@ def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
     if python is None:
         pytest.skip("REPROKIT_TF114_PYTHON names no Python 3.7 with TensorFlow 1.14")
     training = Trailed(tmp_path, python=python)
-    head = HEAD.replace("keras, ", "").replace("keras.utils.set_random_seed(3)", "keras = tf.keras")
-    outcome = training.run(head + FIT_OF_1, "")
+    outcome = training.run(training_text("tensorflow_trailed.py", "fit"))
     assert outcome.status == 0, outcome.errors
     assert not outcome.of("warning")
     series = named(training, "optimizer#0")
@@ -185,34 +131,10 @@ def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
     assert list(kept.parameters) == [trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values]
 
 
-FIT_OF_1 = """
-class Keep(keras.callbacks.Callback):
-    count = 0
-    def on_batch_end(self, batch, logs=None):
-        if self.count == 17:
-            np.savez("17.npz", *model.get_weights())
-        self.count += 1
-model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[Keep()])
-"""
-
-BEFORE = """
-import random, struct
-random.random(), np.random.random()
-*words, place = random.getstate()[1]
-open("python.state", "wb").write(struct.pack("<625I", place, *words))
-state = np.random.get_state()
-open("numpy.state", "wb").write(struct.pack("<625I", *state[1].tolist(), state[2]))
-model.compile("sgd", "sparse_categorical_crossentropy")
-model.fit(x, y, batch_size=80, epochs=1, shuffle=False, verbose=0)
-"""
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("has_generators", rest_slow([True, False]))
 def test_the_states_before_the_first_step_are_kept(tmp_path: Path, has_generators: bool) -> None:
-    head = HEAD if has_generators else HEAD.replace("layers.Dropout(0.3)", "layers.ReLU()")
-    training, _ = trained(tmp_path / "run", head + BEFORE)
+    training, _ = trained(tmp_path / "run", "draws" if has_generators else "draws_nothing")
     series = named(training, "optimizer#0")
     assert set(series.generators) == ({"python", "numpy"} if has_generators else {"torch", "python", "numpy"})
     for name in ("python", "numpy"):
