@@ -231,16 +231,10 @@ def varint(number: int) -> bytes:
 @pytest.mark.skipif(TF114 is None, reason="REPROKIT_TF114_PYTHON is not set")
 @pytest.mark.tf114
 def test_checkpoints_of_tensorflow_1(tmp_path: Path) -> None:
-    script = """
-import sys, tensorflow as tf
-v = tf.Variable([[1.0, 2.0], [3.0, float(sys.argv[2])]], name="v"); s = tf.Variable(["a"], name="s")
-with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    tf.train.Saver().save(session, sys.argv[1] + "/model", global_step=7)
-"""
+    script = Path(__file__).parents[1] / "trainings" / "tensorflow1_saved.py"
     for name, number in (("a", "4"), ("b", "4"), ("c", "5")):
         (tmp_path / name).mkdir()
-        command = [str(TF114), "-c", script, str(tmp_path / name), number]
+        command = [str(TF114), str(script), str(tmp_path / name), number]
         environment = {name: value for name, value in os.environ.items() if name != "TF2_BEHAVIOR"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -58,17 +58,7 @@ for options in ({"on_nan": "cry"}, {"capture_when": ["loss"]}):
     ]
 
 
-FAILING = """
-import numpy, torch
-model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
-optimizer = torch.optim.Adam(model.parameters())
-x = torch.tensor(numpy.random.rand(20, 6, 3), dtype=torch.float32)
-for step in range(20):
-    optimizer.zero_grad()
-    (model(x[step]).square().sum() / (0.0 if step == 15 else 1.0)).backward()
-    optimizer.step()
-print("went on")
-"""
+FAILING = training_text("pytorch_failing_step.py")
 
 
 @pytest.mark.slow

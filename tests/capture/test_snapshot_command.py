@@ -22,36 +22,11 @@ import jsonschema
 import pytest
 
 from reprokit.agent.capture import Part, SnapshotContents, Store, store
-from tests.support import COMMAND, Done, Reprokit, python, wait_until
+from tests.support import COMMAND, Done, Reprokit, python, training_text, wait_until
 
 TRIGGER = {"kind": "gradient", "name": "fc2.weight", "count": 12, "of": 5120, "where": [["train.py", 7, "main"]]}
 
-# A step whose gradient is not finite, to the agent of this process; its words are options.
-CAPTURING = (
-    f"TRIGGER = {TRIGGER!r}"
-    + """
-import _reprokit_agent, os, signal, sys
-listeners = [loaded.__self__ for _, loaded in _reprokit_agent.running.listeners]
-capture = next(one for one in listeners if type(one).__name__ == "CaptureSession")
-from _reprokit_agent.capture import Part
-def read():
-    if "killed" in sys.argv:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if "full" in sys.argv:  # no file of the first directory may become as large
-        import resource
-        was_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] == 100
-        resource.setrlimit(resource.RLIMIT_FSIZE, (-1 if was_limited else 100, -1))
-    return bytes(64)
-for step in range(3, 4 if "once" in sys.argv else 6):
-    header = {"framework": "pytorch", "step": step, "trigger": TRIGGER, "random": {"seed": os.environ.get("SEED")}}
-    if "limited" in sys.argv:
-        import resource
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))
-    path = capture.save(header, [Part("w", "F32", (16,), 64, read)])
-    capture.captured(step, "gradient of fc2.weight is not finite", path)
-open("went-on", "w").close()
-"""
-)
+CAPTURING = training_text("captured_by_itself.py").replace("TRIGGER = {}", f"TRIGGER = {TRIGGER!r}")
 
 
 def header(run: Path, name: str = "step-00000003") -> dict[str, Any]:

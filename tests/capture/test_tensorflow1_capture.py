@@ -11,18 +11,11 @@ from reprokit.model.run import CaptureUnavailable
 from reprokit.rundir import RunDirectory
 from tests.capture.tensorflow_steps import Steps
 from tests.interpreters import tf114_python
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 pytestmark = [pytest.mark.tf114, pytest.mark.slow]
 
-SCRIPT = """
-import numpy as np, tensorflow as tf
-layers = tf.keras.layers
-model = tf.keras.Sequential([layers.Dense(4), layers.Dense(1)])
-model.compile("sgd", "mse")
-model.fit(np.full((16, 8), np.nan), np.zeros((16, 1)), batch_size=8, verbose=0)
-print("trained", np.isnan(model.predict(np.zeros((1, 8)))).all())
-"""
+SCRIPT = training_text("tensorflow1_nan.py")
 
 
 def python() -> str:

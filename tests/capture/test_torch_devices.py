@@ -67,13 +67,8 @@ def test_the_state_is_that_before_the_step(bare: dict[str, Any], captured: Path)
 
 
 def test_it_restores_on_the_cpu(bare: dict[str, Any], captured: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys, torch, reprokit.capture; sys.path.insert(0, sys.argv[1]); from pytorch_device import Model\n"
-        "model = Model(); optimizer = torch.optim.Adam(model.parameters())\n"
-        "print(reprokit.capture.load(sys.argv[2]).restore(model, optimizer))\n"
-        "torch.save((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()), sys.argv[3])\n"
-    )
-    command = [sys.executable, "-c", code, str(SCRIPT.parent), str(captured), str(tmp_path / "state.pt")]
+    script = SCRIPT.with_name("pytorch_restored.py")
+    command = [sys.executable, str(script), str(captured), str(tmp_path / "state.pt")]
     subprocess.run(command, check=True, timeout=LIMIT)
     model, optimizer, random_state = torch.load(tmp_path / "state.pt", weights_only=False)
     assert {name: tensor.device.type for name, tensor in model.items()} == dict.fromkeys(bare["model"], "cpu")

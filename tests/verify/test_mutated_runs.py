@@ -28,21 +28,7 @@ COUNT = int(os.environ.get("REPROKIT_MUTATIONS", "200"))
 
 TORCH = training_text("pytorch_predicted.py")
 
-SKLEARN = """
-import numpy as np, reprokit
-from sklearn.linear_model import SGDClassifier
-from sklearn.metrics import accuracy_score, log_loss
-np.random.seed(3)
-x, y = np.random.rand(200, 8), np.random.randint(0, 3, 200)
-model = SGDClassifier(loss="log_loss")
-for step in range(20):
-    model.partial_fit(x, y, classes=[0, 1, 2])
-    reprokit.log(loss=float(log_loss(y, model.predict_proba(x))), step=step)
-predicted = model.predict(x)
-reprokit.log(accuracy=accuracy_score(y, predicted))
-np.save("coefficients.npy", model.coef_)
-open("predicted.txt", "w").write(str(predicted))
-"""
+SKLEARN = training_text("sklearn_predicted.py")
 
 
 @pytest.fixture(scope="session")
