@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ LAYERS = (
     {"entropy", "artifacts", "knowledge", "patches", "capture", "saved_tensors"},
 )
 BOTTOM = {"errors", "version"}
+FRAMEWORKS = ("numpy", "torch", "tensorflow", "keras", "sklearn", "xgboost", "pandas", "jax", "lightgbm")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -101,7 +103,6 @@ def test_the_agent_imports_nothing_of_reprokit_and_nobody_but_the_library_of_sna
 
 
 def test_the_agent_imports_the_standard_library_only() -> None:
-    frameworks = {"numpy", "torch", "tensorflow", "keras", "sklearn", "xgboost", "pandas"}
     wrong = []
     for part, path in modules():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if part == "agent" else ():
@@ -110,7 +111,25 @@ def test_the_agent_imports_the_standard_library_only() -> None:
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
-            wrong += [f"{path.name}: {name}" for name in names if name.split(".")[0] in frameworks]
+            wrong += [f"{path.name}: {name}" for name in names if name.split(".")[0] in FRAMEWORKS]
+    assert wrong == []
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The strings of a module, also those that are put together."""
+    for node in ast.walk(tree):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        yield "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+
+
+def test_trainings_are_files_that_are_linted_and_no_strings() -> None:
+    imports = re.compile(rf"^ *(?:import|from)\b.*\b(?:{'|'.join(FRAMEWORKS)})\b", re.MULTILINE)
+    wrong = [
+        f"{path.name}: {text.strip().splitlines()[0]}"
+        for path in sorted(Path(__file__).parents[1].rglob("*.py"))
+        for text in texts(ast.parse(path.read_bytes()))
+        if len(text.strip().splitlines()) > 4 and imports.search(text)
+    ]
     assert wrong == []
 
 
