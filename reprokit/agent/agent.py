@@ -119,8 +119,15 @@ class Agent:
             self.failed(function, error)
             return None
 
+    def note_calls(self, owner: Any, name: str, note: Callable[..., object]) -> None:
+        """Have note(result, arguments, keywords) called after each call of a function."""
+        from .core.patching import noting, replace
+
+        replace(owner, name, noting(self.attempt, note))
+
     def failed(self, function: Callable[..., Any], error: Exception) -> None:
         """Write down that a function of the agent has failed."""
+        function = getattr(function, "func", function)  # of a partial one
         where = getattr(function, "__qualname__", repr(function))
         self.warn(f"{where}: {type(error).__name__}: {error}")
 
@@ -150,32 +157,28 @@ class Agent:
         """Write down a framework's version."""
         self.journal.write("framework", {"name": name, "version": str(getattr(module, "__version__", ""))})
 
+    def _log(self, name: str, module: str, kind: str) -> Any:
+        if name not in self._logs:
+            from importlib import import_module
+
+            made = getattr(import_module(f"{__package__}.{module}"), kind)
+            self._logs[name] = made(self.run, self.journal, self.warn)
+        return self._logs[name]
+
     @property
     def seeds(self) -> Ledger:
         """The ledger of seeding calls, for processes that can make any."""
-        if "seeds" not in self._logs:
-            from .seeds.ledger import Ledger
-
-            self._logs["seeds"] = Ledger(self.run, self.journal, self.warn)
-        return self._logs["seeds"]  # type: ignore[no-any-return]
+        return self._log("seeds", "seeds.ledger", "Ledger")  # type: ignore[no-any-return]
 
     @property
     def orders(self) -> Orders:
         """The orders in which threads have their turns, for processes in which they have any."""
-        if "orders" not in self._logs:
-            from .orders.tracks import Orders
-
-            self._logs["orders"] = Orders(self.run, self.journal, self.warn)
-        return self._logs["orders"]  # type: ignore[no-any-return]
+        return self._log("orders", "orders.tracks", "Orders")  # type: ignore[no-any-return]
 
     @property
     def evaluation(self) -> PredictionLog:
         """The predictions, for processes that make any."""
-        if "evaluation" not in self._logs:
-            from .predictions.log import PredictionLog
-
-            self._logs["evaluation"] = PredictionLog(self.run, self.journal, self.warn)
-        return self._logs["evaluation"]  # type: ignore[no-any-return]
+        return self._log("evaluation", "predictions.log", "PredictionLog")  # type: ignore[no-any-return]
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
         """Write down what the script logs by reprokit.log."""

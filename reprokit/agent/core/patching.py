@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Function = Callable[..., Any]
+
 MARK = "_reprokit_original"
 _IS_CPYTHON = sys.implementation.name == "cpython"
 
 
-def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]], mark: str = MARK) -> None:
+def replace(owner: Any, name: str, make: Callable[[Function], Function], mark: str = MARK) -> None:
     """Put make(original) in the place of a function of a module or class; once a mark, and only where there is one."""
     original = vars(owner).get(name)
     if original is None or not callable(original) or hasattr(original, mark):
@@ -28,7 +30,21 @@ def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable
     setattr(owner, name, wrapper)
 
 
-def swap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+def noting(attempt: Function, note: Callable[..., object]) -> Callable[[Function], Function]:
+    """Make wrappers of functions that hand each call's result, arguments and keywords to a function of ours."""
+
+    def make(original: Function) -> Function:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            result = original(*arguments, **keywords)
+            attempt(note, result, arguments, keywords)
+            return result
+
+        return call
+
+    return make
+
+
+def swap(owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
     """Do the same whoever wrapped it before, for a patch; return what takes it back."""
     original = getattr(owner, name)  # not vars(owner)[name]: modules of TensorFlow 1 are wrappers that hold nothing
     function = functools.wraps(original)(make(original))
@@ -41,7 +57,7 @@ def swap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..
     return undo
 
 
-def replace_in_static_type(owner: type, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def replace_in_static_type(owner: type, name: str, make: Callable[[Function], Function]) -> None:
     """The same as replace for a method of a type that is written in C and refuses the assignment; CPython only.
 
     A class that stood in for it would be seen by `type(x) is`, pickle and subclasses. Its dictionary can be

@@ -167,7 +167,7 @@ class DatasetsAdapter(Adapter):
             replace(module.RebatchedArrowExamplesIterable, "_iter_arrow", self._make_rebatched)
         compute = sys.modules.get("pyarrow.compute")
         if compute is not None:
-            replace(compute, "take", self._make_take)
+            self._agent.note_calls(compute, "take", self._note_take)
 
     def _make_iter(self, original: Function) -> Function:
         def __iter__(dataset: Any) -> Any:  # noqa: N807
@@ -220,14 +220,10 @@ class DatasetsAdapter(Adapter):
 
         return _iter_arrow
 
-    def _make_take(self, original: Function) -> Function:
-        def take(data: Any, indices: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(data, indices, *arguments, **keywords)
-            if type(data).__name__ == "Table" and data.num_columns:
-                self._agent.attempt(self._rows.took, data, indices, result)
-            return result
-
-        return take
+    def _note_take(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        data, indices = [*arguments, *(keywords[name] for name in ("data", "indices") if name in keywords)][:2]
+        if type(data).__name__ == "Table" and data.num_columns:
+            self._rows.took(data, indices, result)
 
 
 def watched(source: Any, name: str) -> tuple[ShardReader, Any]:

@@ -10,7 +10,6 @@ from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -23,20 +22,13 @@ class JaxAdapter(Adapter):
             super().instrument(name, module)
             return
         if name == "jax._src.distributed":  # where jax.distributed has its function from
-            replace(module, "initialize", self._make_initialize)
+            self._agent.note_calls(module, "initialize", self._note_processes)
             return
         for function in ("PRNGKey", "key"):
             call = f"jax.random.{function}"
             replace(module, function, lambda original, call=call: seeding(self._agent.seeds, call, original))  # type: ignore[misc]
 
-    def _make_initialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def initialize(*arguments: Any, **keywords: Any) -> None:
-            original(*arguments, **keywords)
-            self._agent.attempt(self._note_processes)
-
-        return initialize
-
-    def _note_processes(self) -> None:
+    def _note_processes(self, *_call: Any) -> None:
         jax: Any = sys.modules["jax"]
         state = getattr(sys.modules["jax._src.distributed"], "global_state", None)
         facts = {

@@ -11,20 +11,18 @@ import sys
 from functools import partial
 
 from ..collectives import CollectiveLog, bytes_of, object_digest_of
-from ..core.patching import replace_in_static_type
+from ..core.patching import noting, replace_in_static_type
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from ..agent import Agent
 
-    Function = Callable[..., Any]
-
-# Where the argument that says who receives stands; the others give a result to every rank.
-_ROOTS = {"Reduce": 3, "Gather": 2, "Gatherv": 2}
+# Where the argument that says who receives stands, the communicator first; the others give a result to every rank.
+_ROOTS = {"Reduce": 4, "Gather": 3, "Gatherv": 3}
 _ON_BUFFERS = (
     "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Bcast", "Exscan", "Gather", "Gatherv", "Reduce",
     "Reduce_scatter", "Reduce_scatter_block", "Scan", "Scatter", "Scatterv",
@@ -61,42 +59,22 @@ class MpiAdapter(Adapter):
             super().instrument(name, module)
             return
         self._module = module
-        kinds = ((_ON_BUFFERS, self._on_buffers), (_PICKLED, self._pickled))
         for owner in (module.Comm, module.Intracomm):
-            for methods, make in kinds:
+            for methods, note in ((_ON_BUFFERS, self._note_buffer), (_PICKLED, self._note_object)):
                 for method in methods:
-                    replace_in_static_type(owner, method, partial(make, method))
+                    replace_in_static_type(owner, method, noting(self._agent.attempt, partial(note, method)))
 
     def parts(self) -> list[Any]:
         return [self._log]
 
-    def _on_buffers(self, name: str, original: Function) -> Function:
-        attempt, note = self._agent.attempt, self._note_buffer
-
-        def collective(comm: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(comm, *arguments, **keywords)
-            attempt(note, name, comm, arguments, keywords)
-            return result
-
-        return collective
-
-    def _pickled(self, name: str, original: Function) -> Function:
-        attempt, note = self._agent.attempt, self._note_object
-
-        def collective(comm: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(comm, *arguments, **keywords)
-            attempt(note, name, comm, result)
-            return result
-
-        return collective
-
-    def _note_object(self, name: str, comm: Any, result: Any) -> None:
+    def _note_object(self, name: str, result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
         self._tell()
-        self._log.note(name, comm.Get_size(), "object", (), object_digest_of(result))
+        self._log.note(name, arguments[0].Get_size(), "object", (), object_digest_of(result))
 
-    def _note_buffer(self, name: str, comm: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _note_buffer(self, name: str, _result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self._tell()
-        place, keyword = (0, "buf") if name == "Bcast" else (1, "recvbuf")
+        comm = arguments[0]
+        place, keyword = (1, "buf") if name == "Bcast" else (2, "recvbuf")
         buffer: Any = arguments[place] if len(arguments) > place else keywords.get(keyword)
         if type(buffer) in (list, tuple):
             buffer = buffer[0] if len(buffer) == 2 and isinstance(buffer[1], self._module.Datatype) else None

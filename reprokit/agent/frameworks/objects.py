@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from functools import partial
 
 from ..core.json_text import to_json
-from ..core.patching import replace, replace_in_static_type
+from ..core.patching import noting, replace, replace_in_static_type
 from .base import Adapter
 
 TYPE_CHECKING = False
@@ -41,18 +42,18 @@ class ObjectsAdapter(Adapter):
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "botocore.client":
-            replace(module.BaseClient, "__init__", self._make_client)
+            self._agent.note_calls(module.BaseClient, "__init__", self._listen)
         elif name == "obstore":
             self._watch_obstore(module)
         elif name == "pyarrow.fs":
             for opening in ("open_input_file", "open_input_stream"):
-                replace_in_static_type(module.FileSystem, opening, self._make_arrow_open)
+                replace_in_static_type(module.FileSystem, opening, noting(self._agent.attempt, self._note_arrow))
         elif name == "fsspec.spec":
-            replace(module.AbstractBufferedFile, "__init__", self._make_buffered)
+            self._agent.note_calls(module.AbstractBufferedFile, "__init__", self._note_buffered)
         elif name == "s3torchconnector._s3client._s3client":
             replace(module.S3Client, "get_object", self._make_get_object)
         elif name == "tensorflow.python.lib.io.file_io":
-            replace(module.FileIO, "__init__", self._make_gfile)
+            self._agent.note_calls(module.FileIO, "__init__", self._note_gfile)
 
     def _note(self, url: str, etag: object, version: object = None, size: object = None) -> None:
         """Write an object down; a size is None where nobody tells."""
@@ -84,14 +85,8 @@ class ObjectsAdapter(Adapter):
 
     # botocore, and with it boto3, s3fs and others
 
-    def _make_client(self, original: Function) -> Function:
-        def __init__(client: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
-            original(client, *arguments, **keywords)
-            self._agent.attempt(self._listen, client)
-
-        return __init__
-
-    def _listen(self, client: Any) -> None:
+    def _listen(self, _result: Any, arguments: Any, _keywords: Any) -> None:
+        client = arguments[0]
         if client.meta.service_model.service_name == "s3":
             client.meta.events.register("before-parameter-build.s3.GetObject", self._before_get)
             client.meta.events.register("after-call.s3.GetObject", self._after_get)
@@ -118,50 +113,33 @@ class ObjectsAdapter(Adapter):
     # obstore
 
     def _watch_obstore(self, module: Any) -> None:
-        replace(module, "get", self._make_get)
-        replace(module, "get_async", self._make_get_async)
-        for name in ("get_range", "get_ranges", "open_reader"):
-            replace(module, name, self._make_ranged)
-            replace(module, name + "_async", self._make_ranged_async)
+        for suffix in ("", "_async"):
+            replace(module, "get" + suffix, self._make_get)
+            for name in ("get_range", "get_ranges", "open_reader"):
+                replace(module, name + suffix, partial(self._make_ranged, suffix))
 
     def _make_get(self, original: Function) -> Function:
         def get(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
             result = original(store, path, *arguments, **self._with_version(store, path, arguments, keywords))
-            self._agent.attempt(self._note_meta, store, path, lambda: result.meta)
+            self._agent.attempt(self._when_done, result, store, path, lambda answer: answer.meta)
             return result
 
         return get
 
-    def _make_get_async(self, original: Function) -> Function:
-        def get_async(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
-            future = original(store, path, *arguments, **self._with_version(store, path, arguments, keywords))
-            self._when_done(future, store, path, lambda result: result.meta)
-            return future
-
-        return get_async
-
-    def _make_ranged(self, original: Function) -> Function:
+    def _make_ranged(self, suffix: str, original: Function) -> Function:
         """Ask for what the object is, as the answers to such reads do not say it; gets can ask for a version too."""
 
         def ranged(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
             pieces = self._agent.attempt(self._pinned_pieces, store, path, keywords)
+            if pieces and suffix:
+                return _pieces_async(store, path, pieces, "starts" in keywords)
             if pieces:
                 read = [sys.modules["obstore"].get(store, path, options={"range": piece}).bytes() for piece in pieces]
                 return read if "starts" in keywords else read[0]
-            self._agent.attempt(self._look, store, path)
+            self._agent.attempt(self._look, store, path, "head" + suffix)
             return original(store, path, *arguments, **keywords)
 
         return ranged
-
-    def _make_ranged_async(self, original: Function) -> Function:
-        def ranged_async(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
-            pieces = self._agent.attempt(self._pinned_pieces, store, path, keywords)
-            if pieces:
-                return _pieces_async(store, path, pieces, "starts" in keywords)
-            self._agent.attempt(self._look_async, store, path)
-            return original(store, path, *arguments, **keywords)
-
-        return ranged_async
 
     def _pinned_pieces(self, store: Any, path: str, keywords: Any) -> list[tuple[int, int]]:
         """Return the ranges of a read that must have a certain version; none of any other, nor where one is empty."""
@@ -178,27 +156,26 @@ class ObjectsAdapter(Adapter):
         pieces = list(zip(starts, ends))
         return pieces if all(start < end for start, end in pieces) else []
 
-    def _look(self, store: Any, path: str) -> None:
+    def _look(self, store: Any, path: str, head: str) -> None:
         url = _url_of(store, path)
         if url and not self._knows(url):
-            self._note_meta(store, path, lambda: sys.modules["obstore"].head(store, path))
+            self._when_done(getattr(sys.modules["obstore"], head)(store, path), store, path, lambda meta: meta)
 
-    def _look_async(self, store: Any, path: str) -> None:
-        url = _url_of(store, path)
-        if url and not self._knows(url):
-            self._when_done(sys.modules["obstore"].head_async(store, path), store, path, lambda meta: meta)
+    def _when_done(self, answer: Any, store: Any, path: str, meta_of: Function) -> None:
+        """Note an object by an answer, or by what a future gives."""
 
-    def _when_done(self, future: Any, store: Any, path: str, meta_of: Function) -> None:
         def done(finished: Any) -> None:
             if not finished.cancelled() and finished.exception() is None:
-                self._agent.attempt(self._note_meta, store, path, lambda: meta_of(finished.result()))
+                self._agent.attempt(self._note_meta, store, path, meta_of(finished.result()))
 
-        self._agent.attempt(lambda: future.add_done_callback(done))
+        if hasattr(answer, "add_done_callback"):
+            answer.add_done_callback(done)
+        else:
+            self._note_meta(store, path, meta_of(answer))
 
-    def _note_meta(self, store: Any, path: str, meta_of: Function) -> None:
+    def _note_meta(self, store: Any, path: str, meta: Any) -> None:
         url = _url_of(store, path)
         if url:
-            meta = meta_of()
             self._note(url, meta["e_tag"], meta["version"], meta["size"])
 
     def _with_version(self, store: Any, path: str, arguments: Any, keywords: Any) -> Any:
@@ -210,29 +187,17 @@ class ObjectsAdapter(Adapter):
 
     # others
 
-    def _make_arrow_open(self, original: Function) -> Function:
-        def open_input(filesystem: Any, source: Any, *arguments: Any, **keywords: Any) -> Any:
-            opened = original(filesystem, source, *arguments, **keywords)
-            scheme = _OF_ARROW.get(filesystem.type_name)
-            if scheme:
-                self._agent.attempt(self._note_arrow, f"{scheme}://{source}", opened)
-            return opened
+    def _note_arrow(self, opened: Any, arguments: Any, keywords: Any) -> None:
+        scheme = _OF_ARROW.get(arguments[0].type_name)
+        if scheme:
+            source = arguments[1] if len(arguments) > 1 else keywords["source"]
+            facts = {key.lower(): _text(value) for key, value in opened.metadata().items()}
+            size = facts.get("content-length", "")
+            whole = int(size) if size.isdigit() else None
+            self._note(f"{scheme}://{source}", facts.get("etag"), facts.get("versionid"), whole)
 
-        return open_input
-
-    def _note_arrow(self, url: str, opened: Any) -> None:
-        facts = {key.lower(): _text(value) for key, value in opened.metadata().items()}
-        size = facts.get("content-length", "")
-        self._note(url, facts.get("etag"), facts.get("versionid"), int(size) if size.isdigit() else None)
-
-    def _make_buffered(self, original: Function) -> Function:
-        def __init__(file: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
-            original(file, *arguments, **keywords)
-            self._agent.attempt(self._note_buffered, file)
-
-        return __init__
-
-    def _note_buffered(self, file: Any) -> None:
+    def _note_buffered(self, _result: Any, arguments: Any, _keywords: Any) -> None:
+        file = arguments[0]
         protocol = file.fs.protocol if isinstance(file.fs.protocol, str) else file.fs.protocol[0]
         if file.mode == "rb" and protocol not in _WATCHED_PROTOCOLS:
             details = {str(key).lower(): value for key, value in (file.details or {}).items()}
@@ -256,16 +221,9 @@ class ObjectsAdapter(Adapter):
     def _note_info(self, url: str, info: Any) -> None:
         self._note(url, info.etag, None, info.size)
 
-    def _make_gfile(self, original: Function) -> Function:
-        def __init__(file: Any, name: Any, mode: Any, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
-            original(file, name, mode, *arguments, **keywords)
-            if "://" in str(name) and str(mode).startswith("r"):
-                self._agent.attempt(self._note_gfile, file, str(name))
-
-        return __init__
-
-    def _note_gfile(self, file: Any, name: str) -> None:
-        if not self._knows(name):
+    def _note_gfile(self, _result: Any, arguments: Any, _keywords: Any) -> None:
+        file, name = arguments[0], str(arguments[0].name)
+        if "://" in name and str(file.mode).startswith("r") and not self._knows(name):
             self._note(name, None, None, file.size())
 
 

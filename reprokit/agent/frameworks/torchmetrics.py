@@ -6,10 +6,10 @@ computes within itself, in ways of its own: of it the update is told.
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 from _thread import _local
+from functools import partial, wraps
 
 from ..core.exact_values import described
 from ..core.patching import replace
@@ -59,8 +59,8 @@ class TorchmetricsAdapter(Adapter):
         if name == "torchmetrics":
             super().instrument(name, module)
             return
-        replace(module.Metric, "_wrap_update", self._make_wrap_update)
-        replace(module.Metric, "_wrap_compute", self._make_wrap_compute)
+        replace(module.Metric, "_wrap_update", partial(self._make_wrap, self._note_update))
+        replace(module.Metric, "_wrap_compute", partial(self._make_wrap, self._note_compute))
         replace(module.Metric, "forward", self._make_forward)
         replace(module.Metric, "reset", self._make_reset)
 
@@ -82,37 +82,32 @@ class TorchmetricsAdapter(Adapter):
             del self._records[key]
             self._end(record)
 
-    # What torchmetrics calls. These are functions of the instance, made as it is made or unpickled.
+    # What torchmetrics calls
 
-    def _make_wrap_update(self, original: Function) -> Function:
-        def wrap_update(metric: Any, update: Function) -> Function:
-            return self._watched(original(metric, update), metric, self._note_update)
+    def _make_wrap(self, note: Function, original: Function) -> Function:
+        """Around what makes a function of an instance, as that is made or unpickled; it must not hold the metric."""
 
-        return wrap_update
+        def wrap(metric: Any, bare: Function) -> Function:
+            function, metric_of = original(metric, bare), weakref.ref(metric)
 
-    def _make_wrap_compute(self, original: Function) -> Function:
-        def wrap_compute(metric: Any, compute: Function) -> Function:
-            return self._watched(original(metric, compute), metric, self._note_compute)
+            @wraps(function)
+            def call(*arguments: Any, **keywords: Any) -> Any:
+                return self._noted(function, metric_of, note, arguments, keywords)
 
-        return wrap_compute
+            return call
 
-    def _watched(self, function: Function, metric: Any, note: Function) -> Function:
-        """Return the function, and what is told of it; the metric that holds it must not be held by it."""
-        reference = weakref.ref(metric)
+        return wrap
 
-        @functools.wraps(function)
-        def call(*arguments: Any, **keywords: Any) -> Any:
-            if self._quiet:
-                return function(*arguments, **keywords)
-            self._inside.forward = True
-            try:
-                result = function(*arguments, **keywords)
-            finally:
-                self._inside.forward = False
-            self._agent.attempt(note, reference(), result, arguments, keywords)
-            return result
-
-        return call
+    def _noted(self, function: Function, metric_of: Function, note: Function, arguments: Any, keywords: Any) -> Any:
+        if self._quiet:
+            return function(*arguments, **keywords)
+        self._inside.forward = True
+        try:
+            result = function(*arguments, **keywords)
+        finally:
+            self._inside.forward = False
+        self._agent.attempt(note, metric_of(), result, arguments, keywords)
+        return result
 
     @property
     def _quiet(self) -> bool:
@@ -123,15 +118,7 @@ class TorchmetricsAdapter(Adapter):
 
     def _make_forward(self, original: Function) -> Function:
         def forward(metric: Any, *arguments: Any, **keywords: Any) -> Any:
-            if self._quiet:
-                return original(metric, *arguments, **keywords)
-            self._inside.forward = True
-            try:
-                result = original(metric, *arguments, **keywords)
-            finally:
-                self._inside.forward = False
-            self._agent.attempt(self._note_update, metric, None, arguments, keywords)
-            return result
+            return self._noted(partial(original, metric), lambda: metric, self._note_update, arguments, keywords)
 
         return forward
 

@@ -40,9 +40,9 @@ class TrackersAdapter(Adapter):
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "mlflow.tracking.fluent":
-            replace(module, "start_run", self._make_start_run)
+            self._agent.note_calls(module, "start_run", self._note_mlflow)
         elif name == "mlflow.tracking.client":
-            replace(module.MlflowClient, "create_run", self._make_start_run)
+            self._agent.note_calls(module.MlflowClient, "create_run", self._note_mlflow)
         elif name in STORES:
             if self._of_replay():
                 module.uuid = _Uuids(module.uuid, self._new_uuid)
@@ -72,15 +72,7 @@ class TrackersAdapter(Adapter):
 
         return sha256(b"\0".join([b"reprokit-tracker-1", self._of_replay().encode(), recorded])).digest()[:16]
 
-    def _make_start_run(self, original: Function) -> Function:
-        def start_run(*arguments: Any, **keywords: Any) -> Any:
-            run = original(*arguments, **keywords)
-            self._agent.attempt(self._note_mlflow, run)
-            return run
-
-        return start_run
-
-    def _note_mlflow(self, run: Any) -> None:
+    def _note_mlflow(self, run: Any, *_call: Any) -> None:
         mlflow: Any = sys.modules["mlflow"]
         self._note("mlflow", run.info.run_id, str(mlflow.get_tracking_uri()), str(run.info.experiment_id))
 

@@ -23,7 +23,9 @@ MAX_WRAPPED = 5  # decorators on a function
 UNKNOWN = 0  # a line that no name tells, as a wrapper was called: that of a function further on may tell it
 MAX_LEVELS = 12  # calls between the user's function and the one that is named
 _NOT_FOLLOWED = ("<frozen importlib", "<frozen zipimport")
-_STAND_INS_LIE_IN = ("/frameworks/", "/patches/", "/pytorch/", "/tensorflow/", "/seeds/", "/library_calls.py")
+_STAND_INS_LIE_IN = tuple(
+    "/frameworks/ /patches/ /pytorch/ /tensorflow/ /seeds/ /library_calls.py /patching.py".split()
+)
 _STAND_INS = ("outermost",)  # what the agent's own functions call for the script; else what they call is not followed
 _OF_NO_INTEREST = ("_thread.", "_weakrefset.", "gc.", "threading._", "threading.Thread._")  # done at exits and by us
 _UNNAMED = ("<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")

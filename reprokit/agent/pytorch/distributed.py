@@ -50,12 +50,12 @@ class DistributedHooks:
     def instrument(self, name: str, module: Any) -> None:
         """Wrap what a module has, before others copy it."""
         if name == PARALLEL:
-            replace(module.DistributedDataParallel, "__init__", self._make_init)
+            self._agent.note_calls(module.DistributedDataParallel, "__init__", self._note_model)
             return
         for operation in _OPERATIONS + _OF_OBJECTS:
             replace(module, operation, partial(self._make_collective, operation, module))
         for function in ("init_process_group", "new_group"):
-            replace(module, function, partial(self._make_group, module))
+            self._agent.note_calls(module, function, partial(self._note_group, module))
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._update_done}
@@ -74,15 +74,7 @@ class DistributedHooks:
 
     # Groups
 
-    def _make_group(self, module: Any, original: Function) -> Function:
-        def begin_group(*arguments: Any, **keywords: Any) -> Any:
-            group = original(*arguments, **keywords)
-            self._agent.attempt(self._note_group, module, group)
-            return group
-
-        return begin_group
-
-    def _note_group(self, module: Any, group: Any) -> None:
+    def _note_group(self, module: Any, group: Any, *_call: Any) -> None:
         if group is not None and not hasattr(group, "size"):  # this rank is no member
             return
         backend = str(module.get_backend(group))
@@ -96,13 +88,9 @@ class DistributedHooks:
 
     # Buckets
 
-    def _make_init(self, original: Function) -> Function:
-        def init(model: Any, *arguments: Any, **keywords: Any) -> None:
-            original(model, *arguments, **keywords)
-            self._models.append((self._agent.name("DDP"), weakref.ref(model)))
-            self._updates = 0
-
-        return init
+    def _note_model(self, _result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
+        self._models.append((self._agent.name("DDP"), weakref.ref(arguments[0])))
+        self._updates = 0
 
     def _update_done(self, _event: UpdateDone) -> None:
         if self._models:
