@@ -247,13 +247,6 @@ RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, co
     return rkt_mix(sum + count);
 }
 
-/* The digest so far of several things, and more of them. */
-RK_EXPORT uint64_t reprokit_trail_folded(uint64_t digest, const struct rkt_item *items, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++)
-        digest = reprokit_trail_fold(digest, (const void *)(uintptr_t)items[i].data, items[i].size, items[i].salt);
-    return digest;
-}
-
 /* Of the last step: what was read while it changed is worth nothing. */
 RK_EXPORT void reprokit_trail_unsteady(struct rkt_series *series, uint32_t flags) {
     if (!series->record) return;

@@ -113,11 +113,6 @@ struct rkt_facts {
     uint64_t python_state, numpy_state, words_salt;           /* 625 words of 32 bits each */
 };
 
-/* One of several things that a digest is of. */
-struct rkt_item {
-    uint64_t data, size, salt;
-};
-
 struct rkt_trail;
 
 struct rkt_series {

@@ -97,7 +97,6 @@ class Library:
         self.step = function(held, "step", number, pointer, number, number)
         self.long_step = function(free, "step", number, pointer, text, number)
         self.parameters = function(free, "parameters", number, pointer, number)
-        self.folded = function(held, "folded", number, number, number, number)
         self.given = function(held, "given", None, pointer, number, number, number)
         self.changed = function(free, "changed", word, pointer, word)
         self.unsteady = function(held, "unsteady", None, pointer, word)

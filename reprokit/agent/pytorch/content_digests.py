@@ -29,14 +29,15 @@ _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 class PytorchContents:
     """Digests of what trainings pass around: tensors, arrays, and what they come packed in."""
 
-    def __init__(self, library: trail.Library, torch: Any) -> None:
-        self._library = library
+    def __init__(self, library: trail.Library, torch: Any, compiled: Any = None) -> None:
+        self._library, self._compiled = library, compiled
         self._fold = library.fold
         self._tensor = torch.Tensor
         self._only = frozenset([torch.Tensor])
         self._strided = torch.strided
         self.missed = False  # a tensor that does not lie on this side
-        self.salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
+        self._salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
+        self.known = torch.Tensor, torch.nn.Parameter, self._salts, self._simple_salt  # for compiled code
 
     def are_tensors(self, values: Any) -> bool:
         """Return whether these are tensors, and of no subclass."""
@@ -50,11 +51,21 @@ class PytorchContents:
         """Return whether its bytes lie here and in order."""
         return type(tensor) is self._tensor and lies_in_order(tensor)
 
-    def simple_salt(self, tensor: Any) -> int | None:
+    def _simple_salt(self, tensor: Any) -> int | None:
         """Return what stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
-        if len(self.salts) > MAX_SALTS:
-            self.salts.clear()
+        if len(self._salts) > MAX_SALTS:
+            self._salts.clear()
         return self.salt(tensor) if self.is_simple(tensor) else None
+
+    def simple(self, digest: int, tensors: list[Any]) -> int | None:
+        """Return the digest so far with these tensors; None where the bytes of one do not lie here and in order."""
+        if self._compiled is not None:
+            return self._compiled.fold(self.known, digest, tensors)  # type: ignore[no-any-return]
+        if not all(map(self.is_simple, tensors)):
+            return None
+        for tensor in tensors:
+            digest = self.tensor(digest, tensor)
+        return digest
 
     def salt(self, tensor: Any) -> int:
         """Return what stands for its dtype and shape."""
@@ -223,38 +234,17 @@ class ModelBuffers:
     take too long; where all together are large, or lie on a GPU, nothing is said of them.
     """
 
-    def __init__(
-        self, containers: list[dict[str, Any]], contents: PytorchContents, library: trail.Library, torch: Any
-    ) -> None:
-        self._containers = containers
-        self._contents, self._library = contents, library
-        self._data_ptr, self._numel = torch.Tensor.data_ptr, torch.Tensor.numel
+    def __init__(self, containers: list[dict[str, Any]], contents: PytorchContents) -> None:
+        self._containers, self._contents = containers, contents
         self._tensors: list[Any] = []
-        self._places: list[tuple[int, int]] = []
-        self._room: Any = None
-        self._address = 0
+        self._are_read = False
 
     def digest(self) -> int | None:
         """Their digest now, 0 where there are none; None where some cannot be read."""
         if not any(self._containers):
             return 0
         tensors = [tensor for buffers in self._containers for tensor in buffers.values() if tensor is not None]
-        if not tensors:
-            return 0
-        is_known = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
-        if not is_known or (self._address and self._lie(tensors) != self._places):
-            self._look_at(tensors)
-        return self._library.folded(0, self._address, len(tensors)) if self._address else None
-
-    def _lie(self, tensors: list[Any]) -> list[tuple[int, int]]:
-        return list(zip(map(self._data_ptr, tensors), map(self._numel, tensors)))
-
-    def _look_at(self, tensors: list[Any]) -> None:
-        self._tensors, self._address = tensors, 0
-        if not all(map(self._contents.is_simple, tensors)):
-            return
-        items = [word for t in tensors for word in (t.data_ptr(), size_of(t), self._contents.salt(t))]
-        if sum(items[1::3]) <= trail.SMALL:
-            self._room, self._address = self._library.buffer(len(items))
-            self._room[:] = items
-            self._places = self._lie(tensors)
+        if not (len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))):
+            self._tensors = tensors
+            self._are_read = all(map(self._contents.is_simple, tensors)) and sum(map(size_of, tensors)) <= trail.SMALL
+        return self._contents.simple(0, tensors) if self._are_read else None

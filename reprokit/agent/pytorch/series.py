@@ -31,7 +31,7 @@ def _storage(tensor: Any) -> Any:
 class StepReader:
     """What each step asks of its tensors, by compiled code (native/python/step.c), which leaves the rest to Python."""
 
-    def __init__(self, torch: Any, contents: PytorchContents, random: GeneratorDigests, compiled: Any) -> None:
+    def __init__(self, contents: PytorchContents, random: GeneratorDigests, compiled: Any) -> None:
         self.batch: Callable[[int, Any], tuple[Any, ...] | None] = _not_compiled
         self.loss: Callable[[int, Any], object] = _not_compiled
         self.input: Callable[[int, Any, Any], object] = _not_compiled
@@ -39,11 +39,9 @@ class StepReader:
         self.changes: Callable[[list[Any]], int] = private_api.changes_of  # how often tensors were changed in place
         self.same: Callable[[list[Any], list[Any]], bool] = lambda one, other: [*map(id, one)] == [*map(id, other)]
         if compiled is not None:
-            classes = torch.Tensor, torch.nn.Parameter
-            known = (*classes, contents.salts, contents.simple_salt)
-            self.batch = functools.partial(compiled.trail_batch, known)
-            self.loss = functools.partial(compiled.trail_loss, known)
-            self.step = functools.partial(compiled.trail_step, classes, random.default.known)
+            self.batch = functools.partial(compiled.trail_batch, contents.known)
+            self.loss = functools.partial(compiled.trail_loss, contents.known)
+            self.step = functools.partial(compiled.trail_step, contents.known[:2], random.default.known)
             self.input, self.changes, self.same = compiled.trail_input, compiled.changes, compiled.same
 
 

@@ -129,9 +129,9 @@ class StepTrail:
 
     def __init__(self, agent: Agent, events: Events, loaded: library.Library, torch: Any, compiled: Any = None) -> None:
         self._agent, self._events, self._library, self._torch = agent, events, loaded, torch
-        self._contents = PytorchContents(loaded, torch)
+        self._contents = PytorchContents(loaded, torch, compiled)
         self._random = generators.GeneratorDigests(torch, loaded)
-        self._reader = StepReader(torch, self._contents, self._random, compiled)
+        self._reader = StepReader(self._contents, self._random, compiled)
         agent.generators.begin("torch", self._random.torch_digest)
         os.register_at_fork(before=self._pause)
         self.forget()
@@ -271,8 +271,7 @@ class StepTrail:
     def _optimizer_named(self, event: OptimizerNamed) -> None:
         if event.models:
             containers = [buffers for model in event.models for buffers in model.buffers()]
-            buffers = ModelBuffers(containers, self._contents, self._library, self._torch)
-            event.optimizer.trail.buffers = buffers
+            event.optimizer.trail.buffers = ModelBuffers(containers, self._contents)
 
     def _update_due(self, event: UpdateDue) -> None:
         """Note what is said of the parameters before a step, and their digest where it is taken.

@@ -260,21 +260,16 @@ class CallDigests:
     def __init__(self, agent: Agent, torch: Any) -> None:
         path = trail_library.path_of(agent.run)
         self._torch = torch
-        self._library = library = trail_library.Library(path or "")
-        self._contents = contents = PytorchContents(library, torch)
+        self._library = trail_library.Library(path or "")
+        self._contents = PytorchContents(self._library, torch, private_api.compiled(torch, path or ""))
         self._texts: dict[str, int] = {}
-        self._on_devices: dict[Any, Any] = {}
-        self._warn = agent.warn
-        compiled = private_api.compiled(torch, path or "")
-        self._fold = None if compiled is None else compiled.fold
-        self._known = torch.Tensor, torch.nn.Parameter, contents.salts, contents.simple_salt
 
     def of(self, tensors: list[Any], others: list[Any]) -> Any:
         """Return the digest; of tensors on devices, what `here` makes it of."""
         digest = self._text(others) if others else 0
         if not tensors:
             return digest
-        found = None if self._fold is None else self._fold(self._known, digest, tensors)
+        found = self._contents.simple(digest, tensors)
         if found is not None:
             return found
         late = []
@@ -285,22 +280,22 @@ class CallDigests:
             elif tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
                 digest = self._contents.tensor(digest, tensor)
             else:
-                late.append(tensor)
-        return (digest, [self._on(tensor.device, tensor) for tensor in late]) if late else digest
+                late.append(devices.digest(self._torch, tensor, self._contents.salt(tensor)))
+        return (digest, late) if late else digest
 
     def _is_permuted(self, tensor: Any) -> bool:
         """Return whether its bytes lie here without gaps, in the order of a transposed matrix or of channels last."""
-        if type(tensor) not in self._known[:2] or not tensor.is_cpu or tensor.layout is not self._torch.strided:
+        if (
+            type(tensor) not in self._contents.known[:2]
+            or not tensor.is_cpu
+            or tensor.layout is not self._torch.strided
+        ):
             return False
         if tensor.is_contiguous() or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             return False
         if tensor.dim() == 2:
             return bool(tensor.stride() == (1, tensor.shape[0]))
         return tensor.dim() == 4 and bool(tensor.is_contiguous(memory_format=self._torch.channels_last))
-
-    def _on(self, device: Any, tensor: Any) -> Any:
-        salt = self._contents.salt(tensor)
-        return devices.digest(self._torch, tensor, salt)
 
     def here(self, digest: Any) -> int:
         """Return a digest, once those of devices have arrived."""
@@ -339,7 +334,7 @@ def _stable(value: Any) -> Any:
 
 def _copies(log: CallLog, tensors: list[Any]) -> list[Part] | None:
     """Return copies of the inputs of a call, as it may change them; None where there is no room."""
-    if not log.has_room(sum(tensor.numel() * tensor.element_size() for tensor in tensors)):
+    if not log.has_room(sum(map(size_of, tensors))):
         return None
     return _parts("inputs", [tensor.detach().clone() for tensor in tensors])
 
