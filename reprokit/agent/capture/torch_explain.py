@@ -15,12 +15,11 @@ from collections import deque
 
 from .. import events
 from ..observing.torch_calls import Operator, passed_on
-from ..observing.torch_inputs import tensors as tensors_in
 from ..observing.torch_places import BACKWARD, FORWARD, OURS, Places
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
-from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers
+from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers, tensors_in
 from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .header import PARAMETER
 from .redo import RedoDriver, StepOutcome
@@ -175,7 +174,7 @@ class Explaining:
         where, phase = places.of_call(2)
         if operator.is_silent or phase == OURS:
             return passed_on(self._torch, function, args, kwargs)
-        bad = [name for name in _read(self._torch, operator, args, kwargs) if not is_finite(name[1])]
+        bad = [name for name in _read(operator, args, kwargs) if not is_finite(name[1])]
         before = [(*pair, self._trace.maker([storage(pair[1])])) for pair in bad]
         if phase == FORWARD:
             self._note_lines([tensor for _, tensor, maker in before if maker is None])
@@ -189,9 +188,9 @@ class Explaining:
         return result
 
     def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
-        outputs = [*tensors_in(self._torch, result)]
+        outputs = [*tensors_in(result)]
         if operator.changes:
-            outputs += _written(self._torch, operator, args, kwargs)
+            outputs += _written(operator, args, kwargs)
         bad = [] if operator.is_uninitialized else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
@@ -236,10 +235,10 @@ class Explaining:
 
     def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
         """Return the tensors that it works on, those that the graph kept for it among them."""
-        found = [_statistics(self._torch, name, tensor) for name, tensor in _read(self._torch, operator, args, kwargs)]
+        found = [_statistics(self._torch, name, tensor) for name, tensor in _read(operator, args, kwargs)]
         if phase == BACKWARD:
             for name, value in self._places.kept():
-                for tensor in tensors_in(self._torch, value):
+                for tensor in tensors_in(value):
                     found.append(_statistics(self._torch, name, tensor))
         return found
 
@@ -304,9 +303,8 @@ class InPlaceExplanation:
     def _forward_began(self, event: events.ForwardBegan) -> None:
         self._look(event)
         if self._is_watching:
-            torch = self._training.torch
-            given = [(CALLED_WITH, one) for one in tensors_in(torch, [event.arguments, dict(event.keywords)])]
-            batches = [("the batch", one) for one in tensors_in(torch, list(self._batches))]
+            given = [(CALLED_WITH, one) for one in tensors_in([event.arguments, dict(event.keywords)])]
+            batches = [("the batch", one) for one in tensors_in(list(self._batches))]
             self._explaining.know(self._training.names(), given + batches)
 
     def _loss_scaled(self, event: events.LossScaled) -> None:
@@ -364,21 +362,18 @@ def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
     return Statistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
 
 
-def _read(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+def _read(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     """Return the tensors whose values go in, by the names of arguments."""
     first = int(operator.overwrites)
     named = [*zip(operator.names[first:], args[first:]), *kwargs.items()]
     return [
-        (name, tensor)
-        for name, value in named
-        if name != "out" and value is not None
-        for tensor in tensors_in(torch, value)
+        (name, tensor) for name, value in named if name != "out" and value is not None for tensor in tensors_in(value)
     ]
 
 
-def _written(torch: Any, operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
     """Return the tensors among the arguments that may have been written to, where the result does not name them."""
-    return [] if operator.returns else [*tensors_in(torch, [args[:1], kwargs.get("out")])]
+    return [] if operator.returns else [*tensors_in([args[:1], kwargs.get("out")])]
 
 
 def _has_nan(torch: Any, tensor: Any) -> bool:

@@ -15,9 +15,9 @@ import weakref
 
 from .. import events
 from ..events import SKIP, NotApplied
-from ..observing.torch_inputs import tensors as tensors_in
 from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
+from ..pytorch.tensors import tensors_in
 from .causes import CALLED_WITH
 from .header import ACTIVATION, CONDITION, PARAMETER
 from .redo import EXPLAIN, MINIMIZE, RedoDriver
@@ -98,7 +98,7 @@ class RedoInputs:
             self._driver.trouble(str(error))
         if self._driver.mode == EXPLAIN:
             name = "the batch" if batch.source == "loader" else CALLED_WITH
-            tensors = [(name, tensor) for tensor in tensors_in(self._torch, value)]
+            tensors = [(name, tensor) for tensor in tensors_in(value)]
             self._trials.trial.inputs.tensors += tensors
             self._trials.explain()
         return value
@@ -296,7 +296,7 @@ class TorchRedo:
         trials = self.trials
         if not trials.is_active or not trials.trial.is_begun:
             return
-        for tensor in tensors_in(self._torch, event.output):
+        for tensor in tensors_in(event.output):
             if tensor.is_floating_point():
                 trials.judge(ACTIVATION, trials.built.name_of(event.module), tensor)
 

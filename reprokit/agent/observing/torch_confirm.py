@@ -115,7 +115,7 @@ class TorchConfirmer:
             return "its result is memory as it was found"
         if namespace in _NEVER_AGAIN or operator.name in _OF_MEMORY:
             return "it is not one to be executed again"
-        if size(torch, (args, kwargs)) > MAX_BYTES:
+        if size((args, kwargs)) > MAX_BYTES:
             return f"its inputs are larger than {MAX_BYTES >> 20} MiB"
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return "it was called while a CUDA graph was captured"
@@ -136,7 +136,7 @@ class TorchConfirmer:
                 if len(found) == 1 and operator.built_in:
                     function, _, _, signature = record.key
                     key = (function, signature, repr(record.line["attributes"]))
-                    self._kept.keep(key, size(self._torch, repeats.inputs), repeats.save, found, line)
+                    self._kept.keep(key, size(repeats.inputs), repeats.save, found, line)
         finally:
             repeats.end()
 

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+
+from ..capture.random_states import RandomStates, put_back
+from ..pytorch.tensors import entry, tensors_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
 _ALLOWANCE = 4096  # bytes that a storage may be larger than its tensor and still be copied whole
 STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "philox")  # in names of results
 
 
-def tensors(torch: Any, value: Any) -> Iterator[Any]:
-    """Yield all tensors in arguments or results."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(torch, item)
-    elif isinstance(value, dict):
-        yield from tensors(torch, list(value.values()))
-
-
-def size(torch: Any, value: Any) -> int:
+def size(value: Any) -> int:
     """Bytes of all tensors in it."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(torch, value))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
 
 
 def mapped(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
@@ -81,32 +72,10 @@ class Copier:
 def digest_of(torch: Any, values: Any) -> str:
     """One digest of the bits of all tensors in values."""
     digest = hashlib.sha256()
-    for tensor in tensors(torch, values):
-        for part in _dense(torch, tensor.detach()):
-            digest.update(f"{part.dtype}{tuple(part.shape)}".encode())
-            _add_bytes(digest, part)
+    for tensor in tensors_in(values):
+        for part in tensor.detach().unbind() if tensor.is_nested else [tensor.detach()]:
+            digest.update(entry("", part.coalesce() if part.layout == torch.sparse_coo else part)[3].encode())
     return digest.hexdigest()
-
-
-def _dense(torch: Any, tensor: Any) -> list[Any]:
-    """Return the tensors of which a nested or sparse one is made."""
-    if tensor.is_nested:
-        return [part for inner in tensor.unbind() for part in _dense(torch, inner)]
-    if tensor.layout == torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return [tensor.indices(), tensor.values()]
-    return [tensor if tensor.layout == torch.strided else tensor.to_dense()]
-
-
-def _add_bytes(digest: Any, tensor: Any) -> None:
-    import ctypes
-
-    plain = tensor.resolve_conj().resolve_neg().cpu().contiguous()
-    length = plain.numel() * plain.element_size()
-    if length and not plain.data_ptr():
-        raise ValueError("it has no contents")
-    if length:
-        digest.update(memoryview((ctypes.c_char * length).from_address(plain.data_ptr())))
 
 
 def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
@@ -133,19 +102,18 @@ class GeneratorStates:
         given = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
         if torch.cuda.is_initialized():
             given.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        self.processor = torch.default_generator.get_state()
-        self._states: list[tuple[Callable[[Any], object], Any]] = [(torch.default_generator.set_state, self.processor)]
-        self._states += [(generator.set_state, generator.get_state()) for generator in given]
-        random, numpy = sys.modules.get("random"), getattr(sys.modules.get("numpy"), "random", None)
-        if foreign and random is not None:  # an operator that is not PyTorch's may ask whom it likes
-            self._states.append((random.setstate, random.getstate()))
-        if foreign and numpy is not None:
-            self._states.append((numpy.set_state, numpy.get_state()))
+        self._states = [(generator, generator.get_state()) for generator in [torch.default_generator, *given]]
+        self.processor = self._states[0][1]
+        others = RandomStates()
+        if foreign:  # an operator that is not PyTorch's may ask whom it likes
+            others.keep()
+        self._others = others.kept()
 
     def restore(self) -> None:
         """Put all back."""
-        for put_back, state in self._states:
-            put_back(state)
+        for generator, state in self._states:
+            generator.set_state(state)
+        put_back(self._others)
 
 
 # Inputs in files

@@ -10,11 +10,12 @@ from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ..core.digests import Tensor
 
-
+MAX_DEPTH = 16  # of what functions are given and return
 MAX_DESCRIBED = 10_000
 _names: dict[Any, str] = {}
 
@@ -33,6 +34,15 @@ def is_tensor(value: Any) -> bool:
     Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``.
     """
     return hasattr(type(value), "data_ptr")
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors in arguments or results."""
+    if is_tensor(value):
+        yield value
+    elif depth < MAX_DEPTH and isinstance(value, (tuple, list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(part, depth + 1)
 
 
 def is_plain(tensor: Any) -> bool:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .tensor_rules import Choice
     from .tensors import SavedSteps
 
-MAX_DEPTH = 8  # of what modules are given and return
 OF_LOSS = ("predictions", "labels")  # what a loss module is given, in this order
 
 
@@ -151,7 +150,7 @@ class PytorchTensors:
         hooks = self._agent.pytorch
         with self._torch.no_grad(), self._without_overrides():
             name = self._names.of_module(module, hooks)
-            for number, tensor in enumerate(_tensors_in(value) if name else ()):
+            for number, tensor in enumerate(tensors.tensors_in(value) if name else ()):
                 every = (*collections, *by_position[number : number + 1])
                 self._take(f"{name}_{kind}_{number}", every, tensor, self._mode, module=module)
 
@@ -259,15 +258,6 @@ class PytorchTensors:
         if tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
             tensor = tensors.numbers(tensor).to(torch.float64).contiguous()
         return NumbersOf(tensor.data_ptr(), tensor.numel(), tensor.dtype is torch.float64, tensor)
-
-
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the tensors in what a module is given or returns."""
-    if tensors.is_tensor(value):
-        yield value
-    elif depth < MAX_DEPTH and isinstance(value, (tuple, list, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(part, depth + 1)
 
 
 def _facts(module: Any, aliases: Sequence[str]) -> Mapping[str, object]:
