@@ -237,7 +237,7 @@ class EventHooks:
             module.register_optimizer_step_pre_hook(self._make_step_hook(self.update_due))
             register(self._make_step_hook(self.update_done))
         else:  # PyTorch before 2.0 wraps step in this, once for each class
-            self.replace(module.Optimizer, private_api.old_step_hook(), self._make_profile_hook)
+            self.replace(module.Optimizer, private_api.OLD_STEP_HOOK, self._make_profile_hook)
 
     def watch_made(self) -> None:
         """Tell of schedules and scalers that the script makes."""

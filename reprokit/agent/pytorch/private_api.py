@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 
 from ..core.native_module import load
 from ..core.patching import replace
@@ -107,10 +107,7 @@ def engine_task(torch: Any) -> Callable[[], int]:
     return getattr(torch._C, "_current_graph_task_id", lambda: NO_TASK)
 
 
-def traced_graph(torch: Any) -> Callable[[], Any]:
-    """Return a function that gives the graph that torch.jit makes of what this thread does, or None."""
-    found: Callable[[], Any] = torch._C._get_tracing_state
-    return found
+traced_graph = attrgetter("_C._get_tracing_state")  # a function: the graph that torch.jit makes of this thread, or None
 
 
 def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
@@ -185,17 +182,9 @@ def buckets(model: Any) -> dict[str, object]:
     return {name: str(facts[key])[:MAX_FACT] for name, key in names.items() if facts.get(key) not in (None, "")}
 
 
-def address(generator: Any) -> int:
-    """Return where the object behind a generator lies."""
-    return generator._cdata  # type: ignore[no-any-return]
-
-
+address = attrgetter("_cdata")  # where the object behind a generator lies
 uses_cuda = attrgetter("cuda._initialized")  # whether this process has begun to use a GPU, of torch
-
-
-def containers(module: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return the parameters, buffers and children that the module itself has."""
-    return module._parameters, module._buffers, module._modules
+containers = attrgetter("_parameters", "_buffers", "_modules")  # those that a module itself has
 
 
 def is_module(value: Any) -> bool:
@@ -208,9 +197,7 @@ def is_loss(module: Any) -> bool:
     return isinstance(module, sys.modules["torch"].nn.modules.loss._Loss)
 
 
-def loader_iterator(module: Any) -> type:
-    """Return the class of the iterators of DataLoaders."""
-    return module._BaseDataLoaderIter  # type: ignore[no-any-return]
+loader_iterator = attrgetter("_BaseDataLoaderIter")  # the class of the iterators of DataLoaders
 
 
 def watch_indices(module: Any, replace: Callable[..., None]) -> None:
@@ -297,9 +284,8 @@ def schedule_classes(module: Any) -> list[type]:
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
-def own_notes_of_schedules() -> frozenset[str]:
-    """Return what the state of a schedule holds that decides no learning rate."""
-    return frozenset(["_step_count", "_get_lr_called_within_step", "_is_initial", "verbose"])
+# What the state of a schedule holds that decides no learning rate.
+NOTES_OF_SCHEDULES = frozenset(["_step_count", "_get_lr_called_within_step", "_is_initial", "verbose"])
 
 
 def push_function_mode(torch: Any, mode: Any) -> None:
@@ -307,9 +293,7 @@ def push_function_mode(torch: Any, mode: Any) -> None:
     torch.overrides._push_mode(mode)
 
 
-def old_step_hook() -> str:
-    """Return the method by which PyTorch before 2.0 wraps the step of each optimizer's class."""
-    return "_hook_for_profile"
+OLD_STEP_HOOK = "_hook_for_profile"  # the method by which PyTorch before 2.0 wraps the step of each optimizer's class
 
 
 def never_compile(module: Any, code: Any) -> None:
@@ -343,9 +327,7 @@ def is_overridden(torch: Any, name: str, key: str) -> bool:
     return f"{name.replace('::', '/')}/{key}" in getattr(torch.library, "_impls", ())
 
 
-def remove_library(library: Any) -> None:
-    """Take back what a library of Python's side has overridden."""
-    library._destroy()
+remove_library = methodcaller("_destroy")  # takes back what a library of Python's side has overridden
 
 
 def can_redispatch(torch: Any) -> bool:
@@ -381,9 +363,7 @@ def set_deterministic_mode(torch: Any, is_on: bool, warn_only: bool, fill: bool 
     core._set_deterministic_algorithms(is_on, warn_only=warn_only)
 
 
-def set_thread_count(torch: Any) -> Callable[[int], object]:
-    """Return what torch.set_num_threads calls."""
-    return torch._C.set_num_threads  # type: ignore[no-any-return]
+set_thread_count = attrgetter("_C.set_num_threads")  # what torch.set_num_threads calls
 
 
 def cudnn_setter(torch: Any, name: str) -> tuple[Any, str]:
@@ -418,14 +398,8 @@ def sees_operators(torch: Any) -> bool:
     return hasattr(torch._C, "_len_torch_dispatch_stack") and hasattr(torch._C, "_get_dispatch_stack_at")
 
 
-def count_modes(torch: Any) -> Callable[[], int]:
-    """Return a function that tells how many dispatch modes this thread has on."""
-    return torch._C._len_torch_dispatch_stack  # type: ignore[no-any-return]
-
-
-def mode_class(torch: Any) -> type:
-    """Return the class of dispatch modes."""
-    return torch.utils._python_dispatch.TorchDispatchMode  # type: ignore[no-any-return]
+count_modes = attrgetter("_C._len_torch_dispatch_stack")  # a function: how many dispatch modes this thread has on
+mode_class = attrgetter("utils._python_dispatch.TorchDispatchMode")  # of torch
 
 
 def push_mode(torch: Any, mode: Any) -> None:
@@ -456,9 +430,7 @@ def next_node(torch: Any) -> Callable[[], int]:
     return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
 
 
-def node_number(node: Any) -> int:
-    """Return the number that a node of the graph got from that function."""
-    return node._sequence_nr()  # type: ignore[no-any-return]
+node_number = methodcaller("_sequence_nr")  # of a node of the graph, which got it from that function
 
 
 def tells_nodes(torch: Any) -> bool:

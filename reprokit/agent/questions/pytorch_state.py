@@ -280,5 +280,5 @@ def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _state_of(owner: Any) -> dict[str, Any]:
-    ignored = private_api.own_notes_of_schedules()
-    return {key: value for key, value in owner.state_dict().items() if key not in ignored}
+    state = owner.state_dict()
+    return {key: state[key] for key in state if key not in private_api.NOTES_OF_SCHEDULES}
