@@ -93,11 +93,11 @@ def _modules() -> Iterator[tuple[str, str, Facts]]:
 
 def _torch(torch: Any) -> Facts:
     return {
-        "threads": _ask(torch, "get_num_threads"),
-        "interop_threads": _ask(torch, "get_num_interop_threads"),
-        "capability": _ask(torch, "backends.cpu.get_cpu_capability"),
-        "mkl": _ask(torch, "backends.mkl.is_available"),
-        "mkldnn": _ask(torch, "backends.mkldnn.is_available"),
+        "threads": ask(torch, "get_num_threads"),
+        "interop_threads": ask(torch, "get_num_interop_threads"),
+        "capability": ask(torch, "backends.cpu.get_cpu_capability"),
+        "mkl": ask(torch, "backends.mkl.is_available"),
+        "mkldnn": ask(torch, "backends.mkldnn.is_available"),
         **_accelerator(torch),
     }
 
@@ -106,16 +106,16 @@ def _accelerator(torch: Any) -> Facts:
     """CUDA's version as this build has it, and cuDNN's where the training used CUDA: nothing is initialized for it."""
     version = getattr(torch, "version", None)
     facts = {name: getattr(version, name, None) for name in ("cuda", "hip", "git_version")}
-    if _ask(torch, "cuda.is_initialized"):
-        facts["cudnn"] = _ask(torch, "backends.cudnn.version")
+    if ask(torch, "cuda.is_initialized"):
+        facts["cudnn"] = ask(torch, "backends.cudnn.version")
     return {name: fact if fact is None else str(fact) for name, fact in facts.items()}
 
 
-def _ask(module: Any, path: str) -> Any:
-    """Return what a function of a module answers; None where this version has none."""
+def ask(module: Any, path: str) -> Any:
+    """Return what stands there, or what the function there answers; None where this version has none."""
     for name in path.split("."):
         module = getattr(module, name, None)
-    return module() if callable(module) else None
+    return module() if callable(module) else module
 
 
 def _numpy(_: Any) -> Facts:

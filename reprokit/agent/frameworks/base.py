@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from .boosting import BoostingHooks
 
     Function = Callable[..., Any]
 
@@ -48,7 +49,12 @@ class Adapter:
 
 
 class ParametersAdapter(Adapter):
-    """Writes the seeds among the parameters of train and cv, which scikit-learn classes call too."""
+    """Writes the seeds among the parameters of train and cv, which scikit-learn classes call too, and their rounds."""
+
+    _hooks: BoostingHooks | None = None
+
+    def parts(self) -> list[Any]:
+        return [] if self._hooks is None else [self._hooks]
 
     def instrument(self, name: str, module: ModuleType) -> None:
         if "." not in name:
@@ -70,9 +76,7 @@ class ParametersAdapter(Adapter):
             try:
                 return original(params, *arguments, **keywords)
             finally:
-                self.trained()
+                if self._hooks is not None:
+                    self._hooks.end_round()
 
         return train
-
-    def trained(self) -> None:
-        """A training has come to its end."""

@@ -13,16 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from ..agent import Agent
     from .boosting import Columns
 
 
 class LightgbmAdapter(ParametersAdapter):
     """Watches lightgbm; its estimators are those of scikit-learn."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self._hooks: BoostingHooks | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "lightgbm.basic":
@@ -34,13 +29,6 @@ class LightgbmAdapter(ParametersAdapter):
             replace(module.Booster, "eval_valid", self._hooks.scores(_valid_scored))
         else:
             super().instrument(name, module)
-
-    def parts(self) -> list[Any]:
-        return [] if self._hooks is None else [self._hooks]
-
-    def trained(self) -> None:
-        if self._hooks is not None:
-            self._hooks.end_round()
 
     def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         booster = arguments[0]

@@ -31,7 +31,6 @@ class XgboostAdapter(ParametersAdapter):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._hooks: BoostingHooks | None = None
         self._tasks: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
 
     def instrument(self, name: str, module: Any) -> None:
@@ -46,13 +45,6 @@ class XgboostAdapter(ParametersAdapter):
             self._instrument_estimators(module)
         else:
             super().instrument(name, module)
-
-    def parts(self) -> list[Any]:
-        return [] if self._hooks is None else [self._hooks]
-
-    def trained(self) -> None:
-        if self._hooks is not None:
-            self._hooks.end_round()
 
     def _instrument_estimators(self, module: ModuleType) -> None:
         """Without scikit-learn they are classes like any other."""

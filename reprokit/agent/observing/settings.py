@@ -9,7 +9,7 @@ import os
 import re
 import sys
 
-from ..compute_settings import VARIABLES, facts
+from ..compute_settings import VARIABLES, ask, facts
 from ..pytorch import private_api
 from .library_calls import argument, watch
 
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 def _torch(torch: Any) -> Iterator[tuple[str, Any]]:
     for name, path in _TORCH.items():
-        value = _ask(torch, path)
+        value = ask(torch, path)
         if value is not None:
             yield name, value
     distributed = getattr(torch, "distributed", None)
@@ -176,12 +176,6 @@ def _xgboost(xgboost: Any) -> Iterator[tuple[str, Any]]:
     if hasattr(xgboost, "get_config"):
         for name, value in xgboost.get_config().items():
             yield f"xgboost.config.{name}", value
-
-
-def _ask(module: Any, path: str) -> Any:
-    """Return what stands there, or what the function there answers; None where this version has none."""
-    found = _attribute(module, path)
-    return found() if callable(found) else found
 
 
 _READERS: dict[str, Callable[[Any], Iterator[tuple[str, Any]]]] = {
@@ -240,16 +234,10 @@ def observe_tensorflow(tensorflow: Any, observer: Observer) -> None:
         watch(observer, config, function, note)
         for path in ("config.experimental", "config.threading", "config.optimizer"):
             for version in ("", "compat.v1.", "compat.v2."):
-                public = _attribute(tensorflow, version + path)
+                public = ask(tensorflow, version + path)
                 for public_name, value in list(vars(public).items()) if public is not None else ():
                     if value is original:
                         setattr(public, public_name, getattr(config, function))
-
-
-def _attribute(module: Any, path: str) -> Any:
-    for name in path.split("."):
-        module = getattr(module, name, None)
-    return module
 
 
 def observe_sessions(module: Any, observer: Observer) -> None:

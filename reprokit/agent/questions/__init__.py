@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
 # What plan.json asks for, and the module that answers it.
 KINDS: dict[str, str] = {
-    "operators": "operators",
+    "operators": "operator_log",
     "state": "training_state",
     "interrupt": "interrupt",
     "tensors": "tensors",
@@ -53,7 +53,7 @@ class Questions:
         if question.get("operators"):
             # JAX makes no events: what is executed is one step. The others are waited for by who logs PyTorch's.
             modules = ("jax", "torch._inductor.codecache", "torch._inductor.output_code")
-            agent.listeners.append((modules, lambda name, _: self._make("operators", name, None)))
+            agent.listeners.append((modules, lambda name, _: self._make("operator_log", name, None)))
             if question["operators"].get("eager"):
                 os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
 

@@ -10,6 +10,7 @@ import os
 import struct
 import sys
 from _thread import get_ident
+from importlib import import_module
 
 from ..capture.store import index_of, write_tensors
 from ..core.json_text import to_json
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..capture.store import Part
-    from ..events import Handler, TrainingEvent
+    from ..events import Events, Handler, TrainingEvent
 
     class CallSource(Protocol):
         """What sees the calls of a framework."""
@@ -46,6 +47,21 @@ MAX_KEPT = 64  # calls
 MAX_BYTES = 1 << 30  # of all kept calls of a process together
 WAITING = 4096  # calls until they are written
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+_SOURCES = {"jax": "jax_calls", "torch": "pytorch_calls", "tensorflow": "tensorflow_calls"}
+
+
+def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events: Events | None) -> CallLog | None:
+    """Return what logs the calls of this framework."""
+    if framework not in _SOURCES:
+        return None
+    log = CallLog(agent, question)
+    source: CallSource | None = import_module(f"{__package__}.{_SOURCES[framework]}").source(log)
+    if source is None:
+        return None
+    log.begin(source)
+    return log
 
 
 class LogFiles:
