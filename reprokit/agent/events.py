@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     Handler = Callable[[Any], object]
 
     class EventListener(Protocol):
-        """Somebody who is told of events."""
+        """Somebody who is told of events; failed(error, handler) is called, if there is one, when a handler fails."""
 
         def handlers(self) -> dict[type[TrainingEvent], Handler]:
             """Return what to call at which event."""
 
-        def failed(self, error: Exception, handler: Handler) -> None:
-            """A handler has failed: the training, and the other listeners, go on."""
-
-    Handlers = tuple[tuple[EventListener, Handler], ...]
+    Handlers = tuple[tuple[Callable[[Exception, Handler], object], Handler], ...]  # each behind who is told of failures
 
 
 APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
@@ -376,7 +373,8 @@ _NAMES = {event: re.sub("(?<=.)(?=[A-Z])", "_", event.__name__).lower() for even
 class Events:
     """The handlers of each event: a tuple an event, in the order in which their listeners came."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Handler, Exception], object] = lambda _handler, _error: None) -> None:
+        self._failed = failed  # told of what listeners do not hear of themselves
         self._listeners: tuple[EventListener, ...] = ()
         self.arrange()
 
@@ -394,8 +392,11 @@ class Events:
         """Ask listeners again which events they handle."""
         tables = [(listener, listener.handlers()) for listener in self._listeners]
         for event, name in _NAMES.items():
-            handlers = [(listener, table[event]) for listener, table in tables if event in table]
+            handlers = [(self._failure_of(listener), table[event]) for listener, table in tables if event in table]
             setattr(self, name, tuple(handlers))
+
+    def _failure_of(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
+        return getattr(listener, "failed", lambda error, handler: self._failed(handler, error))
 
     if TYPE_CHECKING:
 
@@ -406,10 +407,10 @@ class Events:
 def tell(handlers: Handlers, event: TrainingEvent) -> str | None:
     """Call the handlers; SKIP where one of them answers so."""
     answer = None
-    for listener, handle in handlers:
+    for failed, handle in handlers:
         try:
             if handle(event) is SKIP:
                 answer = SKIP
         except Exception as error:
-            listener.failed(error, handle)
+            failed(error, handle)
     return answer

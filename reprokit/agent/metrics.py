@@ -140,9 +140,6 @@ class Metrics:
             ModelEnded: self._model_ended,
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self._agent.failed(handler, error)
-
     # Losses
 
     def _loss_computed(self, event: LossComputed) -> None:

@@ -42,6 +42,10 @@ class Adapter:
     def random_states(self) -> None:
         """Write the digests of the framework's random states, last of all."""
 
+    def write_random_state(self, name: str, digest: str) -> None:
+        """Write the digest of one of them."""
+        self._agent.journal.write("random_state", {"name": name, "digest": digest})
+
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
         for part in self.parts():

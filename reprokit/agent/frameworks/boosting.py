@@ -13,38 +13,13 @@ from ..events import Events, RoundComputed, RoundScored, UpdateDone, UpdateDue, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, Protocol
+    from typing import Any
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
 
     Function = Callable[..., Any]
     Columns = dict[str, list[Any]]  # of the nodes of trees
-
-    class BoostingRound(Protocol):
-        """The last round of a booster; data is what an evaluation is about, or None for the training's."""
-
-        def model(self) -> bytes:
-            """Return what was added in this round."""
-
-        def trees(self) -> Columns:
-            """Return the nodes of the trees of this round, column by column."""
-
-        def importance(self) -> Iterator[tuple[str, Any]]:
-            """Yield the importance of features by its kind."""
-
-        def hyperparameters(self) -> Iterator[tuple[str, float]]:
-            """Yield the numbers that the booster is set to."""
-
-        def predictions(self, data: Any = None) -> Any:
-            """Return what the booster predicts now."""
-
-        def labels(self, data: Any = None) -> Any:
-            """Return what is true."""
-
-        def contributions(self) -> Any:
-            """Return the SHAP values of the training's data, as the library computes them."""
-
 
 NODES = {  # columns of trees, and their types
     "tree": "int32", "left": "int32", "right": "int32", "feature": "int32", "split": "float64",
@@ -70,7 +45,7 @@ class BoostingHooks:
     """Tells of the rounds of one library."""
 
     def __init__(self, agent: Agent, framework: str) -> None:
-        self._agent, self.events, self._thread = agent, Events(), _OfThread()
+        self._agent, self.events, self._thread = agent, Events(agent.failed), _OfThread()
         library = trail.load(agent.run)
         self._trail = None if library is None else BoostingTrail(agent, self.events, library, framework)
         if self._trail is not None:
@@ -78,7 +53,7 @@ class BoostingHooks:
         agent.begin_events(framework, self.events)
 
     def updates(self, round_of: Function) -> Callable[[Function], Function]:
-        """Make wrappers of a method that makes a round; `round_of` returns the round by the same arguments."""
+        """Make wrappers of a method that makes a round; `round_of` returns it by the same arguments: a XgboostRound."""
 
         def make(original: Function) -> Function:
             def update(booster: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -88,7 +88,7 @@ _IMPORTANCE = ("weight", "gain", "cover", "total_gain", "total_cover")
 
 
 class XgboostRound:
-    """The last round of a booster."""
+    """The last round of a booster; data is what an evaluation is about, or None for the training's."""
 
     def __init__(self, booster: Any, dtrain: Any, *_arguments: Any, **_keywords: Any) -> None:
         self._booster, self.data = booster, dtrain
@@ -102,9 +102,11 @@ class XgboostRound:
             return self._booster
 
     def model(self) -> bytes:
+        """Return what was added in this round."""
         return bytes(self._added().save_raw("ubj"))
 
     def trees(self) -> Columns:
+        """Return the nodes of the trees of this round, column by column."""
         content = json.loads(bytes(self._added().save_raw("json")))["learner"]["gradient_booster"]
         columns: Columns = {name: [] for name in NODES}
         for number, tree in enumerate(content.get("gbtree", content).get("model", {}).get("trees", ())):
@@ -114,6 +116,7 @@ class XgboostRound:
         return columns
 
     def importance(self) -> Iterator[tuple[str, Any]]:
+        """Yield the importance of features by its kind."""
         booster, numpy = self._booster, sys.modules["numpy"]
         names = booster.feature_names or [f"f{number}" for number in range(booster.num_features())]
         for kind in _IMPORTANCE:
@@ -124,6 +127,7 @@ class XgboostRound:
             yield kind, numpy.asarray([scores.get(name, 0.0) for name in names], "float64")
 
     def hyperparameters(self) -> Iterator[tuple[str, float]]:
+        """Yield the numbers that the booster is set to."""
         yield from _numbers_in(json.loads(self._booster.save_config()))
 
     def predictions(self, data: Any = None) -> Any:
@@ -133,6 +137,7 @@ class XgboostRound:
         return (self.data if data is None else data).get_label()
 
     def contributions(self) -> Any:
+        """Return the SHAP values of the training's data, as the library computes them."""
         return bare(type(self._booster).predict)(self._booster, self.data, pred_contribs=True)
 
 

@@ -186,9 +186,6 @@ class Observer:
             LoaderBegan: self._begin_pass,
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self.agent.failed(handler, error)
-
     def step(self) -> None:
         """An optimizer has taken a step."""
         if self.sampling.step() and self.sampling.has_bound:

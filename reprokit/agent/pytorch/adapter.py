@@ -32,11 +32,8 @@ class PytorchAdapter(Adapter):
         self._torch: Any = None
         self._hooks: EventHooks | None = None
         self._early: list[tuple[str, Any]] = []  # modules that PyTorch brings before it is there itself
-        self._records: Records | None = None
-        self._metrics: Metrics | None = None
-        self._trail: StepTrail | None = None
         self._distributed = DistributedHooks(agent)
-        self._samples: SampleLedger | None = None
+        self._parts: list[Any] = [self._distributed]
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
@@ -54,22 +51,23 @@ class PytorchAdapter(Adapter):
 
     def _begin(self, torch: Any) -> None:
         self._torch = torch
-        events = Events()
-        self._records = Records(self._agent, events, torch)
+        events = Events(self._agent.failed)
+        records = Records(self._agent, events, torch)
         compiled = self._agent.attempt(private_api.compiled, torch, trail_library.path_of(self._agent.run))
         tensors.compiled = compiled
-        self._trail = self._agent.attempt(self._begin_trail, events, compiled)
-        self._metrics = Metrics(self._agent, events, self._records, tensors)
-        events.add(self._metrics)
+        trail = self._agent.attempt(self._begin_trail, events, compiled)
+        metrics = Metrics(self._agent, events, records, tensors)
+        events.add(metrics)
         events.add(self._distributed)
-        if self._trail is not None:
-            self._samples = SampleLedger(self._agent, events, loader_facts, self._trail.digest, compiled)
-            events.add(self._samples)
+        self._parts = [metrics, records, self._distributed]
+        if trail is not None:
+            samples = SampleLedger(self._agent, events, loader_facts, trail.digest, compiled)
+            events.add(samples)
+            self._parts = [trail, samples, *self._parts]
         self._agent.begin_events("torch", events)
-        modules = self._records.modules
-        self._hooks = EventHooks(self._agent, events, torch, modules, self._records, compiled)
+        self._hooks = EventHooks(self._agent, events, torch, records.modules, records, compiled)
         self._agent.pytorch = self._hooks
-        self._hooks.wants_indices = self._samples is not None
+        self._hooks.wants_indices = trail is not None
         self._agent.attempt(watch_generator, self._agent, torch)
         for name, module in self._early:
             self._agent.attempt(self._hooks.watch, name, module)
@@ -86,16 +84,13 @@ class PytorchAdapter(Adapter):
         return trail
 
     def parts(self) -> list[Any]:
-        parts = (self._trail, self._samples, self._metrics, self._records, self._distributed)
-        return [part for part in parts if part is not None]
+        return self._parts
 
     def random_states(self) -> None:
         if self._torch is None:
             return
-        self._write_state("torch", self._torch.random.get_rng_state())
+        self.write_random_state("torch", tensors.entry("", self._torch.random.get_rng_state())[3])
         if self._torch.cuda.is_initialized():
             for device in range(self._torch.cuda.device_count()):
-                self._write_state(f"torch.cuda:{device}", self._torch.cuda.get_rng_state(device))
-
-    def _write_state(self, name: str, state: Any) -> None:
-        self._agent.journal.write("random_state", {"name": name, "digest": tensors.entry(name, state)[3]})
+                state = self._torch.cuda.get_rng_state(device)
+                self.write_random_state(f"torch.cuda:{device}", tensors.entry("", state)[3])

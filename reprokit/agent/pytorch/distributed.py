@@ -60,9 +60,6 @@ class DistributedHooks:
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._update_done}
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self._agent.failed(handler, error)
-
     def forget(self) -> None:
         """In a forked child: drop what the parent noted."""
         self._log.forget()

@@ -83,9 +83,6 @@ class WindowEnd:
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._updated}
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self._agent.failed(handler, error)
-
     def _updated(self, event: UpdateDone) -> None:
         was_over = self._window.is_over
         if self._window.updated(event.optimizer):

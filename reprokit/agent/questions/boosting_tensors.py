@@ -34,24 +34,20 @@ class BoostingTensors:
             UpdateDone: lambda event: self._steps.updated(event.optimizer),
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """What could not be saved is said; the training, and further saving, goes on."""
-        self._agent.failed(handler, error)
-
     def _round_computed(self, event: RoundComputed) -> None:
         if not self._steps.is_armed:
             return
         found, wants, attempt = event.round, self._steps.rules.wants, self._agent.attempt
-        if wants("hyperparameters"):
-            attempt(self._take_all, "hyperparameters", found.hyperparameters)
-        if wants("trees"):
-            attempt(self._take_all, "trees", lambda: arrays_of(found.trees()))
-        if wants("feature_importance"):
-            attempt(self._take_all, "feature_importance", found.importance)
-        if wants("labels"):
-            attempt(self._take_all, "labels", lambda: [("", found.labels())])
-        if wants("predictions"):
-            attempt(self._take_all, "predictions", lambda: [("", found.predictions())])
+        collections: dict[str, Callable[[], Iterable[tuple[str, Any]]]] = {
+            "hyperparameters": found.hyperparameters,
+            "trees": lambda: arrays_of(found.trees()),
+            "feature_importance": found.importance,
+            "labels": lambda: [("", found.labels())],
+            "predictions": lambda: [("", found.predictions())],
+        }
+        for collection, read in collections.items():
+            if wants(collection):
+                attempt(self._take_all, collection, read)
         shap = [name for name in (FULL, AVERAGE) if self._steps.rules.asks_for(name)]
         if shap:
             attempt(self._take_contributions, event, shap)

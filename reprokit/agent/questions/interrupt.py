@@ -38,9 +38,6 @@ class TrainingInterrupt:
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._updated}
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self._agent.failed(handler, error)
-
     def _files(self) -> set[tuple[str, int]]:
         found = set()
         for path in glob.glob(self._pattern, recursive=True) if self._pattern else ():

@@ -152,9 +152,6 @@ class CallLog:
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._updated}
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self.agent.failed(handler, error)
-
     def _updated(self, event: UpdateDone) -> None:
         was_open = self._window.is_open
         if self._window.updated(event.optimizer):

@@ -122,10 +122,6 @@ class PytorchTensors:
             armed.update(outputs)
         return {**always, **armed}
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        """What could not be saved is said; the training, and further saving, goes on."""
-        self._agent.failed(handler, error)
-
     # Forward
 
     def _model_called(self, event: ModelCalled) -> None:

@@ -76,7 +76,7 @@ class OptimizerHooks:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self.events = Events()
+        self.events = Events(agent.failed)
         self.records = VariableRecords(agent, self.events)
         self.events.add(Metrics(agent, self.events, None, tensors))
         agent.begin_events("tensorflow", self.events)
