@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = sorted((ROOT / "reprokit").rglob("*.py"))
-AGENT = [path for path in PRODUCT if "agent" in path.parts]
+AGENT = [path for path in PRODUCT if "agent" in path.relative_to(ROOT).parts]
 CAPTURE = [path for path in AGENT if "capture" in path.parts]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 LONGEST = 500  # lines of one file

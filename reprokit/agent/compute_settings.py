@@ -233,14 +233,11 @@ def pool_sizes(run: str) -> dict[str, int]:
 def resize_pools(name: str, module: ModuleType, wanted: dict[str, int]) -> None:
     """Resize what this module, just loaded, has brought."""
     if name == "torch" and "torch_interop" in wanted:
-        _resize_interop(module, wanted["torch_interop"])
+        torch: Any = module
+        if torch.get_num_interop_threads() != wanted["torch_interop"]:
+            torch.set_num_interop_threads(wanted["torch_interop"])
     ctypes: Any = sys.modules.get("ctypes")
     if ctypes is not None and "openblas" in wanted:
         for count, set_count in openblas_libraries(ctypes):
             if count != wanted["openblas"]:
                 set_count(wanted["openblas"])
-
-
-def _resize_interop(torch: Any, size: int) -> None:
-    if torch.get_num_interop_threads() != size:
-        torch.set_num_interop_threads(size)

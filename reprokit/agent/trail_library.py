@@ -71,6 +71,13 @@ _TEXT = salt("text", ())
 _WORDS_SALT = salt("uint32", (625,))
 
 
+def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """Return a function of the library, loaded by ctypes."""
+    found = library["reprokit_trail_" + name]
+    found.restype, found.argtypes = result, arguments
+    return found  # type: ignore[no-any-return]
+
+
 class Library:
     """The library's functions. What is short keeps the interpreter's lock, which costs less than to let it go."""
 
@@ -82,12 +89,6 @@ class Library:
         if held.reprokit_trail_abi() != ABI:
             raise RuntimeError(f"{path} does not fit this agent")
         self._ctypes, self.path = ctypes, path
-
-        def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            found = library["reprokit_trail_" + name]
-            found.restype, found.argtypes = result, arguments
-            return found  # type: ignore[no-any-return]
-
         self.digest = function(held, "digest", number, number, number, number)
         self.fold = function(held, "fold", number, number, number, number, number)
         self._digest_bytes = function(held, "digest", number, ctypes.c_char_p, number, number)

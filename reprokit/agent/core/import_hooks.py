@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import ModuleType
 
+_MARK = "_reprokit_listens"  # an exec_module that tells of the module it executed
 _PACKAGE = os.path.abspath(__file__).rpartition("/agent/core/")[0]  # where reprokit itself lies
 
 
@@ -57,7 +58,7 @@ class Watcher:
         if previous is None or isinstance(loader, type):
             self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}")
             return
-        if isinstance(previous, _Listening):
+        if hasattr(previous, _MARK):
             return
 
         def exec_module(module: ModuleType) -> None:
@@ -69,7 +70,8 @@ class Watcher:
                 loaded(name, module)
 
         try:
-            loader.exec_module = _Listening(exec_module)  # type: ignore[union-attr, method-assign]
+            setattr(exec_module, _MARK, True)
+            loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
         except AttributeError:
             self._warn(f"{name} comes from a loader that cannot be listened to: {loader!r}")
 
@@ -83,16 +85,6 @@ class Watcher:
             execute(module)
         finally:
             self.importing(name, False)
-
-
-class _Listening:
-    """An exec_module that tells of the module it executed."""
-
-    def __init__(self, function: Callable[[ModuleType], None]) -> None:
-        self._function = function
-
-    def __call__(self, module: ModuleType) -> None:
-        self._function(module)
 
 
 class Fallback:

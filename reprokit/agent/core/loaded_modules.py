@@ -20,7 +20,7 @@ def modules() -> dict[str, object]:
     """Names of packages, and absolute paths of the script and of modules that lie outside of every package."""
     packages: set[str] = set()
     files: set[str] = set()
-    for path in _files():
+    for path, _ in module_files():
         package = installed_package(path)
         if package:
             packages.add(package)
@@ -30,12 +30,13 @@ def modules() -> dict[str, object]:
     return {"packages": named, "files": sorted(files)}
 
 
-def _files() -> Iterator[str]:
-    for module in list(sys.modules.values()):
+def module_files() -> Iterator[tuple[str, str]]:
+    """Yield the file and the name of each module that has a file."""
+    for name, module in list(sys.modules.items()):
         try:  # past the __getattribute__ of modules that are loaded when they are first used
             names = ModuleType.__getattribute__(module, "__dict__")
             path = names.get("__file__") or names["__loader__"].path  # the script has lost the first by now
         except Exception:  # no module, as anything may stand there
             continue
         if type(path) is str and path:
-            yield path if path[0] == "/" else os.path.abspath(path)
+            yield path if path[0] == "/" else os.path.abspath(path), name

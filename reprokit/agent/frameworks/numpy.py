@@ -54,8 +54,7 @@ class NumpyAdapter(Adapter):
     def random_states(self) -> None:
         random = sys.modules.get("numpy.random")
         if random is not None:
-            line = {"name": "numpy", "digest": text_digest(repr(_plain(random.get_state())))}
-            self._agent.journal.write("random_state", line)
+            self.write_random_state("numpy", text_digest(repr(_plain(random.get_state()))))
 
 
 class _Entropy(_local):

@@ -190,7 +190,7 @@ class ObjectsAdapter(Adapter):
     def _note_arrow(self, opened: Any, arguments: Any, keywords: Any) -> None:
         scheme = _OF_ARROW.get(arguments[0].type_name)
         if scheme:
-            source = arguments[1] if len(arguments) > 1 else keywords["source"]
+            source = arguments[1] if len(arguments) > 1 else keywords["path"]
             facts = {key.lower(): _text(value) for key, value in opened.metadata().items()}
             size = facts.get("content-length", "")
             whole = int(size) if size.isdigit() else None

@@ -43,5 +43,4 @@ class PythonAdapter(Adapter):
     def random_states(self) -> None:
         random: Any = sys.modules.get("random")
         if random is not None:
-            line = {"name": "random", "digest": text_digest(repr(random.getstate()))}
-            self._agent.journal.write("random_state", line)
+            self.write_random_state("random", text_digest(repr(random.getstate())))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dis
 import sys
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 
+from ..core.loaded_modules import module_files
 from ..core.user_frames import is_own, is_users
 
 TYPE_CHECKING = False
@@ -196,7 +197,7 @@ class ModuleNames:
     """Names functions by the modules that their files are."""
 
     def __init__(self) -> None:
-        self._by_file = dict(_files())
+        self._by_file = dict(module_files())
         self._qualified: dict[str, dict[int, str]] = {}
 
     def name(self, key: Key, code: CodeType | None) -> str | None:
@@ -234,16 +235,6 @@ def _name_in_c(text: str) -> str | None:
 def _usual(name: str) -> str:
     prefix = next((prefix for prefix in _TENSORS if name.startswith(prefix)), None)
     return name if prefix is None else "torch.Tensor." + name[len(prefix) :]
-
-
-def _files() -> Iterator[tuple[str, str]]:
-    for name, module in list(sys.modules.items()):
-        try:  # past the __getattribute__ of modules that are loaded when they are first used
-            file = ModuleType.__getattribute__(module, "__dict__").get("__file__")
-        except Exception:  # no module, as anything may stand there
-            continue
-        if type(file) is str:
-            yield file, name
 
 
 def _functions(owner: Any, prefix: str = "", depth: int = 0) -> Iterator[tuple[int, str]]:

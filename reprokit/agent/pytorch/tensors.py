@@ -93,8 +93,7 @@ def number(tensor: Any) -> tuple[str, Any] | None:
 
 def later(tensor: Any) -> Any:
     """Return a copy where it lies; None while a CUDA graph is being recorded, into which nothing of ours may get."""
-    capturing = getattr(sys.modules["torch"].cuda, "is_current_stream_capturing", None)
-    if tensor.device.type == "cuda" and capturing is not None and capturing():
+    if tensor.device.type == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing():
         return None
     return tensor.detach().clone()
 
@@ -122,7 +121,7 @@ def lies_in_order(tensor: Any) -> bool:
         and not (is_nested(tensor) or private_api.is_functorch_wrapped(torch, tensor))
         and tensor.is_cpu
         and tensor.is_contiguous()
-        and not (tensor.is_quantized or tensor.is_complex() or (hasattr(tensor, "is_neg") and tensor.is_neg()))
+        and not (tensor.is_quantized or tensor.is_complex() or tensor.is_neg())
     )
 
 
@@ -188,11 +187,7 @@ def bytes_of(tensor: Any) -> Any:
     tensor = tensor.detach()
     if str(tensor.layout) != "torch.strided":
         tensor = tensor.to_dense()
-    if hasattr(tensor, "resolve_conj"):
-        tensor = tensor.resolve_conj()
-    if hasattr(tensor, "resolve_neg"):
-        tensor = tensor.resolve_neg()
-    tensor = tensor.cpu().contiguous()
+    tensor = tensor.resolve_conj().resolve_neg().cpu().contiguous()
     size = tensor.numel() * tensor.element_size()
     if not size:
         return b""

@@ -9,6 +9,7 @@ import ctypes
 import os
 import struct
 from _thread import allocate_lock
+from functools import partial
 
 from .. import trail_library
 from ..capture.store import COMPLEX, DTYPES, SIZES
@@ -44,13 +45,7 @@ class TensorLibrary:
 
     def __init__(self, path: str) -> None:
         number, word, pointer, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p
-        library = ctypes.CDLL(path)
-
-        def function(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-            found = library["reprokit_trail_" + name]
-            found.restype, found.argtypes = result, arguments
-            return found
-
+        function = partial(trail_library.function, ctypes.CDLL(path))
         self.saver = function("saver", pointer, text, text, text, number, ctypes.POINTER(ctypes.c_int))
         self.put = function("put", word, pointer, number, number)
         self.is_due = function("is_due", word, pointer)
