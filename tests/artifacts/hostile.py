@@ -97,6 +97,8 @@ def tar_files() -> Iterator[Pair]:
     yield "cut.tar", good[:900], good, "beyond the end"
     yield "unended.tar", good[:1536], good, "no end"
     yield "hidden.tar", good + samples.tarred({"b": b"2"}), good, "behind its end"
+    second = samples.tarred({"a": b"1" * 600, "b": b"2"})
+    yield "flipped.tar", second[:1540] + b"!" + second[1541:], second, "next member's header"
     yield "head.tar", _tar_with_long_head(), good, "head of a member"
     yield "absurd.tar", good[:124] + b"77777777777\0" + good[136:], good, "damaged"
 

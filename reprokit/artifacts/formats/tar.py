@@ -72,6 +72,8 @@ def _require_zeros(source: Source, start: int) -> None:
     block = source.read(start, BLOCK)
     if not block:
         raise ArtifactDamaged("it has no end: it was cut short")
+    if block[: tarfile.BLOCKSIZE].strip(b"\0"):  # where tarfile ends as if nothing followed
+        raise ArtifactDamaged("the next member's header is damaged or cut short")
     while block:
         if block.strip(b"\0"):
             raise ArtifactDamaged("there are bytes behind its end")
