@@ -167,7 +167,8 @@ def _explained(found: Mapping[str, Any]) -> Rows:
         return
     operator = found.get("operator")
     yield "operation", str(operation) + (f" ({operator})" if operator and operator != operation else "")
-    yield "in", _joined([f"the {found.get('phase')} pass", f"layer {found['layer']}" if found.get("layer") else ""])
+    part = "update" if found.get("phase") == "update" else f"{found.get('phase')} pass"
+    yield "in", _joined([f"the {part}", f"layer {found['layer']}" if found.get("layer") else ""])
     yield from (("where", line) for line in _places(found.get("where")))
     for key in ("inputs", "outputs"):
         yield from ((key, _statistics(entry)) for entry in _objects(found, key)[:SHOWN])

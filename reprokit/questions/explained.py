@@ -44,8 +44,7 @@ def explain(
     """Return what a replay told of the step, or the script's first step with the snapshot's state in it."""
     file = SnapshotFile(str(asked.snapshot))
     try:
-        say(f"replaying the recording up to step {file.facts.step}, to watch its operators")
-        return _in_place(asked, file, recording, interruption)
+        return _in_place(asked, file, recording, interruption, say)
     except ReprokitError as error:
         why = f"explained from the snapshot alone: {error}"
     say(why)
@@ -54,13 +53,18 @@ def explain(
 
 
 def _in_place(
-    asked: RedoRequest, file: SnapshotFile, recording: RunDirectory, interruption: Interruption
+    asked: RedoRequest,
+    file: SnapshotFile,
+    recording: RunDirectory,
+    interruption: Interruption,
+    say: Callable[[str], object],
 ) -> dict[str, Any]:
     if file.facts.framework != PYTORCH or (file.facts.world or 1) > 1:
         raise NotReplayable("only steps of PyTorch in one process are explained in a replay")
     run = recording.run
     if (asked.command, asked.working_directory) != (tuple(run.command), Path(run.working_directory)):
         raise NotReplayable("another command or directory was given than was recorded")
+    say(f"replaying the recording up to step {file.facts.step}, to watch its operators")
     with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
         plan = replay_plan(recording, place / "run")

@@ -13,6 +13,7 @@ from tests.support import training_text
 pytestmark = pytest.mark.tensorflow
 
 STEPS = training_text("tensorflow_redone.py")
+ALL = "fit, function, eager, by_hand, by_number, summed"
 
 
 def script(here: str, epochs: int = 1) -> str:
@@ -26,10 +27,13 @@ CAUSES = training_text("tensorflow_causes.py")
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     found = Steps(tmp_path_factory.mktemp("steps"))
-    done = found.capture(script("fit, function, eager, by_hand") + CAUSES, "skip", max_snapshots=4)
+    done = found.capture(script(ALL) + CAUSES, "skip", max_snapshots=6)
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in found.snapshots] == ["step-00000002", *(f"step-00000002-{n}" for n in (2, 3, 4))]
-    for number in range(4):
+    assert [path.name for path in found.snapshots] == [
+        "step-00000002",
+        *(f"step-00000002-{n}" for n in (2, 3, 4, 5, 6)),
+    ]
+    for number in range(6):
         assert found.header(number)["gradients"]
     (found.directory / "causes.json").write_text(done.stdout)
     return found
@@ -43,7 +47,7 @@ def causes(steps: Steps) -> dict[str, Any]:
 
 def line_of(text: str) -> int:
     """The line of the script that holds this text."""
-    whole = script("fit, function, eager, by_hand") + CAUSES
+    whole = script(ALL) + CAUSES
     return max(number for number, line in enumerate(whole.splitlines(), 1) if text in line)
 
 
@@ -169,3 +173,21 @@ def test_a_step_of_a_batch_that_was_put_together_by_hand_again(steps: Steps) -> 
     assert done.returncode == 0, done.stderr
     assert found["gradients"] == {"equal": 4, "different": [], "nonfinite_equal": True}
     assert (found["samples"], found["smallest"]) == ([5], True)
+
+
+@pytest.mark.slow
+def test_a_step_whose_loop_chooses_the_batch_by_its_number_again(steps: Steps) -> None:
+    found, done = steps.redo("explain", script("by_number", epochs=2), 4)
+    assert done.returncode == 0, done.stderr
+    assert found["gradients"] == {"equal": 1, "different": [], "nonfinite_equal": True}
+    assert (found["operation"], found["samples"]) == ("SqrtGrad", None)
+    assert found["where"][0][1:] == [line_in_steps("tf.norm(inputs"), "distances"]
+
+
+@pytest.mark.slow
+def test_a_step_of_gradients_that_a_variable_sums_up_again(steps: Steps) -> None:
+    found, done = steps.redo("explain", script("summed", epochs=2), 5)
+    assert done.returncode == 0, done.stderr
+    assert found["gradients"] == {"equal": 1, "different": [], "nonfinite_equal": True}
+    assert (found["phase"], found["gradient_of"]) == ("backward", "Log")
+    assert found["where"][0][1] == line_in_steps("tf.math.log(")

@@ -86,6 +86,32 @@ def by_hand():
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
 
+def by_number():
+    data, weights, optimizer = x.copy(), tf.Variable(tf.ones([8, 1])), keras.optimizers.SGD(1e-3)
+    data[37] = 0.0
+
+    def distances(inputs):
+        return tf.norm(inputs @ weights, axis=1)
+
+    for start in [*range(0, 64, 16)] * EPOCHS:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(distances(data[start : start + 16]))
+        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+
+
+def summed():
+    data, weights, optimizer = np.abs(x), tf.Variable(tf.ones([8, 3])), keras.optimizers.SGD(1e-3)
+    data[32:40] = 0.5
+    total = tf.Variable(tf.zeros([8, 3]))
+    for number, inputs in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8).repeat(EPOCHS)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.math.log(tf.math.reduce_variance(inputs @ weights, axis=0)))
+        total.assign_add(tape.gradient(loss, weights))
+        if number % 2:
+            optimizer.apply_gradients([(total, weights)])
+            total.assign(tf.zeros([8, 3]))
+
+
 TRAININGS = []
 for training in TRAININGS:
     training()

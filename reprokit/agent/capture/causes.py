@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int, str]
 
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 MAX_TENSORS = 16  # of one operator's, whose statistics are told
 MAX_TOLD = 500  # calls whose inputs are described
 MAX_NAMES = 3  # of samples and lines, told in words
@@ -191,6 +191,11 @@ class Trace:
         """These are another's now, and finite."""
         for key in keys:
             self._makers.pop(key, None)
+
+    def hand_on(self, maker: OperatorEvent | None, key: Hashable) -> None:
+        """A variable has what this call made; what it is added to stays another's, where it is finite."""
+        if maker is not None:
+            self._makers[key] = maker
 
     def reached(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
         """Return the calls that what is not finite in these tensors came from; all where that leads nowhere."""

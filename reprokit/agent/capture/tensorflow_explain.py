@@ -12,7 +12,7 @@ import sys
 from ..core import user_frames
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
-from .causes import BACKWARD, FORWARD, MAX_TENSORS, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .causes import BACKWARD, FORWARD, MAX_TENSORS, UPDATE, OperatorEvent, Origin, Statistics, Trace, cause, line
 from .tensorflow_state import as_array, is_finite, limits_of, numbers
 from .variables import lines_that_made, user_functions
 
@@ -27,6 +27,7 @@ MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are kept
 # Operations that only give what was there before, and how a person calls that; of constants infinities are meant.
 _SOURCES = {"ReadVariableOp": "a variable", "VariableV2": "a variable", "IteratorGetNext": "the batch"}
 _CONSTANTS = frozenset(["", "Const", "Fill", "Placeholder", "OnesLike", "ZerosLike", "Pack"])
+_ASSIGNMENTS = frozenset(["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"])
 # What the first input is of the forward pass, of these gradients' operations.
 _OF_FORWARD = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
 _OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
@@ -42,6 +43,7 @@ class OperationWatcher:
         self._given: dict[tuple[str, int], Origin] = {}  # by name and input, where the results are let go
         self._gradient: list[Origin] = []  # whose gradient is being computed
         self._names: list[str] = []  # of the layers that are being called
+        self._updates: list[OperatorEvent] = []  # of optimizers
         self._hooks = OperationHooks(self)
 
     def __enter__(self) -> OperationWatcher:
@@ -67,7 +69,7 @@ class OperationWatcher:
             bad = [_statistics("", array) for array in batch if not is_finite(array)]
             if bad:
                 found.given, found.lines = [("the batch", one) for one in bad], None
-        return line(found, samples)
+        return {**line(found, samples), **({"phase": UPDATE} if found in self._updates else {})}
 
     # What is executed
 
@@ -80,15 +82,26 @@ class OperationWatcher:
             self._made.update(dict.fromkeys(_present(outputs), origin))
             self._given.update(dict.fromkeys([(name, key) for key in _present(inputs)], origin))
         self.trace.count += 1
+        if name in _ASSIGNMENTS:
+            self._assigned(*inputs[:2])
         bad = [(key, array) for key, array in _arrays(outputs) if not is_finite(array)]
         if bad:
             event = self._event(name, phase, origin or Origin(_where(), self._layer()), inputs)
             self._tell(event, inputs, [array for _, array in bad])
             self.trace.add(event, [key for key, _ in bad])
+            if phase == FORWARD and _is_update():
+                self._updates.append(event)
+
+    def _assigned(self, variable: Any, value: Any) -> None:
+        """Note who made what a variable has from here on, where that is not finite."""
+        maker = self.trace.maker([private_api.number(value)])
+        self.trace.hand_on(maker, private_api.number(variable))
 
     def _event(self, name: str, phase: str, origin: Origin, inputs: Sequence[Any]) -> OperatorEvent:
         event = OperatorEvent(self.trace.count, name, phase, origin)
         event.is_meant = name in _CONSTANTS
+        assigned = self.trace.maker(map(private_api.number, inputs)) if name in _SOURCES else None
+        event.parents += [] if assigned is None else [assigned]
         for key, array in _arrays(inputs):
             kept = _OF_FORWARD.get(name, "saved self" if (name, origin.gradient_of) in _OF_LOGARITHMS else "")
             event.inputs.append(_statistics("" if event.inputs else kept, array))
@@ -103,7 +116,7 @@ class OperationWatcher:
 
     def _tell(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
         outputs = [_statistics("", array) for array in bad[:MAX_TENSORS]]
-        if not event.inputs and not event.is_meant:
+        if not (event.inputs or event.parents or event.is_meant):
             event.given = [(_SOURCES.get(event.name, "what the step was given"), outputs[0])]
         event.makes_nan = any(one.nans for one in outputs) and not any(one.nans for one in event.inputs)
         given = [numbers(array) for _, array in _arrays(inputs)]
@@ -133,6 +146,14 @@ class OperationWatcher:
 
     def gradient_ends(self) -> None:
         self._gradient.pop()
+
+
+def _is_update() -> bool:
+    """Return whether an optimizer is at work."""
+    frame = sys._getframe(1)
+    while frame is not None and ".optimizers." not in str(frame.f_globals.get("__name__")):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
 
 def _where() -> list[user_frames.Place]:

@@ -25,7 +25,7 @@ from .tensorflow_explain import OperationWatcher
 from .tensorflow_restore import RandomReplay, StateRestorer
 from .tensorflow_snapshot import RejectedStep, dense
 from .tensorflow_state import FIT, LOADER, SCRIPT
-from .variables import put, user_functions
+from .variables import put, put_loops, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ NOT_AGAIN = (
     "the step was one of several replicas: that of Keras' fit in one process is done again by reproduce,"
     " others are not; reprokit.capture loads it"
 )
+OTHER_BATCH = "the loop's step is finite this time: what it computes with besides its variables is its own"
+NOT_CUT = "what loops choose by their variables cannot be made smaller"
 FINITE = "the step was finite this time; its gradients are not known then"
 
 
@@ -234,9 +236,10 @@ class StepExecutor:
 
     def _explain(self) -> dict[str, Any]:
         """Execute the step operation by operation, and find what began it."""
+        why_finite = FINITE if self._owner.last is None else BY_ITSELF  # of the step as the script executes it
         with _eagerly(), OperationWatcher() as watching:
             self._execute()
-        return explained(watching, self._owner.last, self._trials)
+        return explained(watching, self._owner.last, self._trials, why_finite)
 
 
 def _run(call: OutermostCall, batch: Any, origin: str) -> None:
@@ -298,9 +301,17 @@ class EagerLoop:
     def _prepare(self) -> None:
         if self._from == SCRIPT:
             put_locals(self._trials.batch(0))
+            self._put_loops(self._trials.driver)
         self._trials.begin(None)
         self._trials.draw(is_given=True)
         self._begun = True
+
+    def _put_loops(self, driver: RedoDriver) -> None:
+        """Let the script choose the captured batch, where its loop's variables do; never a part of one."""
+        if driver.mode != MINIMIZE:
+            put_loops(sys._getframe(1), driver.header.loops)
+        elif driver.header.loops and not driver.is_begun:
+            driver.problem(NOT_CUT)
 
     def ends(self, found: RejectedStep | None) -> None:
         """A step was taken."""
@@ -311,7 +322,9 @@ class EagerLoop:
         watching = self._watching
         if watching is not None:
             watching.__exit__(None, None, None)
-        self._trials.end(found, lambda: {} if watching is None else explained(watching, found, self._trials))
+        self._trials.end(
+            found, lambda: {} if watching is None else explained(watching, found, self._trials, OTHER_BATCH)
+        )
 
 
 def put_locals(values: Any) -> None:
@@ -393,10 +406,12 @@ def _eagerly() -> Iterator[None]:
         config.run_functions_eagerly(before)
 
 
-def explained(watching: OperationWatcher, found: RejectedStep | None, trials: RedoTrials) -> dict[str, Any]:
-    """Return the operation that began what was found."""
+def explained(
+    watching: OperationWatcher, found: RejectedStep | None, trials: RedoTrials, why_finite: str
+) -> dict[str, Any]:
+    """Return the operation that began what was found, or why nothing was."""
     if found is None:
-        return {"problems": [BY_ITSELF]}
+        return {"problems": [why_finite]}
     roots = [found.values.loss, *[getattr(one, "values", one) for one in found.gradients]]
     batches = [batch for batch, _, _ in trials.batches]
     given = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)

@@ -15,7 +15,7 @@ from .settings import ROLLBACK, STOP
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
 from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
-from .variables import places_of
+from .variables import of_loops, places_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -425,6 +425,7 @@ class UpdateGuard:
         found.state.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:
             values.batches = local_batch(sys._getframe(1))
+            found.facts = found.facts.with_(loops=of_loops(sys._getframe(1)))
         self.rejections.judge_norm(found, known)
         pending = self.rejections.handle(found, known, self._training.call(), sys._getframe(1))
         self._put(step, lambda: [*step.variables.held.values(), *step.variables.updated.values()])

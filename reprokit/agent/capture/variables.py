@@ -159,6 +159,14 @@ def put(function: FrameType, values: Mapping[str, Any]) -> None:
     pythonapi.PyFrame_LocalsToFast(py_object(function), c_int(0))
 
 
+def put_loops(frame: FrameType | None, loops: Mapping[str, Any]) -> None:
+    """Give what the for loops of the user's functions count with the numbers that ``of_loops`` returned."""
+    for function in user_functions(frame):
+        numbers, known = loops.get(function.f_code.co_name), function.f_locals
+        if isinstance(numbers, dict):
+            put(function, {name: numbers[name] for name in numbers if type(known.get(name)) is int})
+
+
 _OTHER_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BODIES = frozenset(["body", "orelse", "finalbody", "handlers", "cases"])
 # Functions that give finite values for finite ones: they pack values or begin new ones.

@@ -6,6 +6,7 @@ A graph of TensorFlow 1 can be read only through a session, so there the last di
 
 from __future__ import annotations
 
+import sys
 import weakref
 from _thread import _local
 
@@ -217,6 +218,13 @@ def pairs_of(
     known = None if by_pairs else (arguments and arguments[0]) or keywords.get("trainable_variables")
     pairs = gradients if by_pairs else zip(gradients, known or private_api.trained(optimizer))
     try:
-        return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        return [(_present(gradient), variable) for gradient, variable in pairs if gradient is not None]
     except (TypeError, ValueError):  # they are no pairs, which the optimizer itself will say
         return []
+
+
+def _present(gradient: Any) -> Any:
+    """Return a gradient as it is now: eager code often keeps sums of them in variables, TensorFlow's or Keras'."""
+    variable: Any = gradient if hasattr(gradient, "handle") else getattr(gradient, "value", None)
+    is_read = hasattr(variable, "handle") and sys.modules["tensorflow"].executing_eagerly()
+    return variable.read_value() if is_read else gradient
