@@ -66,8 +66,12 @@ def number(tensor: TrialTensor, step: int, *names: str, mode: str = TRAIN) -> fl
 
 
 def is_matrix(tensor: TrialTensor, step: int) -> bool:
-    """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient."""
-    return len(tensor.shape(step, TRAIN)) > 1 and layer_of(tensor) != "Embedding"
+    """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient.
+
+    Keras' attention has biases of two dimensions; that of its keys never has a gradient.
+    """
+    is_bias = tensor.name.replace(".", "/").rpartition("/")[2] == "bias"
+    return len(tensor.shape(step, TRAIN)) > 1 and not is_bias and layer_of(tensor) != "Embedding"
 
 
 def layer_of(tensor: TrialTensor) -> str:

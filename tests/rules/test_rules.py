@@ -38,6 +38,20 @@ def test_an_alarm_says_what_where_and_why_and_is_kept(reprokit: Reprokit, run: P
     ]
 
 
+def test_the_bias_of_keys_in_an_attention_of_keras_needs_no_gradient(reprokit: Reprokit, tmp_path: Path) -> None:
+    writer = TensorWriter(run_directory(tmp_path / "attention"))
+    small, large = numpy.full((2, 8), 1e-11, "float32"), numpy.ones((2, 8), "float32")
+    names = {"query/kernel": large, "key/bias": small}
+    for name in names:
+        writer.name(f"gradient/attention/{name}", "gradients")
+    for step in range(4):
+        writer.save(step, {f"gradient/attention/{name}": value for name, value in names.items()})
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "attention", "--rule", "VanishingGradient")
+    assert (done.returncode, "no alarms of 1 rule" in done.stdout) == (0, True), done.stdout
+
+
 def test_a_rule_of_ones_own_takes_parameters(reprokit: Reprokit, run: Path) -> None:
     done = reprokit.run("rules", "run", "--json", "--rule", f"{OWN}:LargeGradient=threshold=5")
     [finding] = json.loads(done.stdout)["findings"]
