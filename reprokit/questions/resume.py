@@ -85,6 +85,8 @@ class ResumeStudy:
         whole = WholeRun(recording, self._ask(recording, offset, window), offset)
         outcome = judged(whole, plain, is_whole=True)
         missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
+        if not (outcome.is_same or is_proved):
+            _require_same(whole)
         return ResumeFinding(
             reprokit=VERSION,
             command=list(self._work.command),
@@ -227,6 +229,17 @@ class ResumeStudy:
             if fewer and is_same_with(fewer)[0]:
                 chosen = fewer
         return chosen, True
+
+
+def _require_same(whole: WholeRun) -> None:
+    """Refuse to say what is missing where what was put in is not the whole training's."""
+    step = ResumedRun(whole.asked).first_difference(whole.recording, 0)
+    if step is not None:
+        raise CannotResume(
+            "the resumed training is another one; which state it lacks cannot be told, as the replay that reads the"
+            f" state of the whole training is another one from step {step} on. TensorFlow without a seed draws numbers"
+            " for each reading: give it one (tf.random.set_seed)"
+        )
 
 
 def _steps(run: RunDirectory) -> int:

@@ -45,6 +45,14 @@ def test_a_backup_of_keras_within_an_epoch_begins_the_epoch_again(tmp_path: Path
 
 
 @pytest.mark.extended
+def test_nothing_is_blamed_where_reading_the_state_makes_another_training(tmp_path: Path) -> None:
+    """TensorFlow draws the seeds of later epochs' orders from where each reading draws, too."""
+    done = resume(tmp_path, "keras_resumed_without_a_seed.py", options=("--at", "5"))
+    assert done.returncode == 2, done.stdout
+    assert "cannot-resume: the resumed training is another one; which state it lacks cannot be told" in done.stderr
+
+
+@pytest.mark.extended
 def test_a_whole_checkpoint_of_keras_is_exact(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "keras_resumed.py", options=("--at", "15")), 0)
     assert (finding["verdict"], finding["resumed_at"], finding["compared"]) == ("exact", 12, 12)
