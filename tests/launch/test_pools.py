@@ -53,6 +53,8 @@ def test_pools(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: str, f
     for replayed in ("replayed0", "replayed1"):
         assert reprokit.run("verify", "recorded", replayed).returncode == 0
     assert not list(reprokit.directory.glob("re*/turns"))
+    metrics = (reprokit.directory / "recorded" / "metrics.jsonl").read_text().splitlines()
+    assert not [line for line in metrics if '"listing"' in line and "/turns" in line], "no directory of the training's"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import os
 import time
 from array import array
 from contextlib import suppress
+from posix import listdir  # not os.listdir, in whose place the agent sees what the training lists
 
 from .turns import GRACE, LONGEST, MAX_LOST, PATIENCE
 
@@ -68,7 +69,7 @@ class WorkerTurns:
             with suppress(OSError):
                 os.unlink(path)
         with suppress(OSError):
-            if os.listdir(self._directory) == [LOST]:
+            if listdir(self._directory) == [LOST]:
                 os.unlink(f"{self._directory}/{LOST}")
         with suppress(OSError):  # others have files there
             os.rmdir(self._directory)
