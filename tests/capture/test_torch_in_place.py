@@ -20,6 +20,7 @@ SCRIPT, TURNS_NAN = TRAININGS / "captured_in_place.py", TRAININGS / "turns_nan.p
 USUAL = re.findall(r"# (\w+)$", TURNS_NAN.read_text(), re.MULTILINE)
 CASES = [  # operation, and what is known of samples
     ("own_class", "aten::div", [50]),
+    ("mixed", "aten::div", None),  # no row is the batch's at its place
     ("views", "aten::div", None),
     ("time_first", "aten::log", [50]),
     ("prefetched", "SqrtBackward0", None),

@@ -24,6 +24,7 @@ from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, S
 from .header import PARAMETER
 from .redo import RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
+from .torch_rows import MovedRows
 from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
 
@@ -100,9 +101,10 @@ class Explaining:
         self._known: dict[int, str] = {}  # tensors that were there before, by their storage
         self._lines: dict[int, list[Place]] = {}  # of the script, from which those came that no operator made
         self._told = 0
-        self.batch: range | None = None  # which of the step's samples are worked on, where that is known
+        self._batch: range | None = None
         self._hooks: list[Any] = []
         self._places: Any = None  # of the call that is being made
+        self._rows = MovedRows(torch, lambda tensor: self._stranger(tensor).startswith("parameter"))
         self._modes = DispatchModes(torch, self, lambda: _PlacesAndLayers(torch, self._layer))
 
     def begin(self) -> None:
@@ -124,6 +126,11 @@ class Explaining:
                 self._names.setdefault(id(module), name)
         self._known = {storage(tensor): f"parameter {name}" for name, tensor in names.tensors.items()}
         self._known.update({storage(tensor): name for name, tensor in others})
+
+    def work_on(self, batch: range | None) -> None:
+        """From here on these of the step's samples, where that is known; what came before made the batch."""
+        self._batch = batch
+        self._rows.forget()
 
     def end(self) -> None:
         """No more, unless a mode of the user's is above, which ends with the process."""
@@ -169,11 +176,11 @@ class Explaining:
         if operator is None and private_api.schema(function) is not None:
             operator = self._operators[function] = Operator(function)
         if operator is None or (operator.is_silent and not places.made_node()):
-            return passed_on(self._torch, function, args, kwargs)
+            return self._passed_on(operator, function, args, kwargs)
         places.operator = operator.name
         where, phase = places.of_call(2)
         if operator.is_silent or phase == OURS:
-            return passed_on(self._torch, function, args, kwargs)
+            return self._passed_on(operator, function, args, kwargs)
         bad = [name for name in _read(operator, args, kwargs) if not is_finite(name[1])]
         before = [(*pair, self._trace.maker([storage(pair[1])])) for pair in bad]
         if phase == FORWARD:
@@ -187,13 +194,21 @@ class Explaining:
             pass
         return result
 
+    def _passed_on(self, operator: Operator | None, function: Any, args: Any, kwargs: Any) -> Any:
+        result = passed_on(self._torch, function, args, kwargs)
+        if operator is not None and operator.is_silent:
+            self._rows.viewed(operator, args, result)
+        return result
+
     def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
         outputs = [*tensors_in(result)]
         if operator.changes:
             outputs += _written(operator, args, kwargs)
+        is_moved = self._rows.made(operator, args, kwargs, outputs)
         bad = [] if operator.is_uninitialized else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
+            event.batch = range(0) if is_moved else self._batch
             self._trace.add(event, [storage(tensor) for tensor in bad])
         elif not operator.changes:
             self._trace.forget(storage(tensor) for tensor in outputs)
@@ -203,7 +218,6 @@ class Explaining:
         node, gradient_of, layer = self._places.of_node() if phase == BACKWARD else ("", "", "")
         origin = Origin(where, layer or self._layer(), gradient_of, node)
         event = OperatorEvent(self._trace.count, operator.name, phase, origin)
-        event.batch = self.batch
         event.parents = [maker for _, _, maker in before if maker is not None]
         event.is_meant = any(map(_is_infinite, [*args, *kwargs.values()]))
         had_nan = any(_has_nan(self._torch, tensor) for _, tensor, _ in before)
@@ -297,7 +311,7 @@ class InPlaceExplanation:
             self._takes_turns = self._takes_turns and self._unused == 1
             count = len(event.indices) if self._is_watching and hasattr(event.indices, "__len__") else 0
             is_known = self._takes_turns and count > 0
-            self._explaining.batch = range(self._rows, self._rows + count) if is_known else None
+            self._explaining.work_on(range(self._rows, self._rows + count) if is_known else None)
             self._rows += count
 
     def _forward_began(self, event: events.ForwardBegan) -> None:

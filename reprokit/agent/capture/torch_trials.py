@@ -318,9 +318,9 @@ class StepTrials:
         self._explaining.begin()
         handed = self.trial.inputs.handed
         if 0 < handed == self.trial.passes + 1:  # what was handed over before is used up
-            self._explaining.batch = self.captured.places[handed - 1]
+            self._explaining.work_on(self.captured.places[handed - 1])
         else:
-            self._explaining.batch = None
+            self._explaining.work_on(None)
         self._explaining.know(self.built.names(), self.trial.inputs.tensors)
         return None
 
