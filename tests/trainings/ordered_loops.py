@@ -28,6 +28,14 @@ async def main():
     async def append(number, done):
         done.append(await loop.run_in_executor(executor, task, number))
 
+    async def begin(number, begun):
+        begun.append(number)
+
+    begun = []
+    for each in asyncio.as_completed([begin(number, begun) for number in range(TASKS)]):
+        await each
+    print(begun)  # of coroutines, of which a set is made
+
     done = []
     await asyncio.gather(*[append(number, done) for number in range(TASKS)])
     print(done)

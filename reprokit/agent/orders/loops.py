@@ -18,7 +18,7 @@ from .turns import PAUSE, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any, Optional
 
     from .tracks import Orders
@@ -124,6 +124,25 @@ def _wake(original: Function, loop: Any, handle: Any) -> None:
         original(loop, lambda: None if handle.cancelled() else handle._run())
 
 
+class _AsGiven:
+    """Coroutines of which tasks are made in the order given, where a set of them would have that of addresses."""
+
+    def __init__(self, coroutines: Any) -> None:
+        self._coroutines = coroutines
+
+    def __iter__(self) -> Iterator[Any]:
+        tasks: Any = sys.modules["asyncio.tasks"]
+        return iter([tasks.ensure_future(one) for one in dict.fromkeys(self._coroutines)])
+
+
+def _make_as_completed(original: Function) -> Function:
+    def as_completed(fs: Any, *arguments: Any, **keywords: Any) -> Any:
+        is_one = hasattr(fs, "__await__") or hasattr(fs, "send")  # which is refused
+        return original(fs if is_one else _AsGiven(fs), *arguments, **keywords)
+
+    return as_completed
+
+
 class LoopOrders:
     """Records in which order threads wake loops, or gives it again."""
 
@@ -134,6 +153,7 @@ class LoopOrders:
         """Watch asyncio.base_events."""
         replace(base.BaseEventLoop, "__init__", self._make_init)
         replace(base.BaseEventLoop, "call_soon_threadsafe", self._make_call)
+        replace(base.tasks, "as_completed", _make_as_completed)
 
     def _make_init(self, original: Function) -> Function:
         def initialize(loop: Any, *arguments: Any, **keywords: Any) -> None:
