@@ -52,6 +52,7 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     first: FirstDifference | None = None
     parts: list[PartSaid] = []
     missing: list[str] = []  # the smallest set of parts that makes the resumed training the whole one
+    other_files: list[str] = []  # written by both, with other content
     proved: bool = False  # whether it was put in and did so
     window: int = 0  # steps that were compared then
     trials: int = 0  # runs with parts put in

@@ -102,6 +102,7 @@ class ResumeStudy:
             first=outcome.first,
             parts=outcome.said,
             missing=missing,
+            other_files=other_files(recording, plain),
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
@@ -245,6 +246,14 @@ def _require_same(whole: WholeRun) -> None:
 def _steps(run: RunDirectory) -> int:
     """Return how many steps the optimizer took that took most."""
     return max((series.count for trail in trails.read(run) for series in trail.series), default=0)
+
+
+def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
+    """Return the files that both runs wrote, with other content: what a script keeps itself is seen there alone."""
+    listed = [run.outputs() for run in (whole, resumed)]
+    sides = [{file.path: file.content or file.digest for file in one.files} if one else {} for one in listed]
+    both = sides[0].keys() & sides[1].keys()
+    return sorted(path for path in both if sides[0][path] != sides[1][path])[:MAX_FILES]
 
 
 def changed_files(before: Path, after: Path) -> list[str]:

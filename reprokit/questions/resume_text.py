@@ -54,6 +54,11 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
 
 def verdict(finding: ResumeFinding) -> str:
     """Return the first line."""
+    if finding.is_exact and finding.other_files:
+        return (
+            f"exact in its steps, but not in all files that it wrote: {listed(finding.other_files, NAMED)}; what the"
+            " script itself keeps, such as averages and logs, is in no step"
+        )
     if finding.is_exact:
         return "exact: the resumed training is the whole one, bit for bit"
     if not finding.proved:

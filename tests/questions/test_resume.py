@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from reprokit.model.resumption import ResumeFinding
+from reprokit.questions.resume import other_files
+from reprokit.rundir import RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
@@ -144,6 +146,14 @@ def test_a_gate_fails_unless_the_resumed_training_is_exact(tmp_path: Path) -> No
         (case,) = (case for case in cases if case["name"] == "exact resume")
         assert case["outcome"] == ("failed" if status else "passed")
         assert not status or "the checkpoint lacks the loss scaler" in case["message"]
+
+
+def test_files_that_hold_what_no_step_shows_are_named(tmp_path: Path) -> None:
+    write = "import os; open('average.txt', 'w').write(os.urandom(8).hex()); open('same.txt', 'w').write('1')"
+    for name in ("whole", "resumed"):
+        done = Reprokit(tmp_path).run("record", "--no-trail", "-o", name, "--", sys.executable, "-c", write)
+        assert done.returncode == 0, done.stderr
+    assert other_files(RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "resumed")) == ["average.txt"]
 
 
 def test_the_document_has_a_schema() -> None:
