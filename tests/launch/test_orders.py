@@ -52,6 +52,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_futures.py",
         "ordered_loops.py",
         "ordered_locks.py",
+        "ordered_events.py",
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
         "ordered_joblib.py",
     ],
@@ -65,7 +66,9 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
-@pytest.mark.parametrize("script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py", "ordered_locks.py"])
+@pytest.mark.parametrize(
+    "script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py", "ordered_locks.py", "ordered_events.py"]
+)
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)
     if path is None:

@@ -6,6 +6,7 @@ import sys
 
 from ..agent import ORDERS
 from ..frameworks.base import Adapter
+from .conditions import ConditionOrders
 from .locks import LockOrders
 
 TYPE_CHECKING = False
@@ -31,6 +32,7 @@ class OrdersAdapter(Adapter):
         if ORDERS in agent.keeps:
             agent.orders.actors.watch(sys.modules["threading"])
             LockOrders(agent.orders).watch(sys.modules["threading"])
+            ConditionOrders(agent.orders).watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None

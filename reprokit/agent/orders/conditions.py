@@ -1,0 +1,97 @@
+"""Outcomes of polls and timed waits: `Event.is_set`, and `wait` of threading's Event and Condition with a timeout.
+
+Of the user's code only: their locks are ordered (locks.py), so that whoever waited finds in a replay what it found in
+the recording. What is left to time is what the calls return.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ..core.patching import replace
+from .locks import OrderedLock
+from .turns import PATIENCE, Patience
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .tracks import Orders
+    from .turns import Choices
+
+    Method = Callable[..., Any]
+
+PAUSE = 0.0005  # seconds between two looks at an event that was set in the recording
+
+
+class ConditionOrders:
+    """Records what polls and timed waits return, or gives it again."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._since = time.monotonic()
+
+    def watch(self, threading: Any) -> None:
+        """Watch the classes of the module threading."""
+        self._file, self._wait = threading.__file__, threading.Condition.wait
+        replace(threading.Event, "is_set", self._make_is_set)
+        replace(threading.Event, "wait", lambda original: self._make_wait(original, lambda event: event._cond))
+        replace(threading.Condition, "wait", lambda original: self._make_wait(original, lambda condition: condition))
+        replace(threading.Condition, "wait_for", self._make_wait_for)
+
+    def _choices(self, kind: str, condition: Any, caller: FrameType) -> Choices | None:
+        """Return the outcomes at a place; None where the condition is a library's, or threading itself asks."""
+        is_watched = issubclass(type(condition._lock), OrderedLock) and caller.f_code.co_filename != self._file
+        return self._orders.choices(kind, caller) if is_watched else None
+
+    def _make_is_set(self, original: Method) -> Method:
+        def is_set(event: Any) -> bool:
+            choices = self._choices("is_set", event._cond, sys._getframe(1))
+            if choices is None:
+                return bool(original(event))
+            patience: Patience | None = None
+            text = choices.next() if choices.is_replay else None
+            while text == "1" and not original(event):  # whoever sets it has not come yet
+                patience = patience or Patience(self._orders, self._since)
+                if patience.is_over():
+                    choices.give_up()
+                    text = None
+                time.sleep(PAUSE)
+            if text is not None:
+                return text == "1"
+            found = bool(original(event))
+            if not choices.is_replay:
+                choices.note(str(int(found)))
+            return found
+
+        return is_set
+
+    def _make_wait(self, original: Method, condition_of: Callable[[Any], Any]) -> Method:
+        def wait(waited: Any, timeout: Any = None) -> Any:
+            if timeout is None:
+                return original(waited)
+            choices = self._choices("wait", condition_of(waited), sys._getframe(1))
+            found = original(waited, timeout)
+            return found if choices is None else bool(choices.as_recorded(int(found)))
+
+        return wait
+
+    def _make_wait_for(self, original: Method) -> Method:
+        def wait_for(condition: Any, predicate: Method, timeout: Any = None) -> Any:
+            choices = self._choices("wait_for", condition, sys._getframe(1)) if timeout is not None else None
+            if choices is None:
+                return original(condition, predicate, timeout)
+            end = time.monotonic() + timeout
+            result = predicate()
+            while not result:
+                left = end - time.monotonic()
+                if not choices.as_recorded(int(left > 0)):
+                    break
+                self._wait(condition, left if left > 0 else PATIENCE)
+                result = predicate()
+            return result
+
+        return wait_for
