@@ -97,8 +97,6 @@ void rkt_stop(struct rkt_worker *worker, uint32_t *lock) {
     rk_restore_signals(before);
 }
 
-RK_EXPORT const uint64_t *reprokit_trail_done(const struct rkt_trail *trail) { return &trail->worker.done; }
-
 RK_EXPORT void reprokit_trail_wait(struct rkt_trail *trail, uint64_t ticket) { rkt_wait(&trail->worker, ticket); }
 
 /* Before a fork: a process of one thread is none of several, and no digest is cut off in the midst. */

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _INSTALLED = ("/site-packages", "/dist-packages")
 _LIBRARY = os.path.dirname(os.__file__)
 _PACKAGES = (".dist-info", ".egg-info", ".egg", ".egg-link")
+_PATTERNS = (b"/*.[dD][iI][sS][tT]-[iI][nN][fF][oO]", b"/*.[eE][gG][gG]*")  # all of them, and perhaps more
+_MAGIC = frozenset("*?[\\")
+_SIZE_OF_GLOB, _NO_MATCH = 256, 3  # of glob_t, with room to spare; GLOB_NOMATCH
 _scandir = os.scandir  # which directory_proxies replaces
 FINDERS = ("importlib.metadata", "importlib_metadata", "pkg_resources")  # look at no other names
 
@@ -33,10 +36,29 @@ class DirectoryNames:
             return False
 
 
-def package_names(directory: Any) -> list[str]:
+def package_names(directory: str) -> list[str]:
     """Return what os.listdir gives, without what is no package's metadata, and with one name at a time in memory."""
+    if _MAGIC.isdisjoint(directory) and os.path.isdir(directory) and _has_no_package(directory):
+        return []
     with _scandir(directory) as entries:
         return [entry.name for entry in entries if entry.name.lower().endswith(_PACKAGES)]
+
+
+def _has_no_package(directory: str) -> bool:
+    """Return whether no name looks like a package's metadata. libc reads the names: Python would take memory for them.
+
+    A block that is taken and given back at once can be the last one of its pool: then other pools are next.
+    """
+    import ctypes
+
+    glob, free, room = ctypes.CDLL(None).glob, ctypes.CDLL(None).globfree, ctypes.create_string_buffer(_SIZE_OF_GLOB)
+    start = os.fsencode(directory)
+    for pattern in _PATTERNS:
+        result = glob(start + pattern, 0, None, room)
+        free(room)
+        if result != _NO_MATCH:
+            return False
+    return True
 
 
 def watch(finder: Any) -> None:

@@ -101,7 +101,6 @@ class Library:
         self.given = function(held, "given", None, pointer, number, number, number)
         self.changed = function(free, "changed", word, pointer, word)
         self.unsteady = function(held, "unsteady", None, pointer, word)
-        self._done = function(held, "done", pointer, pointer)
         self.wait = function(free, "wait", None, pointer, number)
         self.pause = function(held, "pause", None, pointer)
         self.close = function(held, "close", None, pointer, pointer)
@@ -123,10 +122,6 @@ class Library:
         if not found:
             raise OSError(error.value, "no trail is kept, as its file cannot be written")
         return found  # type: ignore[no-any-return]
-
-    def done(self, trail: int) -> Any:
-        """Return the number of the last ticket that is done, as it changes."""
-        return self._ctypes.c_uint64.from_address(self._done(trail))
 
     def series(
         self,

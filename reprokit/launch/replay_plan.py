@@ -71,6 +71,7 @@ def replay_plan(
         supervisor=supervisor and run.supervisor != WITHOUT_SUPERVISOR,
         trail=_trail(recording, trail),
         batch_digests=run.batch_digests,
+        orders=_keeps_orders(recording),
         console=recording.keeps_console,
         keep_outputs=keep_outputs,
         data=_declared(recording),
@@ -91,6 +92,13 @@ def replay_plan(
         question=question,
         rules=rules,
         changed=(*_changes(recording, chosen, directory), *pins.changes),
+    )
+
+
+def _keeps_orders(recording: RunDirectory) -> bool:
+    """Return whether its agents watched who came first: those of a replay allocate memory as they did."""
+    return not (
+        recording.has(rundir.AGENT_PLAN) and recording.decode(rundir.AGENT_PLAN, dict[str, Any]).get("no_orders")
     )
 
 

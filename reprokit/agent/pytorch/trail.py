@@ -104,7 +104,6 @@ class TrailFile:
         self._library = loaded
         self.is_alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
         self.handle = 0
-        self.done: Any = None  # the last ticket that is, as it changes
         self.last = 0  # series that stepped
         self.is_open = True
 
@@ -112,7 +111,6 @@ class TrailFile:
         """Return a series of steps of an optimizer."""
         if not self.handle:
             self.handle = self._library.open(agent.run, agent.journal.identity)
-            self.done = self._library.done(self.handle)
         known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
         described = tensors.described(record.parameter_names())
         return self._library.series(self.handle, record.name, record.kind, described, kept.steps, **known)
@@ -250,7 +248,7 @@ class StepTrail:
         file = self._file
         if not (file.is_open and series.tensors.watched):  # let go of already
             return
-        if series.ticket > file.done.value:
+        if series.ticket:  # also where it is done by now: a replay must call, and take memory, where its recording did
             self._library.wait(file.handle, series.ticket)
         probing, every = series.probing, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
         changed = self._library.changed(series.handle, every) if probing else 0
