@@ -82,7 +82,8 @@ def build(
         warning = f"the environment needs {needed} bytes and had {size} in the recording: addresses may differ"
         size = rounded(needed)
     result[PADDING] = " " * (size - needed)
-    return ChildEnvironment(result, size, warning)
+    # In an order of their own: a replay has some of them from its recording, and Python's objects lie as they come.
+    return ChildEnvironment(dict(sorted(result.items())), size, warning)
 
 
 def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> ChildEnvironment:

@@ -124,6 +124,15 @@ def test_addresses_are_the_same_in_two_runs_where_the_system_allows_it(reprokit:
         assert state["why"]
 
 
+def test_variables_of_a_replay_are_in_the_order_of_its_recording(reprokit: Reprokit) -> None:
+    """Python's objects for them lie as they come, and so do all that are made later. OMP_NUM_THREADS is given again."""
+    script = reprokit.script("names.py", "import os\nprint(*os.environ, id(object()))")
+    command = [sys.executable, str(script)]
+    given = {"OMP_NUM_THREADS": "1", "ZZZ_LAST": "1"}  # in this order; a replay adds the first one behind the last
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command, environment=given).stdout
+    assert recorded == reprokit.run("replay", "recorded", environment={"ZZZ_LAST": "1"}).stdout != ""
+
+
 def test_reprokit_itself_keeps_address_randomization(reprokit: Reprokit) -> None:
     code = """
 import os
