@@ -116,11 +116,12 @@ def _here(run: RunFile) -> RunFile:
 
 
 def _trail(recording: RunDirectory, wanted: Switch) -> Switch:
-    """As in the recording: memory is then used as it was."""
-    if not recording.has(rundir.TRAIL) and recording.run.trails is None:
-        return off("the recording has none", "not-in-recording")
+    """As in the recording, though no step may have come: memory is then used as it was."""
     recorded = recording.run.trail
-    return recorded if wanted == ON and recorded is not None and recorded.is_on else wanted
+    if recorded is not None and recorded.is_on:
+        return recorded if wanted == ON else wanted
+    is_written = recording.has(rundir.TRAIL) or recording.run.trails is not None
+    return wanted if is_written else off("the recording has none", "not-in-recording")
 
 
 def _capture(run: RunFile) -> CapturePlan | None:

@@ -80,7 +80,8 @@ def test_no_orders(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_queues.py")))
     reprokit.run("record", "--no-orders", "-o", "recorded", "--", sys.executable, script)
     assert b'"k":"order"' not in (reprokit.directory / "recorded" / "metrics.jsonl").read_bytes()
-    assert "orders:" not in reprokit.run("replay", "recorded").stderr
+    assert "orders:" not in reprokit.run("replay", "recorded", "-o", "replayed").stderr
+    assert "no_orders" in (reprokit.directory / "replayed" / "plan.json").read_text()  # its agents watch nothing either
 
 
 @pytest.mark.parametrize(("what", "taken"), rest_slow([("ends", 25), ("hangs", 25)], extended=[("absent", 20)]))
