@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from reprokit.agent.import_listing import package_names
 from tests.agent.training import Line, Training
 
 MAKE = """
@@ -114,6 +119,22 @@ def test_the_search_for_packages_is_not_noted(training: Training) -> None:
         "import importlib.metadata, pkgutil; list(importlib.metadata.distributions()); list(pkgutil.iter_modules())"
     )
     assert training.run(script).of("listing") == []
+
+
+@pytest.mark.parametrize("name", ["plain", "é x]", "a[b", "a*?", "a\\b"])
+def test_packages_are_found_in_any_directory(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    directory.mkdir()
+    (directory / "checkpoint-1.txt").touch()
+    assert package_names(str(directory)) == []
+    for found in "One-1.DIST-info", "two.egg", "three.egg-info":
+        (directory / found).touch()
+        assert found in package_names(str(directory))
+    (directory / "four.eggs").touch()
+    assert len(package_names(str(directory))) == 3
+    for missing in directory / "absent", directory / "two.egg":
+        with pytest.raises(OSError, match=missing.name):
+            package_names(str(missing))
 
 
 def test_a_failure_of_ours_leaves_the_listing_alone(training: Training) -> None:
