@@ -218,6 +218,22 @@ class GradientsDue(TrainingEvent):
 
 
 @dataclass(eq=False)
+class GradientsApplied(TrainingEvent):
+    """Gradients, each with its variable, were applied, be it in a graph that is being built."""
+
+    optimizer: Any
+    pairs: list[tuple[Any, Any]]
+
+
+@dataclass(eq=False)
+class TrainFunctionDue(TrainingEvent):
+    """Keras is about to make the function that takes a model's steps."""
+
+    model: Any
+    make: Callable[..., Any]  # given the model; a handler may put another in its place
+
+
+@dataclass(eq=False)
 class FunctionDue(TrainingEvent):
     """A function that may be compiled is about to be called, be it in a graph that is being built."""
 
@@ -231,6 +247,15 @@ class FunctionDue(TrainingEvent):
     def __post_init__(self) -> None:
         if self.notes is None:
             self.notes = self.function
+
+
+@dataclass(eq=False)
+class FirstCallDue(TrainingEvent):
+    """A function of the script's is about to be called first; a handler may have it built before it computes."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
 
 
 @dataclass(eq=False)

@@ -37,6 +37,31 @@ def test_the_parts_that_a_checkpoint_of_keras_lacks_are_named_and_proved(
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
 
 
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        pytest.param(one, marks=pytest.mark.slow if one == ("optimizer",) else pytest.mark.extended, id="+".join(one))
+        for one in [(), ("position",), ("optimizer",), ("seeds",), ("optimizer", "seeds", "position")]
+    ],
+)
+def test_the_parts_that_a_checkpoint_of_a_tensorflow_loop_lacks_are_named_and_proved(
+    tmp_path: Path, left_out: tuple[str, ...]
+) -> None:
+    """A loop of tf.function, saved by a CheckpointManager."""
+    done = resume(tmp_path, "tensorflow_resumed.py", *left_out, options=("--at", "15"))
+    finding = found(done, 1 if left_out else 0)
+    assert (finding["missing"], finding["proved"]) == (LACKING.get(left_out, []), bool(left_out))
+    assert (finding["resumed_at"], finding["is_found"]) == (12, True)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("left_out", [("position",), ("seeds",)])
+def test_several_steps_an_execution_are_put_in_together(tmp_path: Path, left_out: tuple[str, ...]) -> None:
+    finding = found(resume(tmp_path, "keras_resumed.py", "executions", *left_out, options=("--at", "5")), 1)
+    assert (finding["missing"], finding["proved"]) == (LACKING[left_out], True)
+    assert (finding["resumed_at"], finding["is_found"]) == (4, True)
+
+
 @pytest.mark.extended
 def test_a_backup_of_keras_within_an_epoch_begins_the_epoch_again(tmp_path: Path) -> None:
     """The trial that proves it ends the epoch where the whole training's ended."""

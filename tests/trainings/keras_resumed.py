@@ -1,7 +1,8 @@
 """Fits with Keras, saves after each epoch as its documentation says, and goes on from there. Arguments: parts left out.
 
-"backup" has BackupAndRestore do it ("within": after each fourth step); else ModelCheckpoint does, and the script keeps
-what that leaves out. "load" has it save the whole model, which is loaded again.
+"executions" takes four steps at once. "backup" has BackupAndRestore do it ("within": after each fourth step); else
+ModelCheckpoint does, and the script keeps what that leaves out. "load" has it save the whole model, which is loaded
+again.
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 import keras
 import numpy as np
 
-LEFT_OUT = frozenset(sys.argv[1:])  # "optimizer", "seeds", "position"; or "backup", "load"
+LEFT_OUT = frozenset(sys.argv[1:])  # "optimizer", "seeds", "position"; or "backup", "load", "executions"
 IS_LOADED = "load" in LEFT_OUT
 WEIGHTS, REST = "model.keras" if IS_LOADED else "model.weights.h5", "rest.json"
 EPOCHS, SAMPLES, BATCH = 4, 48, 8
@@ -54,7 +55,7 @@ model = keras.Sequential(layers)
 rest = {"epoch": 0}
 if os.path.exists(WEIGHTS) and "optimizer" in LEFT_OUT:
     model.load_weights(WEIGHTS, skip_mismatch=True)
-model.compile(keras.optimizers.Adam(0.01), "mse")
+model.compile(keras.optimizers.Adam(0.01), "mse", steps_per_execution=4 if "executions" in LEFT_OUT else 1)
 if os.path.exists(WEIGHTS):
     if IS_LOADED:
         model = keras.models.load_model(WEIGHTS)

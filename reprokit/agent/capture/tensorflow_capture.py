@@ -150,7 +150,7 @@ class TensorFlowCapture:
     def _output_computed(self, event: events.OutputComputed) -> None:
         """Look at a layer's outputs, where activations are asked for."""
         step = self.training.step()
-        if step is None or step.differentiated:
+        if step is None or step.differentiated or not hasattr(event.module, "weights"):  # a loss is no layer
             return
         if step.graph is not None and step.graph is not private_api.default_graph():
             return

@@ -35,11 +35,6 @@ PATIENCE = 60_000  # milliseconds for which the other workers are waited for, be
 _OVER_DATA = ("scan_body", "reduce_body", "dataset_reduce", "dataset_scan")  # graphs of loops over a data set
 
 
-def in_xla() -> bool:
-    """Return whether the graph that is being built is compiled by XLA."""
-    return bool(private_api.module("control_flow").GraphOrParentsInXlaContext(private_api.default_graph()))
-
-
 def in_loop() -> bool:
     """Whether the graph that is being built is, or is within, the body of a loop or of a data set's reduction."""
     graph = private_api.default_graph()

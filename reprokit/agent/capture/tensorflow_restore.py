@@ -12,7 +12,7 @@ from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import put_back
 from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
-from .tensorflow_graphs import drawing, in_xla
+from .tensorflow_graphs import drawing
 from .tensorflow_snapshot import all_owners
 from .tensorflow_state import (
     VARIABLES,
@@ -298,7 +298,7 @@ class RandomReplay:
         """Return what is known in the place of what an operation drew just now."""
         if private_api.has_value(drawn):
             return drawn if self._kept is None else self._in_eager_code(kind, drawn)
-        return drawn if in_xla() else self._in_graph(kind, drawn)
+        return drawn if private_api.in_xla() else self._in_graph(kind, drawn)
 
     def _in_eager_code(self, kind: str, drawn: Any) -> Any:
         """Of a loop in eager code, or of a function that is executed operation by operation."""

@@ -318,7 +318,7 @@ class UpdateGuard:
         site = self._site(step, known, variables, sometimes=private_api.default_graph() is not step.graph)
         test = graphs.UpdateTest(step.values, gradients, self._conditions, known.memory, _may_overflow(known))
         step.variables.count = len(step.variables.held)
-        if graphs.in_xla():
+        if private_api.in_xla():
             self._xla.expect(site, step)
             graphs.flagged(step, test, update, known.memory)
         else:

@@ -1,8 +1,10 @@
-"""The state that steps of Keras' fit find: variables of model, metrics and optimizer, generators, and the batches."""
+"""The state that steps of Keras' fit, or of functions, find: variables of model, metrics and optimizer, generators, and
+the batches."""
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import sys
 
 from ..capture.random_states import RandomStates, put_back
@@ -15,7 +17,7 @@ from ..capture.tensorflow_state import (
     keras_generator,
     take_random,
 )
-from ..events import EpochEnded, UpdateDone, UpdateDue
+from ..events import EpochEnded, FirstCallDue, UpdateDone, UpdateDue
 from ..tensorflow import private_api
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import entry, name_of
@@ -47,15 +49,26 @@ class KerasState:
         atexit.register(agent.attempt, self._batches.finish)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        return {UpdateDue: self._update_due, UpdateDone: self._updated, EpochEnded: self._batches.epoch_ended}
+        return {
+            FirstCallDue: self._first_call_due,
+            UpdateDue: self._update_due,
+            UpdateDone: self._updated,
+            EpochEnded: self._batches.epoch_ended,
+        }
 
     def failed(self, error: Exception, handler: Handler) -> None:
         """What is not known of a step is no answer."""
         self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
+    def _first_call_due(self, event: FirstCallDue) -> None:
+        """Have a function built, so that it is known what it updates before it does."""
+        build = getattr(event.function, "get_concrete_function", None)
+        if build is not None:
+            self._answers.attempt("a function was not built", lambda: build(*event.arguments, **event.keywords))
+
     def _update_due(self, event: UpdateDue) -> None:
         step, answers = event.optimizer, self._answers
-        if step.optimizer is None or not step.arguments:
+        if step.optimizer is None or step.arguments is None:
             return
         file = answers.kept("state") if answers.is_first else None
         if file is not None:
@@ -94,7 +107,7 @@ class KerasState:
     def _put(self, file: Any, step: OptimizerStep) -> None:
         """Put in the parts that were asked for."""
         parts, attempt = self._answers.parts, self._answers.attempt
-        private_api.build(step.optimizer, step.model.trainable_variables)
+        private_api.build(step.optimizer, getattr(step.model, "trainable_variables", step.model))
         for part, variables in variables_of(step).items():
             if part in parts:
                 attempt(part, put_variables, file, file.header["variables"][part], variables, part)
@@ -108,11 +121,18 @@ class KerasState:
 def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:
     """Return the variables that a step may change, by the part of the state that they are."""
     model, of_keras = step.model, keras_generator()
-    trained = {id(variable) for variable in model.trainable_weights}
-    found: dict[str, list[Any]] = {PARAMETERS: list(model.trainable_weights), OPTIMIZER: [], SETTINGS: [], SCALER: []}
-    found[BUFFERS] = [variable for variable in model.weights if id(variable) not in trained]
-    found[METRICS] = [variable for metric in model.metrics for variable in metric.variables]
-    found[SEEDS] = [*seed_states(model), *([] if of_keras is None else [of_keras.state])]
+    parameters = list(getattr(model, "trainable_weights", model))
+    found: dict[str, list[Any]] = {PARAMETERS: parameters, OPTIMIZER: [], SETTINGS: [], SCALER: [], METRICS: []}
+    if hasattr(model, "weights"):
+        trained = {id(variable) for variable in parameters}
+        found[BUFFERS] = [variable for variable in model.weights if id(variable) not in trained]
+        found[METRICS] = [variable for metric in model.metrics for variable in metric.variables]
+        found[SEEDS] = seed_states(model)
+    else:
+        found[SEEDS] = [variable for variable in step.others if "seed_generator_state" in name_of(variable)]
+        found[BUFFERS] = [variable for variable in step.others if "seed_generator_state" not in name_of(variable)]
+    if of_keras is not None and not any(private_api.plain(of_keras.state) is one for one in found[SEEDS]):
+        found[SEEDS].append(of_keras.state)
     for variable in optimizer_variables(step.optimizer):
         ends = [part for end, part in OF_OPTIMIZERS.items() if name_of(variable).partition(":")[0].endswith(end)]
         found[ends[0] if ends else OPTIMIZER].append(variable)
@@ -132,18 +152,23 @@ class FitBatches:
         self._is_saved = False
 
     def due(self, step: OptimizerStep) -> None:
-        """Take the batch of a step, and hand it to the step; or hand it another."""
+        """Take what a step is given, the batches of fit or a function's arguments, and hand it on; or hand it other."""
         answers, self._batch = self._answers, None
-        iterator = step.arguments[0] if step.arguments else None
-        if private_api.has_several_steps(step.model) or not isinstance(iterator, _tensorflow().data.Iterator):
+        is_of_fit = hasattr(step.model, "weights")
+        iterator = step.arguments[0] if step.arguments and is_of_fit else None
+        if is_of_fit and not isinstance(iterator, _tensorflow().data.Iterator):
             return
         if DATA in answers.parts:
-            self._give(step, iterator.element_spec)
+            self._give(step, iterator)
         elif answers.is_logged or self._keeps:
-            self._batch = next(iterator, None)
-            if self._batch is None:  # the epoch ends here
+            if iterator is None:
+                self._batch = _tensors_of(step.arguments)
+            else:
+                self._batch = list(itertools.islice(iterator, private_api.steps_at_once(step.model)))
+            if not self._batch:  # the epoch ends here, or nothing is known
                 return
-            step.arguments = (alone(self._batch, iterator.element_spec),)
+            if iterator is not None:
+                step.arguments = (among(self._batch, iterator.element_spec),)
             if self._keeps:
                 self._nodes.append(self._taking.value(f"batch.{len(self._nodes)}", self._batch))
 
@@ -172,7 +197,7 @@ class FitBatches:
         """Whether the epoch ends where what is given is now."""
         return self._position < len(self._nodes) and self._nodes[self._position] is None
 
-    def _give(self, step: OptimizerStep, specification: Any) -> None:
+    def _give(self, step: OptimizerStep, iterator: Any) -> None:
         if self._file is None:
             self._file = self._answers.kept(DATA)
             self._nodes = self._file.header["batches"]
@@ -182,7 +207,10 @@ class FitBatches:
             step.arguments = None
             return
         self._batch = value_of(self._file, self._nodes[self._position])
-        step.arguments = (alone(self._batch, specification),)
+        if iterator is None:
+            step.arguments = _with_tensors(step.arguments, self._batch)
+        else:
+            step.arguments = (among(self._batch, iterator.element_spec),)
         self._position += 1
 
     def finish(self) -> None:
@@ -192,8 +220,25 @@ class FitBatches:
             self._answers.save(DATA, {"batches": self._nodes}, self._taking.parts)
 
 
-def alone(batch: Any, specification: Any) -> Any:
-    """Return an iterator over this batch alone, of the script's own specification: no step is traced again."""
+def _tensors_of(arguments: Any) -> list[Any]:
+    """Return the tensors and arrays in what a function is given."""
+    return [one for one in _tensorflow().nest.flatten(arguments) if _is_tensor(one)]
+
+
+def _with_tensors(arguments: Any, tensors: list[Any]) -> Any:
+    """Return a function's arguments with other tensors; the same where there are other numbers of them."""
+    nest, rest = _tensorflow().nest, iter(tensors)
+    if len(_tensors_of(arguments)) != len(tensors):
+        return arguments
+    return nest.pack_sequence_as(arguments, [next(rest) if _is_tensor(one) else one for one in nest.flatten(arguments)])
+
+
+def _is_tensor(value: Any) -> bool:
+    return private_api.has_value(value) or type(value).__module__ == "numpy"
+
+
+def among(batches: list[Any], specification: Any) -> Any:
+    """Return an iterator over these batches alone, of the script's own specification: no step is traced again."""
     tensorflow = _tensorflow()
 
     def relaxed(part: Any, known: Any) -> Any:
@@ -204,7 +249,10 @@ def alone(batch: Any, specification: Any) -> Any:
         one = parts if isinstance(specification, tuple) else parts[0]
         return tensorflow.nest.map_structure(relaxed, one, specification)
 
-    return iter(tensorflow.data.Dataset.from_tensors(batch).map(whole))
+    first, *others = [tensorflow.data.Dataset.from_tensors(batch).map(whole) for batch in batches]
+    for other in others:
+        first = first.concatenate(other)
+    return iter(first)
 
 
 def _digest(value: Any) -> str:

@@ -7,10 +7,11 @@ import atexit
 from .. import trail_library
 from ..core.digests import text_digest
 from ..core.patching import replace
+from ..events import UpdateDone
 from ..frameworks.base import Adapter
 from ..sample_ledger import SampleLedger
 from . import private_api
-from .events import KerasHooks, OptimizerHooks, watch_generators, watch_seeding
+from .events import KerasHooks, watch_generators, watch_seeding
 from .trail import TensorflowTrail
 
 TYPE_CHECKING = False
@@ -18,6 +19,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..events import EventListener, Events, Handler, TrainingEvent
+
+
+class UpdatesOnly:
+    """Tells a listener of updates: of batches it is told by those who know their samples."""
+
+    def __init__(self, events: Events, listener: EventListener) -> None:
+        self._events, self._listener = events, listener
+
+    def handlers(self) -> dict[type[TrainingEvent], Handler]:
+        return {UpdateDone: self._listener.handlers()[UpdateDone]}
+
+    def failed(self, error: Exception, handler: Handler) -> None:
+        self._events.remove(self)
+        self._listener.failed(error, handler)
 
 
 class TensorflowAdapter(Adapter):
@@ -26,7 +42,6 @@ class TensorflowAdapter(Adapter):
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._keras = KerasHooks(agent)
-        self._optimizers = OptimizerHooks(agent)  # of TensorFlow 1, of whose graphs there is no trail
         self._trail: TensorflowTrail | None = None
         self._samples: SampleLedger | None = None
         atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
@@ -34,6 +49,7 @@ class TensorflowAdapter(Adapter):
     def instrument(self, name: str, module: Any) -> None:
         if name in ("tensorflow", "keras", "tf_keras"):
             self._agent.framework(name, module)
+            self._keras.watch(name, module)
         elif name.endswith(("random_seed", "utils.tf_utils", "utils.rng_utils", "random.seed_generator")):
             watch_seeding(self._agent, name, module)
         elif name.endswith("stateful_random_ops"):
@@ -41,14 +57,11 @@ class TensorflowAdapter(Adapter):
         elif name.endswith("collective_all_reduce_strategy"):
             private_api.watch_workers(replace, self._note_workers)
         elif name.endswith("client.session"):
-            self._optimizers.watch_sessions(module)
-        elif name.endswith("training.optimizer"):
-            self._optimizers.watch(module)
-        elif "optimizer" in name:
-            self._keras.watch(module)
+            self._keras.watch_sessions(module)
         else:
-            self._agent.attempt(self._begin_trail)
-            self._keras.watch_models(name, module)
+            if "optimizer" not in name:
+                self._agent.attempt(self._begin_trail)
+            self._keras.watch(name, module)
 
     def _note_workers(self, facts: dict[str, object]) -> None:
         self._agent.attempt(self._agent.computed, "collectives workers", "collectives", facts)
@@ -60,13 +73,13 @@ class TensorflowAdapter(Adapter):
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library)
             keras.events.add(self._trail)
             self._samples = SampleLedger(self._agent, keras.events, lambda order: order.facts(), lambda _: None)
-            keras.events.add(self._samples)
+            keras.events.add(UpdatesOnly(keras.events, self._samples))
             keras.samples.begin(self._samples)
             if trail_library.wants_batch_digests(self._agent.run):
                 keras.datasets.begin(self._samples, library)
 
     def parts(self) -> list[Any]:
-        parts = (self._trail, self._samples, self._keras.records, self._optimizers.records)
+        parts = (self._trail, self._samples, self._keras.records)
         return [part for part in parts if part is not None]
 
     def random_states(self) -> None:

@@ -1,6 +1,7 @@
-"""Where TensorFlow 2 and Keras ask before updates, and tell what else captures need, be it in graphs that are built.
+"""Where TensorFlow and Keras ask before updates, and tell what is computed, be it in graphs that are being built.
 
 Whoever listens may put a function of his own in the place of an update or a call, as one that makes it on a condition.
+What a run keeps and what captures need are told by the same wrappers, which are put where somebody listens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..events import (
     ForwardBegan,
     ForwardEnded,
     FunctionDue,
+    GradientsApplied,
     GradientsDue,
     LoaderBegan,
     LoaderExhausted,
@@ -22,10 +24,12 @@ from ..events import (
     OutputComputed,
     RandomDrawn,
     ReplicasDue,
+    TrainFunctionDue,
     VariableChanges,
     tell,
 )
 from . import private_api
+from .evaluation import backend_of
 from .state import pairs_of
 
 TYPE_CHECKING = False
@@ -34,11 +38,12 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..events import Events, TrainingEvent
+    from ..events import Events, Handlers, TrainingEvent
 
     Function = Callable[..., Any]
 
 MARK = "_reprokit_captures"  # of what is wrapped here, once, beside what events.py wraps
+TRAIN_FUNCTION = "_reprokit_captured"  # marks that of a model
 OURS = "reprokit_"  # begins the name of each variable of ours
 _WRITES = (
     "assign",
@@ -74,13 +79,31 @@ class _Thread(_local):
     applies = False  # gradients
 
 
+class AllEvents:
+    """The handlers of all listeners of a process, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._added: tuple[Events, ...] = ()
+
+    def add(self, events: Events) -> None:
+        """Tell those who listen here too."""
+        self._added += (events,)
+
+    def __getattr__(self, name: str) -> Handlers:
+        """Return the handlers of an event, by the name that it has in Events."""
+        first, *others = [getattr(events, name) for events in self._added]
+        return sum(others, first)  # type: ignore[no-any-return]
+
+
 class TensorFlowDecisions:
     """Asks before updates and calls, and tells of what they are made."""
 
-    def __init__(self, events: Events, own_variables: Callable[[], Iterable[Any]]) -> None:
-        self._events = events
-        self._thread = _Thread()
-        self._saving = _Saving(own_variables)
+    _events = AllEvents()  # one wrapper tells all who listen in this process
+    _thread = _Thread()
+
+    def __init__(self, events: Events, own_variables: Callable[[], Iterable[Any]] | None = None) -> None:
+        self._events.add(events)
+        self._saving = None if own_variables is None else _Saving(own_variables)
         self._count = 0  # of generators
 
     def watch(self, name: str, module: ModuleType) -> None:
@@ -91,8 +114,9 @@ class TensorFlowDecisions:
             self._watch_optimizers(module)
         else:
             for owner in _classes(module):
-                self._put(owner, "make_train_function", self._make_make_train_function, "function_due")
-                if owner.__name__ == "Layer":
+                if backend_of(owner) == "tensorflow":
+                    self._put(owner, "make_train_function", self._make_make_train_function, "function_due")
+                if owner.__name__ in ("Layer", "Loss"):
                     self._put(owner, "__call__", self._make_layer, "output_computed")
 
     def _watch_tensorflow(self) -> None:
@@ -106,7 +130,8 @@ class TensorFlowDecisions:
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
                 self._tell_before(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
-        _put(private_api.module("generators").Generator, "__init__", self._make_generator)
+        if self._saving is not None:
+            self._watch_state(self._saving)
         calls = private_api.module("random_calls") if self._events.random_drawn else None
         for name in RANDOM_OPERATIONS if calls is not None else ():
             replace(calls, name, self._make_draw, MARK)
@@ -122,10 +147,13 @@ class TensorFlowDecisions:
                 "batch_fetched",
                 "loader_exhausted",
             )
+
+    def _watch_state(self, own: _Saving) -> None:
+        _put(private_api.module("generators").Generator, "__init__", self._make_generator)
         saving, view = private_api.saving()
         if view is not None and hasattr(saving, "save_and_return_nodes"):
-            _put(saving, "save_and_return_nodes", self._saving.make_save)
-            _put(view, "list_children", self._saving.make_list_children)
+            _put(saving, "save_and_return_nodes", own.make_save)
+            _put(view, "list_children", own.make_list_children)
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         for owner in _classes(module):
@@ -180,10 +208,16 @@ class TensorFlowDecisions:
             gradients = list(gradients)
             if thread.applies:
                 return original(optimizer, gradients, *arguments, **keywords)
+            pairs = pairs_of(optimizer, gradients, arguments, keywords, by_pairs=by_pairs)
+
+            def update() -> Any:
+                result = original(optimizer, gradients, *arguments, **keywords)
+                tell(self._events.gradients_applied, GradientsApplied(optimizer, pairs))
+                return result
+
             thread.applies = True
             try:
-                pairs = pairs_of(optimizer, gradients, arguments, keywords, by_pairs=by_pairs)
-                due = GradientsDue(optimizer, pairs, lambda: original(optimizer, gradients, *arguments, **keywords))
+                due = GradientsDue(optimizer, pairs, update)
                 if pairs:
                     tell(self._events.gradients_due, due)
                 done = due.update() if due.update else None
@@ -250,9 +284,11 @@ class TensorFlowDecisions:
         """Watch the train functions that Keras makes from now on."""
 
         def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            made = original(model, *arguments, **keywords)
+            making = TrainFunctionDue(model, original)
+            tell(self._events.train_function_due, making)
+            made = making.make(model, *arguments, **keywords)
             function = model.train_function
-            if function is None or hasattr(function, "_reprokit_captured"):
+            if function is None or hasattr(function, TRAIN_FUNCTION):
                 return made
 
             def train_function(*given: Any) -> Any:
@@ -260,9 +296,7 @@ class TensorFlowDecisions:
                 tell(self._events.function_due, due)
                 return due.call(function, *given)
 
-            train_function._reprokit_captured = True  # type: ignore[attr-defined]
-            if hasattr(function, "_reprokit_model"):
-                train_function._reprokit_model = True  # type: ignore[attr-defined]
+            setattr(train_function, TRAIN_FUNCTION, True)
             model.train_function = train_function
             return made if made is None else train_function
 

@@ -331,7 +331,7 @@ def _is_alone(model: Any, backend: str) -> bool:
     """Return whether the function made is one step of one replica."""
     if backend != "tensorflow":
         return True
-    return not private_api.has_several_steps(model) and "Default" in type(model.distribute_strategy).__name__
+    return private_api.steps_at_once(model) == 1 and "Default" in type(model.distribute_strategy).__name__
 
 
 def _is_of_keras_alone(model: Any) -> bool:
@@ -361,10 +361,10 @@ class BatchesBeside:
     none.
     """
 
-    def __init__(self, model: Any, *, are_wanted: bool, backend: str) -> None:
+    def __init__(self, model: Any, *, are_wanted: bool) -> None:
         self._model = weakref.ref(model)
         self._replacement: tuple[str, Any] = ("", None)
-        if are_wanted and backend == "tensorflow" and _is_alone(model, backend):
+        if are_wanted and _is_alone(model, "tensorflow"):
             compiler = getattr(model, private_api.STEP_COMPILER, None)
             if compiler is not None:
                 self._replacement = private_api.STEP_COMPILER, _showing_batch(compiler)

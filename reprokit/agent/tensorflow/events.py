@@ -13,23 +13,20 @@ from ..events import (
     EpochEnded,
     EvaluationDue,
     Events,
-    GradientsDue,
-    InputsGiven,
     LossComputed,
-    OutputComputed,
     ResultsReported,
     UpdateDone,
-    UpdateDue,
     tell,
 )
 from ..metrics import Metrics
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
-from .evaluation import VALIDATION, BatchesBeside, Evaluations, KnownTruths, backend_of, task_of
+from .decisions import TensorFlowDecisions
+from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
 from .fit_samples import FitSamples
-from .state import OptimizerStep, VariableRecords, pairs_of
-from .tensors import is_eager
+from .state import OptimizerStep, VariableRecords
+from .steps import StepHooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,20 +68,24 @@ def watch_generators(agent: Agent, module: Any) -> None:
         module.Generator.from_seed = classmethod(from_seed)
 
 
-class OptimizerHooks:
-    """Tells what optimizers do."""
+class KerasHooks:
+    """Tells what models of Keras, optimizers, and the functions in which these update do."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.events = Events(agent.failed)
         self.records = VariableRecords(agent, self.events)
         self.events.add(Metrics(agent, self.events, None, tensors))
+        self.steps = StepHooks(agent, self.events, self.records)
+        self.events.add(self.steps)
         agent.begin_events("tensorflow", self.events)
-
-    def watch(self, module: ModuleType) -> None:
-        """Watch the optimizers that a module defines."""
-        for owner in _classes_with(module, "apply_gradients"):
-            replace(owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply)
+        self._decisions = TensorFlowDecisions(self.events)
+        self._truths = KnownTruths()
+        self._evaluations = Evaluations(agent)
+        self.samples = FitSamples(agent)
+        self.datasets = DatasetSamples(agent)
+        self.steps.taken = (self.samples.stepped, self.datasets.stepped)
+        self.steps.failed_in = self.datasets.failed
 
     def watch_sessions(self, module: Any) -> None:
         """Read what is in a session before it is gone."""
@@ -98,39 +99,12 @@ class OptimizerHooks:
 
         return close
 
-    def _make_apply(self, original: Function) -> Function:
-        """Return an optimizer's apply or apply_gradients, of which only the outermost is a step."""
-        events, records, by_pairs = self.events, self.records, original.__name__ == "apply_gradients"
-
-        def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
-            gradients = list(gradients)
-            pairs = pairs_of(optimizer, gradients, arguments, keywords, by_pairs=by_pairs)
-            if events.gradients_due:
-                tell(events.gradients_due, GradientsDue(optimizer, pairs))
-            if records.nested:
-                return original(optimizer, gradients, *arguments, **keywords)
-            result = records.outermost(original, optimizer, gradients, *arguments, **keywords)
-            variables = [variable for _, variable in pairs]
-            self._agent.attempt(records.trained, optimizer, variables)
-            if events.update_done and pairs and all(is_eager(gradient) for gradient, _ in pairs):
-                tell(events.update_done, UpdateDone(OptimizerStep(optimizer, variables)))
-            return result
-
-        return apply
-
-
-class KerasHooks(OptimizerHooks):
-    """Tells what models of Keras do."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__(agent)
-        self._truths = KnownTruths()
-        self._evaluations = Evaluations(agent)
-        self.samples = FitSamples(agent)
-        self.datasets = DatasetSamples(agent)
-
-    def watch_models(self, name: str, module: Any) -> None:
-        """Watch a module with losses or models."""
+    def watch(self, name: str, module: Any) -> None:
+        """Watch TensorFlow, or a module with optimizers, layers, losses or models."""
+        if name != "tensorflow" or private_api.module("polymorphic") is not None:  # TensorFlow 2
+            self._decisions.watch(name, module)
+        if "optimizer" in name:
+            return
         if name.endswith("engine.compile_utils"):
             replace(module.LossesContainer, "__call__", self._evaluations.make_container_call)
         elif name.endswith("array_data_adapter"):
@@ -138,63 +112,12 @@ class KerasHooks(OptimizerHooks):
         elif name.endswith("trainers.trainer"):
             for method in private_api.COMPUTE_LOSS:
                 replace(module.Trainer, method, self._evaluations.make_compute_loss)
-        elif name.endswith(private_api.LAYERS_AND_LOSSES) and self.events.output_computed:
-            for owner in _classes_with(module, "__call__"):
-                if owner.__name__ in ("Layer", "Loss"):
-                    replace(owner, "__call__", self._make_computed)
         for owner in _classes_with(module, "fit"):
-            replace(owner, "make_train_function", self._make_make_train_function)
             replace(owner, "make_test_function", self._evaluations.make_make_test_function)
             replace(owner, private_api.GRAPH_TEST_FUNCTION, self._evaluations.make_make_graph)
             for kind in ("fit", "evaluate", "predict", "train_on_batch"):
                 for method in (kind, f"{kind}_generator"):
                     replace(owner, method, getattr(self, f"_make_{kind}"))
-
-    def _make_computed(self, original: Function) -> Function:
-        def call(owner: Any, *arguments: Any, **keywords: Any) -> Any:
-            output = original(owner, *arguments, **keywords)
-            tell(self.events.output_computed, OutputComputed(owner, output))
-            return output
-
-        return call
-
-    # Steps
-
-    def _make_make_train_function(self, original: Function) -> Function:
-        """Watch a model's train_function, which Keras calls for each step."""
-        events = self.events
-
-        def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            batches = BatchesBeside(model, are_wanted=bool(events.inputs_given), backend=backend_of(original))
-            made, _ = batches.call(functools.partial(original, **keywords), model, *arguments)
-            function = model.train_function
-            is_of_tensorflow = backend_of(original) == "tensorflow"
-            if not events.update_done or not is_of_tensorflow or hasattr(function, "_reprokit_model"):
-                return made
-
-            def train_function(*arguments: Any) -> Any:
-                step = OptimizerStep(getattr(model, "optimizer", None), model)
-                step.arguments = arguments
-                tell(events.update_due, UpdateDue(step))
-                if step.arguments is None:
-                    raise StopIteration
-                try:
-                    step.results, batch = batches.call(function, *step.arguments)
-                except BaseException as error:
-                    self._agent.attempt(self.datasets.failed, error)
-                    raise
-                self._agent.attempt(self.samples.stepped, model)
-                self._agent.attempt(self.datasets.stepped, model)
-                if batch is not None:
-                    tell(events.inputs_given, InputsGiven(model, batch if isinstance(batch, tuple) else (batch,), {}))
-                tell(events.update_done, UpdateDone(step))
-                return step.results
-
-            train_function._reprokit_model = True  # type: ignore[attr-defined]
-            model.train_function = train_function
-            return made if made is None else train_function
-
-        return make_train_function
 
     # Calls for whole trainings and evaluations
 

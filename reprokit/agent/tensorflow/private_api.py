@@ -92,6 +92,7 @@ SEEN: Mapping[str, str] = {
     "eager.TFE_Py_Execute": "2.21",
     "eager.TFE_Py_FastPathExecute": "2.21",
     "eager.TFE_Py_RegisterGradientFunction": "2.21",
+    "eager.TFE_Py_TapeSetIsEmpty": "2.21",
     "eager.TFE_Py_TapeGradient": "2.21",
     "functions._EagerDefinedFunction": "1.14",
     "generators.Generator()._state_var": "2.21",
@@ -150,7 +151,6 @@ SEEN: Mapping[str, str] = {
     "variables.ResourceVariable()._in_graph_mode": "1.14, 2.21",
     "variables.UninitializedVariable": "2.21",
 }
-LAYERS_AND_LOSSES = ("layers.layer", "engine.base_layer", "losses.loss", "losses")  # modules of Keras
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # of a model of Keras in TensorFlow 1
 STEP_COMPILER = "_autoconvert_optionals"  # which Keras 3 calls with the compiled step
@@ -190,6 +190,12 @@ def ops() -> Any:
     return found if hasattr(found, "init_scope") else None
 
 
+def is_watched() -> bool:
+    """Return whether a gradient tape watches what is computed here."""
+    is_empty = getattr(module("eager"), "TFE_Py_TapeSetIsEmpty", None)
+    return is_empty is not None and not is_empty()
+
+
 def executing_eagerly() -> bool:
     """Return whether what is called here is executed, and no graph is being built."""
     return module("context").executing_eagerly()  # type: ignore[no-any-return]
@@ -198,6 +204,16 @@ def executing_eagerly() -> bool:
 def default_graph() -> Any:
     """Return the graph that is being built."""
     return module("ops").get_default_graph()
+
+
+def is_in_function(tensor: Any) -> bool:
+    """Return whether it is a dense tensor of a function's graph, which may write to variables of ours."""
+    return "FuncGraph" in type(getattr(tensor, "graph", None)).__name__ and not hasattr(tensor, "indices")
+
+
+def in_xla() -> bool:
+    """Return whether the graph that is being built is compiled by XLA."""
+    return bool(module("control_flow").GraphOrParentsInXlaContext(default_graph()))
 
 
 def context() -> Any:
@@ -436,15 +452,12 @@ def is_compiled(model: Any) -> bool:
     return bool(getattr(model, "jit_compile", getattr(model, "_jit_compile", False)))
 
 
-def has_several_steps(model: Any) -> bool:
-    """Return whether a function of the model takes several steps, or of several replicas."""
+def steps_at_once(model: Any) -> int:
+    """Return how many steps a function of the model takes; 0 where that is not known."""
     steps: Any = getattr(model, "_steps_per_execution", None)
-    if steps is None:
-        steps = getattr(model, "steps_per_execution", 1)
-    is_one = int(steps.numpy() if hasattr(steps, "numpy") else steps) == 1
-    return not is_one or bool(
-        getattr(model, "autotune_steps_per_execution", False) or getattr(model, "_cluster_coordinator", None)
-    )
+    steps = getattr(model, "steps_per_execution", 1) if steps is None else steps
+    is_unknown = getattr(model, "autotune_steps_per_execution", False) or getattr(model, "_cluster_coordinator", None)
+    return 0 if is_unknown else int(steps.numpy() if hasattr(steps, "numpy") else steps)
 
 
 def layers(model: Any) -> list[Any]:

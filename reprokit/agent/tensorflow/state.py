@@ -17,7 +17,7 @@ from .tensors import NotReadableError, entry, name_of, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..agent import Agent
@@ -77,13 +77,17 @@ class VariablesRecord:
 class OptimizerStep:
     """A step of an optimizer."""
 
-    __slots__ = ("arguments", "model", "name", "optimizer", "results", "steps")
+    __slots__ = ("arguments", "is_eager", "model", "name", "optimizer", "others", "results", "steps")
 
-    def __init__(self, optimizer: Any, model: Any, results: Any = None) -> None:
+    def __init__(
+        self, optimizer: Any, model: Any, results: Any = None, *, is_eager: bool = False, others: Sequence[Any] = ()
+    ) -> None:
         self.optimizer = optimizer
         self.model = model  # what it trains: an object with weights, or a list of variables
         self.results = results  # what the step returned
-        # Of train_function, in the place of which a handler may put others, or None: the epoch ends here.
+        self.others = others  # variables that a function reads besides
+        self.is_eager = is_eager  # a loop of the script's own, whose gradients are told of when they are there
+        # Of the function, in the place of which a handler may put others, or None: the epoch of fit ends here.
         self.arguments: tuple[Any, ...] | None = ()
         self.name, self.steps = "", 0  # of the optimizer, and how many it has taken, where the trail knows
 
@@ -174,7 +178,8 @@ class VariableRecords:
         with session.as_default():
             for record in [record for records in self._by_owner.values() for record in records] + self._unread:
                 try:
-                    record.tensors()
+                    if record.of_graph:
+                        record.tensors()
                 except NotReadableError:  # of another graph
                     continue
 

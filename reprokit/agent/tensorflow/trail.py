@@ -102,7 +102,7 @@ class TensorflowTrail:
                 take_in_graph(steps.holders, gradient, variable)
 
     def _update_due(self, event: UpdateDue) -> None:
-        """A step of Keras begins. Before the first of them the random states are taken down."""
+        """A step of Keras or of a function begins. Before the first of them the random states are taken down."""
         optimizer, model = event.optimizer.optimizer, event.optimizer.model
         if optimizer is None:
             return
@@ -114,7 +114,7 @@ class TensorflowTrail:
             known = {name: state for name, state in states.items() if state}
             untouched = [name for name in self._agent.generators.untouched() if name in ("python", "numpy")]
             steps.beginning = {"generators": known, "untouched": untouched}
-            if self._each == 1 and getattr(model, "weights", None):
+            if self._each == 1 and getattr(model, "weights", model):
                 steps.before = self._weights(steps, optimizer, model)
 
     def _weights(self, steps: _Steps, optimizer: Any, model: Any) -> int:
@@ -234,7 +234,7 @@ class TensorflowTrail:
 
 def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: Any) -> None:
     """In a graph that is being built: a variable beside takes each gradient. It works in compiled graphs too."""
-    if not hasattr(gradient, "graph") or hasattr(gradient, "indices"):  # of another library, or sparse
+    if not private_api.is_in_function(gradient):
         return
     found = holders.get(id(variable))
     if found is None:
