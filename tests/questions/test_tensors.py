@@ -16,6 +16,8 @@ from reprokit import notebook
 from reprokit.agent.trail_library import Library
 from reprokit.agent.trail_library import salt as salt_of
 from reprokit.native import trail_path
+from reprokit.questions.proof import prove
+from reprokit.rundir import RunDirectory
 from tests.support import Reprokit, rest_slow
 
 TRAININGS = Path(__file__).parents[1] / "trainings"
@@ -126,12 +128,32 @@ def _histograms_hold_each_value(directory: Path) -> None:
     assert shown.count("<svg") == len(report["histograms"]) == 12
 
 
-@pytest.mark.parametrize("part", rest_slow(["fit", "loop"]))
+@pytest.mark.parametrize("part", rest_slow(["fit", "function", "convolved", "loop"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
     assert asked.contents() == saved.contents()
+    assert prove(RunDirectory(tmp_path / "asked"), RunDirectory(tmp_path / "saved")).holds  # the training is the same
     names = {place[2] for place in saved.by_place}
-    if part == "fit":
+    if part == "convolved":
+        shapes = {place[0]: one["shape"] for place, one in saved.by_place.items() if place[2] == "conv2d_output_0"}
+        assert shapes == {step: [10 if step % 2 else 16, 2, 1, 4] for step in range(4)}  # of the last of two batches
+        assert saved.tensor("re_lu_output_0")["class"] == "ReLU"
+        first, second = (saved.array(2, "twice/dense_1_output_0", call=call) for call in (0, 1))
+        assert first.shape == second.shape == (16, 6)
+        assert not np.array_equal(first, second)
+    elif part == "function":
+        outputs = saved.array(2, "sequential/dense_output_0")
+        assert saved.tensor("sequential/dense_output_0")["class"] == "ReLU"
+        assert [place[0] for place in saved.by_place if place[2] == "loss"] == [*range(5)]  # of seven calls
+        assert not any(place[3] for place in saved.by_place)
+        assert outputs.min() == 0 < outputs.max()
+        assert np.abs(saved.array(2, "gradient/sequential/dense/kernel")).max() > 0
+    elif part == "fit":
+        outputs = saved.array(2, "sequential_output_0")
+        assert np.allclose(outputs.sum(1), 1)
+        inputs, hidden = saved.array(2, "sequential_input_0"), saved.array(2, "sequential/dense_output_0")
+        kernel, bias = (saved.array(2, f"sequential/dense/{name}") for name in ("kernel", "bias"))
+        assert np.allclose(np.maximum(inputs @ kernel + bias, 0), hidden, atol=1e-5)
         assert {"loss", "accuracy", "sequential/dense/kernel", "gradient/sequential/dense/bias"} <= names
         before, after = saved.array(2, "sequential/dense/kernel"), saved.array(3, "sequential/dense/kernel")
         assert not np.array_equal(before, after)

@@ -19,7 +19,9 @@ SICK = {  # and the rules of which one at least must say so
     "exploding_gradient": {"ExplodingTensor"},
     "frozen_layers": {"UnchangedTensor"},
     "keras_class_imbalance": {"ClassImbalance"},
+    "keras_dying_relu": {"DyingReLU"},
     "keras_overfitting": {"Overfit"},
+    "keras_saturated_tanh": {"SaturatedActivation"},
     "keras_unnormalized_images": {"CheckInputImages"},
     "overfitting": {"Overfit"},
     "padding": {"NLPSequenceRatio"},
@@ -32,7 +34,7 @@ SICK = {  # and the rules of which one at least must say so
 }
 
 
-IN_TEST_ALL = {"dying_relu", "keras_class_imbalance", "regression"}  # the others: make test-extended
+IN_TEST_ALL = {"dying_relu", "keras_dying_relu", "regression"}  # the others: make test-extended
 
 
 def some(names: Iterable[str]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Trains by Keras' fit, or by a loop of its own that runs eagerly, with an embedding whose gradients are sparse."""
+"""Trains by Keras' fit, or by a loop of its own: eager, with an embedding whose gradients are sparse, or compiled."""
 
 import os
 import sys
@@ -14,7 +14,51 @@ x, y = np.random.rand(64, 6).astype("float32"), np.random.randint(0, 3, 64)
 def fit() -> None:
     model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.2), layers.Dense(3, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0)
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:7], y[:7]))
+
+
+class Twice(tf.keras.Model):
+    """A model of a class around one of functions, that calls a layer twice."""
+
+    def __init__(self):
+        super().__init__()
+        given = tf.keras.Input((3, 2, 1))
+        hidden = layers.BatchNormalization()(layers.Conv2D(4, 2)(given))
+        self.body = tf.keras.Model(given, layers.Dense(6)(layers.Flatten()(layers.ReLU()(hidden))))
+        self.inner, self.last = layers.Dense(6, "tanh"), layers.Dense(3)
+
+    def call(self, inputs):
+        return self.last(self.inner(self.inner(self.body(inputs))))
+
+
+def convolved() -> None:
+    """Two steps an execution; the last batches are smaller."""
+    model = Twice()
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.1), loss_of, steps_per_execution=2)
+    model.fit(x[:58].reshape(58, 3, 2, 1), y[:58], batch_size=16, epochs=2, verbose=0)
+
+
+def function() -> None:
+    """Each third call adds up gradients, which the next applies; a forward pass alone is no step."""
+    model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.2), layers.Dense(3)])
+    optimizer = tf.keras.optimizers.Adam()
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def step(batch, truth, updates):
+        with tf.GradientTape() as tape:
+            loss = loss_of(truth, model(batch, training=True)) * 0.5
+        variables = model.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        if updates:
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+    predict = tf.function(model)
+    for number, (batch, truth) in enumerate(tf.data.Dataset.from_tensor_slices((x, y)).batch(10)):
+        predict(batch)
+        step(batch, truth, tf.constant(number % 3 != 2))
 
 
 def loop() -> None:
@@ -31,4 +75,4 @@ def loop() -> None:
 
 
 for name in sys.argv[1:]:
-    {"fit": fit, "loop": loop}[name]()
+    {"fit": fit, "convolved": convolved, "function": function, "loop": loop}[name]()

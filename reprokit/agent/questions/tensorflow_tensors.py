@@ -1,16 +1,27 @@
-"""Saves tensors of TensorFlow and Keras: variables and optimizer state as an update finds them, gradients, what a step
-of fit was given and returned, its validation losses, and in loops that run eagerly what layers and losses returned.
+"""Saves tensors of TensorFlow and Keras: variables and optimizer state as an update finds them, gradients, what layers
+and losses returned under a gradient tape, what a step of fit was given and returned, and its validation losses.
 
-In a graph that Keras builds, variables beside take the gradients, where gradients are asked for.
+In a function's graph variables beside take gradients and outputs, where these are asked for.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
+from types import MappingProxyType
 
 from ..core.exact_values import leaves
-from ..events import EpochEnded, GradientsDue, InputsGiven, OutputComputed, ResultsReported, UpdateDone, UpdateDue
+from ..events import (
+    BackwardBegan,
+    EpochEnded,
+    GradientsDue,
+    InputsGiven,
+    OutputComputed,
+    ResultsReported,
+    UpdateDone,
+    UpdateDue,
+)
 from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
@@ -20,12 +31,55 @@ from .tensor_rules import EVAL, TRAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
     from .tensors import SavedSteps
+
+_ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # as layers of them are called
+LOSS = "loss"
+_NOTHING = (0,) * 6  # the shape of what no step has written to
+
+
+class GraphValues:
+    """Variables beside, which take what functions compute. Of a loop they have what its last turn came to.
+
+    XLA knows no variables of unknown shapes, and several replicas would write to the same: there, none is taken.
+    """
+
+    def __init__(self) -> None:
+        self._variables: dict[tuple[str, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
+
+    def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> bool:
+        """In a graph that is being built: have a variable take this; return whether one does."""
+        tensorflow = sys.modules["tensorflow"]
+        replica = tensorflow.distribute.get_replica_context()
+        if private_api.in_xla() or replica is None or replica.num_replicas_in_sync > 1:
+            return False
+        counts = tensor.graph._reprokit_counts = getattr(tensor.graph, "_reprokit_counts", Counter())
+        counts[name] += 1
+        key = name, counts[name], tensor.dtype
+        if key not in self._variables:
+            with private_api.ops().init_scope():
+                nothing, shape = tensorflow.zeros(_NOTHING, tensor.dtype), tensorflow.TensorShape(None)
+                variable = tensorflow.Variable(nothing, trainable=False, shape=shape, name="reprokit_output")
+            self._variables[key] = variable, collections, facts
+        self._variables[key][0].assign(tensor)
+        return True
+
+    def clear(self) -> None:
+        """Forget what the last step has written."""
+        for variable, _, _ in self._variables.values():
+            variable.assign(sys.modules["tensorflow"].zeros(_NOTHING, variable.dtype))
+
+    def written(self) -> Iterator[tuple[str, Sequence[str], Any, Mapping[str, object]]]:
+        """Yield what the step has written: name, collections, value and facts."""
+        for (name, _, _), (variable, collections, facts) in self._variables.items():
+            tensor = value(variable)
+            if tensor is not None and tuple(tensor.shape) != _NOTHING:
+                yield name, collections, tensor, facts
 
 
 class TensorflowTensors:
@@ -40,6 +94,7 @@ class TensorflowTensors:
         """At the beginning, and in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._seen = 0
+        self._computed = GraphValues()
         self._holders: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -51,6 +106,7 @@ class TensorflowTensors:
         rules = self._steps.rules
         outputs: dict[type[TrainingEvent], Handler] = {
             OutputComputed: self._output_computed,
+            BackwardBegan: self._backward_began,
             EpochEnded: self._epoch_ended,
             ResultsReported: self._results_reported,
         }
@@ -77,26 +133,34 @@ class TensorflowTensors:
                 take_in_graph(holders, gradient, variable)
 
     def _update_due(self, event: UpdateDue) -> None:
-        """A step of Keras begins."""
+        """A step of Keras begins, or of a function."""
         step = event.optimizer
         if step.optimizer is not None:
             self._steps.go_on(step.optimizer)
             if self._steps.is_armed and step.model is not None:
-                self._take_state(list(step.model.weights), step.optimizer)
+                self._take_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
 
     def _update_done(self, event: UpdateDone) -> None:
         step = event.optimizer
         if step.optimizer is None:
             return
-        if self._steps.is_armed and step.results is not None:
-            holders = self._holders.get(step.optimizer, {})
-            self._take_gradients([(variable, value(holder)) for variable, holder in holders.values()])
-            results = step.results if isinstance(step.results, dict) else {"loss": step.results}
+        if self._steps.is_armed:
+            is_of_keras = hasattr(step.model, "weights")
+            if not step.is_eager:
+                holders = self._holders.get(step.optimizer, {}).values()
+                self._take_gradients([(variable, value(holder)) for variable, holder in holders])
+            for name, collections, tensor, facts in self._computed.written():
+                if name != LOSS or not is_of_keras:
+                    self._take(name, collections, tensor, facts)
+            results = step.results if is_of_keras and step.results is not None else {}
+            results = results if isinstance(results, dict) else {LOSS: results}
             for name in results:
                 if name not in NOT_RESULTS:
                     self._take(name, ("losses" if name.endswith("loss") else "metrics",), results[name])
         self._number(step.optimizer)
         self._steps.updated(step)
+        if self._steps.is_armed:
+            self._computed.clear()
 
     def _inputs_given(self, event: InputsGiven) -> None:
         """Save a batch of fit; of several kinds of labels none is known to be of a loss."""
@@ -120,16 +184,29 @@ class TensorflowTensors:
         decimal = loss.get("decimal") if isinstance(loss, dict) else None
         if decimal is not None:
             self._steps.go_on()
-            self._steps.put_array("loss", ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
+            self._steps.put_array(LOSS, ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
 
     def _output_computed(self, event: OutputComputed) -> None:
-        parts = event.output if isinstance(event.output, (list, tuple)) else [event.output]
-        if not all(is_eager(part) for part in parts):
-            return
-        self._steps.go_on()
-        name, is_layer = getattr(event.module, "path", None) or event.module.name, hasattr(event.module, "weights")
-        for number, part in enumerate(parts if self._steps.is_armed else ()):
-            self._take(f"{name}_output_{number}", ("outputs",) if is_layer else ("outputs", "losses"), part)
+        output = list(event.output.values()) if isinstance(event.output, dict) else event.output
+        parts = output if isinstance(output, (list, tuple)) else [output]
+        module, is_layer = event.module, hasattr(event.module, "weights")
+        name = getattr(module, "path", None) or module.name
+        collections, facts = ("outputs",) if is_layer else ("outputs", "losses"), {"class": _class_of(module)}
+        for number, part in enumerate(parts):
+            self._take_computed(f"{name}_output_{number}", collections, part, facts)
+
+    def _backward_began(self, event: BackwardBegan) -> None:
+        self._take_computed(LOSS, ("losses",), event.tensors, {})
+
+    def _take_computed(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
+        """Save what a layer or a loss returned at once, or behind the step where a function's graph computes it."""
+        if is_eager(tensor):
+            self._steps.go_on()
+            if self._steps.is_armed:
+                self._take(name, collections, tensor, facts)
+        elif private_api.is_in_function(tensor) and (name == LOSS or private_api.is_watched()):
+            if not self._computed.take(name, collections, tensor, facts):
+                self._steps.writer.drop(self._steps.step, TRAIN, name, "unreadable")
 
     def _take_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for variable, gradient in pairs:
@@ -158,8 +235,10 @@ class TensorflowTensors:
             self._seen += 1
         return self._optimizers[optimizer]
 
-    def _take(self, name: str, collections: Sequence[str], tensor: Any) -> None:
-        self._steps.put_array(name, collections, TRAIN, lambda: _array_of(tensor))
+    def _take(
+        self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
+        self._steps.put_array(name, collections, TRAIN, lambda: _array_of(tensor), facts)
 
 
 def _array_of(tensor: Any) -> Any:
@@ -167,3 +246,9 @@ def _array_of(tensor: Any) -> Any:
     if array is None and tensor is not None and private_api.has_value(tensor):
         array = tensor.numpy()  # of another device
     return array
+
+
+def _class_of(module: Any) -> str:
+    """Return the class of a module, or of the activation in which it ends; what recurs has gates behind that."""
+    activation = None if hasattr(module, "recurrent_activation") else getattr(module, "activation", None)
+    return _ACTIVATIONS.get(getattr(activation, "__name__", ""), type(module).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import MappingProxyType
 
 from .step_window import StepWindow
 from .tensor_rules import TensorRules
@@ -55,7 +56,14 @@ class SavedSteps:
         self._calls[name, mode] = call + 1
         return self.step, mode, name, call
 
-    def put_array(self, name: str, collections: Sequence[str], mode: str, read: Callable[[], Any]) -> None:
+    def put_array(
+        self,
+        name: str,
+        collections: Sequence[str],
+        mode: str,
+        read: Callable[[], Any],
+        facts: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         """Save an array of NumPy, or what it makes one of, where a rule is about it; None is of no use."""
         choice = self.rules.choice(name, collections, mode)
         if choice is None:
@@ -66,7 +74,7 @@ class SavedSteps:
             self.writer.drop(at[0], mode, name, "unreadable")
             return
         shape = numpy.shape(value)  # a 0-d array loses its own
-        self.writer.declare(name, collections, dict)
+        self.writer.declare(name, collections, lambda: facts)
         place = array.__array_interface__["data"][0], array.nbytes
         self.writer.put(at, choice, array.dtype.name, shape, place, lambda: _numbers(array))
 
