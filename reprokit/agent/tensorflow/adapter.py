@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import EventListener, Events, Handler, TrainingEvent
+    from ..events import Events, Handler, TrainingEvent
 
 
 class UpdatesOnly:
     """Tells a listener of updates: of batches it is told by those who know their samples."""
 
-    def __init__(self, events: Events, listener: EventListener) -> None:
+    def __init__(self, events: Events, listener: SampleLedger) -> None:
         self._events, self._listener = events, listener
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
