@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import tarfile
 import zipfile
@@ -64,6 +65,18 @@ def test_models_of_catboost_without_what_is_of_one_training() -> None:
         assert diff(left, left[:size], "m.cbm").verdict is Verdict.DIFFERENT
     for at in range(4, len(left) - 5, 4):
         diff(left, left[:at] + b"\xff\xff\xff\xff" + left[at + 4 :], "m.cbm")
+
+
+def test_models_of_catboost_as_json_without_what_is_of_one_training() -> None:
+    facts = {"catboost_version_info": "1.2", "model_guid": "a", "train_finish_time": "b", "params": "c"}
+
+    def model(**changed: str) -> bytes:
+        return json.dumps({"model_info": {**facts, **changed}, "scale_and_bias": [1, [0]]}).encode()
+
+    assert detail(model(), model(model_guid="1", train_finish_time="2"), "m.json")
+    assert leaves(model(), model(params="2"), "m.json") == [("m.json/value/model_info/params", '"c"', '"2"')]
+    del facts["catboost_version_info"]
+    assert len(leaves(model(), model(model_guid="1"), "m.json")) == 1
 
 
 def test_texts_records_and_objects_in_arrays() -> None:

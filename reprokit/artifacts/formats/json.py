@@ -14,14 +14,21 @@ from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
+CATBOOST = "catboost_version_info"  # among the facts of a model
+OF_ONE_TRAINING = ("value/model_info/model_guid", "value/model_info/train_finish_time")
 MANY = 256  # numbers of a list that are compared as a tensor
 LARGEST = 64 << 20  # bytes of a text
 MEMORY = 120 << 20  # bytes that its values may take, as estimated before they are made
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the values of the document."""
-    yield from values("value", loads(whole(source, LARGEST), "it"), limits.nesting)
+    """Yield the values of the document; of a model of CatBoost's but its GUID and the time of training."""
+    document = loads(whole(source, LARGEST), "it")
+    info = dict(document.items).get("model_info") if isinstance(document, Pairs) else None
+    is_catboost = isinstance(info, Pairs) and CATBOOST in dict(info.items)
+    for part in values("value", document, limits.nesting):
+        if not (is_catboost and part.name in OF_ONE_TRAINING):
+            yield part
 
 
 def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
