@@ -266,7 +266,7 @@ class StepTrials:
             self.built.put_random(self.captured.header.random_after_update)
             self._passed += 1
             if self._passed >= MAX_PASSED:
-                self.driver.trouble("the optimizer whose step was captured makes none in this script")
+                self.driver.trouble(f"of {MAX_PASSED} updates none was seen to be the captured one")
 
     def _why_not_begun(self) -> str:
         inputs = self.trial.inputs
