@@ -49,7 +49,7 @@ def pull(url: str, output: Path) -> tuple[BundleContents, int]:
     store = object_stores.open_store(url)
     meta = object_stores.found(store, url, manifest.LIST)
     if meta is None or meta["size"] > manifest.MAX_LIST:
-        raise BadBundle(f"{url} has no {manifest.LIST}, which a push writes last; push the run again")
+        raise BadBundle(f"{url} has no {manifest.LIST}, which a push writes last; check the URL, or push the run again")
     listed = decoded(url, b"".join(object_stores.content(store, url, manifest.LIST)))
     for name in listed.files:
         if not manifest.is_allowed(name):
