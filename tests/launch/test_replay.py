@@ -121,6 +121,20 @@ def test_text_of_the_recording_cannot_steer_the_terminal(recorded: Reprokit) -> 
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.parametrize("draw", ["mkdtemp(dir='.')", "mkstemp(dir='.')[1]"])
+def test_a_temporary_name_that_the_recording_still_has_is_said(reprokit: Reprokit, draw: str) -> None:
+    code = f"import os, tempfile; print(os.path.basename(tempfile.{draw}))"
+    name = reprokit.run("record", "-o", "run", "--", *python(code)).stdout.strip()
+    taken = reprokit.run("replay", "run")
+    assert name != taken.stdout.strip()
+    assert "tempfile: a name was taken" in taken.stderr
+    place = reprokit.directory / name
+    place.rmdir() if place.is_dir() else place.unlink()
+    free = reprokit.run("replay", "run")
+    assert name == free.stdout.strip()
+    assert "was taken" not in free.stderr
+
+
 def test_a_missing_working_directory_is_said(reprokit: Reprokit) -> None:
     place = reprokit.directory / "place"
     place.mkdir()

@@ -42,7 +42,7 @@ _KERAS = (
     + [f"keras.src.{name}" for name in _KERAS_3]
 )
 _WAITS_FOR = {
-    "python": ["random"],
+    "python": ["random", "tempfile"],
     "numpy": ["numpy", "numpy.random"],
     "jax": ["jax", "jax.random", "jax._src.distributed"],
     "pytorch": [

@@ -1,4 +1,4 @@
-"""Python's own random module: its seeding and its state at the end."""
+"""Python's own random module: its seeding and its state at the end; and whether temporary names were taken."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
     from typing import Any
 
 
+TAKEN = "tempfile: a name was taken; in a replay perhaps by what the recording left there: names then differ"
+
+
 class PythonAdapter(Adapter):
-    """Watches the module random."""
+    """Watches the modules random and tempfile."""
 
     def instrument(self, name: str, module: Any) -> None:
+        if name == "tempfile":
+            replace(module, "_get_candidate_names", self._make_names)
+            return
         self._agent.attempt(self._agent.generators.begin, "python", module.getstate)
         replace(module.Random, "seed", lambda original: self._make_seed(module, original))
         is_method = getattr(module.seed, "__self__", None) is module._inst
@@ -39,6 +45,15 @@ class PythonAdapter(Adapter):
             return original(self, a, version)
 
         return seed
+
+    def _make_names(self, original: Callable[[], Iterator[str]]) -> Callable[[], Iterator[str]]:
+        def _get_candidate_names() -> Iterator[str]:
+            names = original()
+            yield next(names)
+            self._agent.warn(TAKEN)
+            yield from names
+
+        return _get_candidate_names
 
     def random_states(self) -> None:
         random: Any = sys.modules.get("random")

@@ -212,7 +212,7 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
             if words:
                 yield f"of the {side} run, {words}"
         for warning in scan.warnings:
-            yield f"the {side} run's agent stepped aside: {warning}"
+            yield f"the {side} run's agent warns: {warning}"
     results = next(child for child in tree.children if child.name == "outputs")
     skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
     of_trackers = [leaf for leaf in skipped if leaf.exclusion is Exclusion.VOLATILE]
