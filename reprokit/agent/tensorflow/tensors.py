@@ -52,7 +52,10 @@ def _read_graph(variables: list[Any]) -> list[Any]:
     session = private_api.ops().get_default_session() or private_api.keras_session()
     if session is None or any(variable.graph is not session.graph for variable in variables):
         raise NotReadableError("there is no open session to read the variables in")
-    values: list[Any] = session.run(variables)
+    try:
+        values: list[Any] = session.run(variables)
+    except sys.modules["tensorflow"].errors.FailedPreconditionError as error:
+        raise NotReadableError("another session has their values") from error
     return values
 
 
