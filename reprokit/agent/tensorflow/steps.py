@@ -99,9 +99,6 @@ class StepHooks:
             GradientsApplied: self._gradients_applied,
         }
 
-    def failed(self, error: Exception, handler: Handler) -> None:
-        self._agent.failed(handler, error)
-
     # Functions
 
     def _train_function_due(self, event: TrainFunctionDue) -> None:
