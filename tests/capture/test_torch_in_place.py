@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 TRAININGS = Path(__file__).parents[1] / "trainings"
 SCRIPT, TURNS_NAN = TRAININGS / "captured_in_place.py", TRAININGS / "turns_nan.py"
 # What trainings come to a NaN by: functions of the script, whose line that is to be named ends in their name.
-USUAL = re.findall(r"# (\w+)$", TURNS_NAN.read_text(), re.MULTILINE)
+USUAL = re.findall(r"\S  # (\w+)$", TURNS_NAN.read_text(), re.MULTILINE)
 CASES = [  # operation, and what is known of samples
     ("own_class", "aten::div", [50]),
     ("mixed", "aten::div", None),  # no row is the batch's at its place
