@@ -56,6 +56,13 @@ class Model:
         self.steps["watched"] = count
 
 
+class Flag(threading.Event):
+    """An event that nobody waits for, and that has nothing to wait by."""
+
+    def __init__(self):
+        self._flag = False
+
+
 model = Model()
 threads = [threading.Thread(target=model.train, args=(number,)) for number in range(2)]
 threads.append(threading.Thread(target=model.watch))
@@ -69,4 +76,4 @@ for step in range(40):
 model.stop.set()
 for thread in [*threads, prefetcher.thread]:
     thread.join()
-print(model.weight, sorted(model.steps.items(), key=str), prefetcher.late, model.stop.is_set())
+print(model.weight, sorted(model.steps.items(), key=str), prefetcher.late, model.stop.is_set(), Flag().is_set())

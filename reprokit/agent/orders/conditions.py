@@ -38,18 +38,20 @@ class ConditionOrders:
         """Watch the classes of the module threading."""
         self._file, self._wait = threading.__file__, threading.Condition.wait
         replace(threading.Event, "is_set", self._make_is_set)
-        replace(threading.Event, "wait", lambda original: self._make_wait(original, lambda event: event._cond))
+        replace(threading.Event, "wait", lambda original: self._make_wait(original, _condition_of))
         replace(threading.Condition, "wait", lambda original: self._make_wait(original, lambda condition: condition))
         replace(threading.Condition, "wait_for", self._make_wait_for)
 
     def _choices(self, kind: str, condition: Any, caller: FrameType) -> Choices | None:
         """Return the outcomes at a place; None where the condition is a library's, or threading itself asks."""
-        is_watched = issubclass(type(condition._lock), OrderedLock) and caller.f_code.co_filename != self._file
+        is_watched = (
+            issubclass(type(getattr(condition, "_lock", None)), OrderedLock) and caller.f_code.co_filename != self._file
+        )
         return self._orders.choices(kind, caller) if is_watched else None
 
     def _make_is_set(self, original: Method) -> Method:
         def is_set(event: Any) -> bool:
-            choices = self._choices("is_set", event._cond, sys._getframe(1))
+            choices = self._choices("is_set", _condition_of(event), sys._getframe(1))
             if choices is None:
                 return bool(original(event))
             patience: Patience | None = None
@@ -95,3 +97,8 @@ class ConditionOrders:
             return result
 
         return wait_for
+
+
+def _condition_of(event: Any) -> Any:
+    """Return what an event waits by; None of a subclass of the user's that does without."""
+    return getattr(event, "_cond", None)

@@ -127,18 +127,19 @@ def _wake(original: Function, loop: Any, handle: Any) -> None:
 class _AsGiven:
     """Coroutines of which tasks are made in the order given, where a set of them would have that of addresses."""
 
-    def __init__(self, coroutines: Any) -> None:
-        self._coroutines = coroutines
+    def __init__(self, coroutines: Any, loop: Any) -> None:
+        self._coroutines, self._loop = coroutines, loop
 
     def __iter__(self) -> Iterator[Any]:
-        tasks: Any = sys.modules["asyncio.tasks"]
-        return iter([tasks.ensure_future(one) for one in dict.fromkeys(self._coroutines)])
+        ensure_future = sys.modules["asyncio.tasks"].ensure_future
+        return iter([ensure_future(one, loop=self._loop) for one in dict.fromkeys(self._coroutines)])
 
 
 def _make_as_completed(original: Function) -> Function:
     def as_completed(fs: Any, *arguments: Any, **keywords: Any) -> Any:
-        is_one = hasattr(fs, "__await__") or hasattr(fs, "send")  # which is refused
-        return original(fs if is_one else _AsGiven(fs), *arguments, **keywords)
+        asyncio: Any = sys.modules["asyncio"]
+        is_one = asyncio.isfuture(fs) or asyncio.iscoroutine(fs)  # which is refused
+        return original(fs if is_one else _AsGiven(fs, keywords.get("loop")), *arguments, **keywords)
 
     return as_completed
 
