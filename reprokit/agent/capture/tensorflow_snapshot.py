@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from itertools import chain
 
+from ..core import live_objects
 from ..tensorflow import private_api
 from . import checks
 from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger
@@ -225,13 +226,11 @@ def all_owners(variables: list[Any], others: list[Any]) -> list[Any]:
 
 def owners(variables: list[Any]) -> list[Any]:
     """Return the models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
-    import gc
-
     wanted = set(map(id, variables))
     kinds = (*private_api.keras_classes("Layer"), private_api.module("modules").Module)
     found: list[Any] = []
-    for one in gc.get_objects():
-        if isinstance(one, kinds) and not _is_optimizer(one):
+    for one in live_objects.instances(*kinds):
+        if not _is_optimizer(one):
             ids = _ids(one)
             if ids & wanted:
                 found.append((len(ids & wanted), len(ids), len(found), one, ids))

@@ -387,7 +387,7 @@ class TrainingState:
         """Return the call under way that was given these numbers: threads may call the same graph at once."""
         if self.here.call is None and len(self.calls) > 1:
             wanted = [digest(one) for one in given]
-            for call in self.calls:
+            for call in tuple(self.calls):  # threads begin and end some meanwhile
                 flat = sys.modules["tensorflow"].nest.flatten([call.arguments, call.keywords], expand_composites=True)
                 if wanted == [digest(one) for one in flat if has_numbers(one)]:
                     return call

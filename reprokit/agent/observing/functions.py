@@ -7,10 +7,10 @@ A training that profiles itself goes first: then nothing more is counted, and a 
 
 from __future__ import annotations
 
-import gc
 import sys
 from _thread import get_ident
 
+from ..core.live_objects import without_collections
 from ..core.patching import replace
 from ..core.user_frames import running_code
 from . import FUNCTIONS
@@ -75,7 +75,7 @@ class Functions:
         alive = sys._current_frames()
         for thread, profiler in self._own:
             if thread not in alive:
-                self._ended.add(_statistics(profiler))
+                self._ended.add(without_collections(profiler.getstats))
         self._own = [(thread, profiler) for thread, profiler in self._own if thread in alive]
 
     def sample(self, on: bool) -> None:
@@ -174,7 +174,7 @@ class Functions:
         calls, frames = self._ended.copied(), sys._current_frames()
         for thread, profiler in list(self._own):
             running = running_code(frames.get(thread)) + ([] if self._root is None else [self._root])
-            calls.add(_statistics(profiler), running)
+            calls.add(without_collections(profiler.getstats), running)
         if len(calls) > MAX_ENTRIES:
             self.step_aside(f"more than {MAX_ENTRIES} functions, which are made as it runs")
         for name, line in describe(calls):
@@ -213,14 +213,3 @@ def observe(module: ModuleType, observer: Observer) -> None:
     functions: Functions | None = observer.parts.get(FUNCTIONS)
     if functions is not None:
         functions.follow_threads(module)
-
-
-def _statistics(profiler: Any) -> list[Any]:
-    """cProfile's entries; a collection in the middle of it would let other threads change what is walked."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return profiler.getstats()  # type: ignore[no-any-return]
-    finally:
-        if collects:
-            gc.enable()

@@ -6,11 +6,11 @@ only as long as their owner lives: no lifetime grows and no cycle arises.
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 
 from ..agent import on_thread
+from ..core import live_objects
 from ..core.digests import distinct, text_entry
 from ..events import (
     ModelEnded,
@@ -74,9 +74,8 @@ class Modules:
 
     def _search(self, module_class: type) -> None:
         """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
-        for candidate in gc.get_objects():
-            if issubclass(type(candidate), module_class) and private_api.is_module(candidate):
-                self.registered(candidate, "", None)
+        for candidate in filter(private_api.is_module, live_objects.instances(module_class)):
+            self.registered(candidate, "", None)
 
 
 def _without_graphs(roots: list[Any], held: dict[int, set[int]]) -> list[Any]:
