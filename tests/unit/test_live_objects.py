@@ -12,8 +12,8 @@ class Kind:
 
 
 class Derived(Kind):
-    @property
-    def __class__(self) -> type:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         raise RuntimeError("what objects say of themselves is not asked")
 
 
