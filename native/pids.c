@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -241,21 +242,31 @@ static int signaled(int result, pid_t target, int number) {
     return result;
 }
 
-/* Whether a child has ended that nobody has waited for: launchers of ranks kill all, also the one that died. */
-static bool has_ended(pid_t target) {
-    siginfo_t info = {0};
-    pid_t pid = rk_real_pid(target < 0 ? -target : target);
-    return pid > 0 && rk_call(SYS_waitid, P_PID, pid, (long)&info, WEXITED | WNOHANG | WNOWAIT, 0, 0) == 0 &&
-           info.si_pid == pid;
+/* Whether a process is ending, or has ended: launchers of ranks kill all, also the one that died. They learn of its
+ * death by a socket that it closes, before it is a child to wait for; the kernel has marked it by then (proc(5):
+ * flags). */
+static bool ends_by_itself(pid_t target) {
+    enum { FLAGS = 7, EXITING = 0x4 }; /* the field behind the name; PF_EXITING of linux/sched.h */
+    char text[512] = "/proc/";
+    size_t n = rk_append_number(text, sizeof(text), strlen(text), (uint64_t)rk_real_pid(target < 0 ? -target : target));
+    rk_append(text, sizeof(text), n, "/stat");
+    int fd = rk_open(text, O_RDONLY, 0);
+    if (fd < 0) return false;
+    long length = rk_call(SYS_read, fd, (long)text, sizeof(text) - 1, 0, 0, 0);
+    rk_close(fd);
+    text[length < 0 ? 0 : length] = 0;
+    const char *field = strrchr(text, ')');
+    for (int number = 0; field != NULL && number < FLAGS; number++) field = strchr(field + 1, ' ');
+    return field != NULL && (strtoul(field, NULL, 10) & EXITING) != 0;
 }
 
 RK_EXPORT int kill(pid_t pid, int number) {
-    bool ended = has_ended(pid);
+    bool ended = ends_by_itself(pid);
     int result = RK_REAL(kill)(rk_real_pid(pid), number);
     return ended ? result : signaled(result, pid, number);
 }
 RK_EXPORT int killpg(pid_t group, int number) {
-    bool ended = has_ended(group);
+    bool ended = ends_by_itself(group);
     int result = RK_REAL(killpg)(rk_real_pid(group), number);
     return ended ? result : signaled(result, -group, number);
 }

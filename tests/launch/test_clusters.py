@@ -94,7 +94,8 @@ def test_the_rank_that_died_is_named_and_the_others_records_are_whole(
 ) -> None:
     reprokit.run("record", "-o", "one", "--", *launch, STEPS)
     done = reprokit.run("replay", "one", "-o", "two", environment={"DIES": "6"})
-    assert done.returncode == 7
+    # MPICH's launcher gives the status of one of those that ended, be it one that it killed itself.
+    assert done.returncode in ((7,) if library == "Open MPI" else (7, 9))
     compared = reprokit.run("verify", "one", "two")
     assert compared.returncode == 1
     assert "note: of the right run, rank 1 ended early, after call 12 of its collectives" in compared.stdout
