@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TypeVar
 
 from reprokit import redaction
+
+T = TypeVar("T")
 
 LONGEST = 400  # characters of one text on the screen
 LOOKED_AT = 64 << 10  # characters: secrets are taken out before the text is cut
@@ -20,9 +25,7 @@ def printable(text: str, limit: int = LONGEST) -> str:
     text = redaction.shown(text[: max(LOOKED_AT, 2 * limit)])
     if len(text) > limit:
         text = text[: limit - 3] + "..."
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(_spelt_out(character) for character in text)
+    return text if text.isprintable() else "".join(map(_spelt_out, text))
 
 
 def listed(texts: Sequence[str], most: int, between: str = ", ") -> str:
@@ -31,14 +34,16 @@ def listed(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(texts[:most]) + more
 
 
-def bounded(lines: Iterable[str], most: int, rest: str = "") -> Iterator[str]:
-    """Yield the first lines, then one that says how many more there are, and where."""
-    everything = list(lines)
-    yield from everything[:most]
-    if len(everything) > most:
-        yield f"and {len(everything) - most:,} more{rest}"
+def bounded(items: Iterable[T], most: int, rest: str = "", line: Callable[[T], str] = str) -> Iterator[str]:
+    """Yield a line for each of the first items, then one that says how many more there are, and where."""
+    left = iter(items)
+    yield from map(line, islice(left, most))
+    more = sum(1 for _ in left)
+    if more:
+        yield f"and {more:,} more{rest}"
 
 
+@lru_cache(4096)
 def _spelt_out(character: str) -> str:
     if unicodedata.category(character) not in _HIDDEN:
         return character

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, GateVerdict
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, SUITES, TROUBLE, Case, GateVerdict
 from reprokit.pages.markdown import escaped
 from reprokit.printable import bounded, printable
 
@@ -55,9 +55,12 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
         yield ""
         yield f"### {escaped(one.name)}"
         yield ""
-        texts = ((MARKS[case.outcome], *map(escaped, (case.suite, case.name, case.message))) for case in unpassed)
-        cases = bounded((f"{mark} {suite}: {name}: {message}" for mark, suite, name, message in texts), SHOWN)
+        cases = bounded(unpassed, SHOWN, line=_case)
         yield from (f"- {line}" for line in (*cases, *(f"note: {escaped(note)}" for note in one.notes)))
+
+
+def _case(case: Case) -> str:
+    return f"{MARKS[case.outcome]} " + ": ".join(map(escaped, (case.suite, case.name, case.message)))
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:

@@ -75,7 +75,8 @@ def causes(comparison: Comparison) -> Iterator[str]:
         return
     categories = {category.name: category for category in comparison.tree.children}
     leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
-    yield from bounded((shortened(_one_sided(leaf)) for leaf in leaves if leaf.can_change_results), CAUSES)
+    found = (leaf for leaf in leaves if leaf.can_change_results)
+    yield from bounded(found, CAUSES, line=lambda leaf: shortened(_one_sided(leaf)))
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
