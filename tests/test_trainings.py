@@ -62,7 +62,7 @@ CASES = [
         id="pytorch-two-workers-spawn",
         marks=[pytest.mark.torch, pytest.mark.extended],
     ),
-    pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=pytest.mark.torch),
+    pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=[pytest.mark.torch, pytest.mark.slow]),
     pytest.param(
         script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),

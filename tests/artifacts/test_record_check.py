@@ -96,6 +96,7 @@ def test_each_damage_is_named(tmp_path: Path, case: str) -> None:
     assert all(one.problem for one in found.bad)
 
 
+@pytest.mark.slow
 def test_tensorflow_reads_what_is_called_good(tmp_path: Path) -> None:
     tf = pytest.importorskip("tensorflow")
     (tmp_path / "own.tfrecord").write_bytes(records())

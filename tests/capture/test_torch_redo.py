@@ -228,6 +228,7 @@ def schema(name: str) -> Any:
     return json.loads(resources.files("reprokit").joinpath(f"schemas/{name}.schema.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_training_is_captured_made_smaller_and_explained(reprokit: Reprokit) -> None:
     """The script ends itself after each trial that is not finite, and is started again."""
     reprokit.script("train.py", script("ending"))

@@ -30,7 +30,7 @@ def captured(directory: Path, case: str, width: int = 16) -> tuple[Steps, str]:
     ("case", "step"),
     [
         ("half", 0),
-        ("closure", 5),
+        pytest.param("closure", 5, marks=pytest.mark.slow),
         pytest.param("large_step", 5, marks=pytest.mark.slow),
         pytest.param("compiled", 5, marks=pytest.mark.slow),
     ],

@@ -164,6 +164,7 @@ def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: 
         assert np.allclose(saved.array(1, momentum), -rate * gradient)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_path: Path) -> None:
     run = record(tmp_path, "run", "pytorch_other_step.py")
     (tmp_path / "other").touch()

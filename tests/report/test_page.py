@@ -12,6 +12,7 @@ from reprokit.model.outputs import OutputFile
 from reprokit.report import html
 from reprokit.report.gather import gather
 from tests.browser import HOME, SCREENS, browser, opened, picture, violations
+from tests.support import rest_slow
 from tests.verify.runs import Building, digest, replayed, tensor, training
 
 pytestmark = pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
@@ -61,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("name", ["equal", "different", "alone"])
+@pytest.mark.parametrize("name", rest_slow(["different", "equal", "alone"]))
 def test_a_page_is_whole_and_accessible(name: str, pages: dict[str, Path], started: Any, tmp_path: Path) -> None:
     for scheme, width in SCREENS if name == "different" else SCREENS[::3]:
         with opened(started, pages[name], scheme, width) as page:

@@ -191,6 +191,7 @@ def is_over(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_or_whose_launcher_was_killed_says_so_first(real: Reprokit) -> None:
     began = "import os; open(os.path.join(os.environ['REPROKIT_RUN'], 'began'), 'w'); input()"
     for name, code, said in [
@@ -378,6 +379,7 @@ def test_what_is_asked_wrongly_is_said_in_a_line(real: Reprokit) -> None:
         assert not list(real.directory.glob(".*.partial"))
 
 
+@pytest.mark.slow
 def test_a_bill_of_materials_is_valid_and_the_same_twice(real: Reprokit) -> None:
     """The library's own strict validator holds it against the schema; reprokit asks it before it writes."""
     from cyclonedx.schema import SchemaVersion

@@ -17,6 +17,7 @@ from tests.support import Reprokit
 TRAINING = Path(__file__).parents[1] / "trainings" / "pytorch_digits_evaluated.py"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_wrong_predictions_of_the_last_evaluation_are_shown_with_their_images(reprokit: Reprokit) -> None:
     saved = ("--tensors", "predictions,labels,inputs mode=eval")

@@ -321,6 +321,7 @@ def operators_of(framework: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_pytorch_has_every_operator_and_its_tag_is_on_the_random_ones() -> None:
     pytest.importorskip("torch")

@@ -150,6 +150,7 @@ def compared_samples(reprokit: Reprokit, left: str, right: str) -> dict[str, Any
     return found
 
 
+@pytest.mark.slow
 def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
     """The first run is killed: what waited for a block is there."""
     killed = record(reprokit, "first", "ledgered_resumed.py", "first", "1")
@@ -182,6 +183,7 @@ def test_what_a_resumed_run_saw_twice_and_never(reprokit: Reprokit) -> None:
     assert reprokit.run("check", "first").returncode == 0
 
 
+@pytest.mark.slow
 def test_threads_that_read_and_classes_that_are_boosted(reprokit: Reprokit) -> None:
     recorded = record(reprokit, "run", "ledgered_mixture.py")
     assert recorded.returncode == 0, recorded.stderr
