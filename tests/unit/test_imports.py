@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,23 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
 
 
+@cache
+def imports(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """All statements of a module that import something, wherever in it."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imported(path: Path) -> Iterator[str]:
     """The parts of reprokit that a module imports, wherever in it."""
     package = ["reprokit", *path.relative_to(PACKAGE).with_suffix("").parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else []
             origin = ".".join([*base, *([node.module] if node.module else [])])
             names = [f"{origin}.{alias.name}" for alias in node.names]
-        else:
-            continue
         yield from (name.split(".")[1] for name in names if name.startswith("reprokit."))
 
 
@@ -105,11 +111,11 @@ def test_the_agent_imports_nothing_of_reprokit_and_nobody_but_the_library_of_sna
 def test_the_agent_imports_the_standard_library_only() -> None:
     wrong = []
     for part, path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if part == "agent" else ():
+        for node in imports(path) if part == "agent" else ():
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and not node.level:
+            elif not node.level:
                 names = [node.module or ""]
             wrong += [f"{path.name}: {name}" for name in names if name.split(".")[0] in FRAMEWORKS]
     assert wrong == []
@@ -142,7 +148,7 @@ def test_listeners_know_no_framework() -> None:
     wrong = []
     for name in LISTENERS:
         path = PACKAGE / "agent" / f"{name}.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imports(path):
             if isinstance(node, ast.ImportFrom) and node.level:
                 targets = (node.module or "").split(".")[:1] + [alias.name for alias in node.names if not node.module]
                 wrong += [f"{name} imports {target}" for target in targets if target in folders]
