@@ -1,7 +1,8 @@
 """Compares lines that were printed. What differs in two of them is a difference, unless it is a time or the like.
 
 Only what stands in the place of a time, a rate, an address, a process id or a temporary name in both lines may differ,
-and what it was is counted. Of a line that was written over, as progress bars are, the last state counts.
+and what it was is counted. Right behind a metric's name a number is a result, whatever its unit ("MAE: 3.2 minutes").
+Of a line that was written over, as progress bars are, the last state counts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _KINDS = {
         rf"(?<!\w)(?:[A-Z][a-z]{{2,8}},? )?(?:\d{{1,2}} {_MONTH}|{_MONTH} {{1,2}}\d{{1,2}})(?:,? \d{{4}})?,? "
         rf"{_CLOCK}(?: [A-Z]{{3,4}}(?!\w))?(?: \d{{4}})?",
         rf"(?<!\w)[IWEF]\d{{4}} {_CLOCK}",
-        rf"(?<![\w:])(?:\d{{1,5}} days?, )?{_CLOCK}",
+        rf"(?<![\w:])(?:\d{{1,5}} days?,? )?{_CLOCK}",
         r"(?<![\w:])\d{1,4}:\d\d(?::\d\d)?<(?:\?|[\d:]{4,10})",
         r"(?<![\w.])(?:\d{1,5}d ?)?\d{1,5}h ?\d{1,2}m(?: ?\d{1,2}(?:\.\d{1,9})?s)?(?!\w)",
         r"(?<![\w.])\d{1,5}m ?\d{1,2}(?:\.\d{1,9})?s(?!\w)",
@@ -56,6 +57,23 @@ _TOKEN = re.compile(
     "|".join(rf"(?P<{name.replace(' ', '_')}>{'|'.join(forms)})" for name, forms in _KINDS.items()), re.IGNORECASE
 )
 _NUMBERS = "numbers"
+_METRIC = (
+    r"(?:loss(?:es)?|errors?|scores?|accuracy|(?<![^\W_])(?:acc|auc|bias|crps|err|f1|huber|mad|mae|mase|medae|metric|mse"
+    r"|msle|nll|objective|pinball|ppl|perplexity|r2|regret|residuals?|rewards?|rmse|rmsle|rmspe|s?mape|w[am]pe))"
+)
+_OF_METRIC = (  # words between its name and the number: "loss_avg", "MAE on the test set is"
+    r"(?:[ _/.-](?:(?:after|at|for|in|on|over) (?:the )?)?(?:average|avg|best|data|dev|eval|final|holdout|is|max|mean"
+    r"|median|min|of|rate|set|std|sum|test|total|train|training|val|valid|validation|was"
+    r"|(?:epochs?|fold|iter|steps?)[ _]?\d{0,9})|[_@-]\d{1,4})"
+)
+_BEHIND_METRIC = re.compile(
+    rf"{_METRIC}{_OF_METRIC}{{0,5}}(?: ?[(\[][\w /%]{{1,20}}[)\]])?[^\w.,;]{{0,8}}"
+    rf"(?:{_NUMBER}(?: ?{_UNIT})? ?\(?(?:±|\+/?-) ?)?$",
+    re.IGNORECASE,
+)
+_BEFORE = 120  # characters of a line in which the name of a metric is looked for
+_QUANTITY = re.compile(rf"{_NUMBER} ?(?:{_UNIT}(?![a-z])|[a-z]{{1,20}}/|[dhm] ?\d)", re.IGNORECASE)
+_DURATION = re.compile(rf"(?:\d{{1,5}} days?,? )?{_CLOCK}", re.IGNORECASE)
 _OF_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 _STATES = re.compile(r"\r|\x08+")  # where a line was begun again
@@ -113,7 +131,7 @@ def tells_results(lines: Sequence[PrintedLine]) -> bool:
 
 def _tells(line: PrintedLine) -> bool:
     text = _COLOR.sub("", line.text[:LOOKED_AT])
-    varying = [token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS]
+    varying = [token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS and not _is_result(token)]
     rest = "".join(_between(text, varying))
     return re.search(r"\d" if varying else r"\w", rest) is not None
 
@@ -168,8 +186,19 @@ def _between(line: str, tokens: Sequence[re.Match[str]]) -> list[str]:
     return [line[end:start].strip() for end, start in zip(ends, starts, strict=True)]
 
 
+def _is_result(token: re.Match[str]) -> bool:
+    """Return whether a token is a metric in a unit of time or of a rate: a date, and the time in a log, are none."""
+    if not _QUANTITY.match(token[0]) and not _DURATION.fullmatch(token[0]):
+        return False
+    before = token.string[max(0, token.start() - _BEFORE) : token.start()]
+    is_named = _BEHIND_METRIC.search(before) is not None
+    return is_named and (_QUANTITY.match(token[0]) is not None or before.rstrip()[-1:] in ":=")
+
+
 def _kind(token: re.Match[str], context: LineContext) -> str:
-    """Return what a token is; empty for a number that is nothing but a number."""
+    """Return what a token is; empty for a number that is nothing but a number, and for a metric."""
+    if _is_result(token):
+        return ""
     if token.lastgroup != _NUMBERS:
         return (token.lastgroup or "").replace("_", " ")
     number = float(token[0])
