@@ -10,15 +10,18 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
 from reprokit import names, rundir
+from reprokit.printable import printable
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
 DECLARED_WHOLE = 1 << 30  # bytes of one that was named
@@ -27,7 +30,9 @@ MANY = 100  # files of one directory, from which on they are one entry
 MAX_FILES = 10_000  # that are looked at
 MAX_NOTED = 12288  # MOST_READ of native/written.c: a process that read more did not note them all
 MAX_DEPTH = 32  # directories within a declared one
-PATIENCE = 2.0  # seconds that the end of a run waits for digests
+MAX_TOLD = 20  # changes that are told one by one
+LONGEST = 200  # characters of a name, which may come from somebody else's file
+PATIENCE = 2.0  # seconds that the start of a replay and the end of a run wait for digests
 BLOCK = 1 << 20
 
 _SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
@@ -94,6 +99,62 @@ def with_seen(
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     found = _gathered([entry for entry in entries if entry is not None], incomplete)
     return named + [msgspec.to_builtins(entry) for entry in found], more
+
+
+def changes(recorded: Any, directory: Path, since: float) -> list[str]:
+    """Return what of a recording's data is different before a replay; only what was touched since then is read."""
+    return _first(_changes(recorded, directory, since))
+
+
+def _changes(recorded: Any, directory: Path, since: float) -> Iterator[str]:
+    here, deadline = os.path.realpath(directory), time.monotonic() + PATIENCE
+
+    def has_no_time() -> bool:
+        return time.monotonic() > deadline
+
+    for entry in islice(_entries(recorded), MAX_FILES):
+        if entry.files or not entry.digest.startswith(("sha256:", "sampled-sha256:")) or has_no_time():
+            continue
+        path = os.path.join(here, entry.path)
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            yield f"{printable(entry.path, LONGEST)}: it is not there any more"
+            continue
+        if status.st_size == entry.size:
+            if max(status.st_mtime, status.st_ctime) < since:
+                continue
+            now = _described(path, here, has_no_time, DECLARED_WHOLE if entry.declared else WHOLE)
+            if now is None or now.digest in ("", entry.digest):
+                continue
+        yield f"{printable(entry.path, LONGEST)}: its contents differ"
+
+
+def changes_between(recorded: Any, now: Any) -> list[str]:
+    """Return the data whose digest was known both times and is another one."""
+    return _first(_changes_between(recorded, now))
+
+
+def _changes_between(recorded: Any, now: Any) -> Iterator[str]:
+    known = {entry.path: entry for entry in _entries(now)}
+    for entry in _entries(recorded):
+        other = known.get(entry.path)
+        if other and entry.digest and other.digest and entry.digest != other.digest:
+            is_object = entry.digest.startswith("etag:")
+            what = "it was overwritten since (another ETag)" if is_object else "its contents differ"
+            yield f"{printable(entry.path, LONGEST)}: {what}"
+
+
+def _first(told: Iterable[str]) -> list[str]:
+    lines = list(told)
+    more = len(lines) - MAX_TOLD
+    return [*lines[:MAX_TOLD], f"data: {more} more changes"] if more > 0 else lines
+
+
+def _entries(listed: Any) -> Iterator[DataFile]:
+    for entry in listed if isinstance(listed, list) else ():
+        with suppress(msgspec.ValidationError):
+            yield msgspec.convert(entry, DataFile)
 
 
 # Process, its pipe, which MiB, its bytes, their digest, the pipe's name; of lines of the same MiB the last one counts.

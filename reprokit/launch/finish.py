@@ -209,10 +209,12 @@ class Finish:
         rundir.write_json(self._path / rundir.ENVIRONMENT, environment)
         self._run.environment = rundir.seal_file(self._path / rundir.ENVIRONMENT)
         if self._plan.replay_of is not None:
-            from reprokit.launch import replay_plan
+            from reprokit.launch import data, replay_plan
 
-            before = RunDirectory(Path(self._plan.replay_of.path)).environment()
-            self._run.changed.extend(replay_plan.later_changes(before or {}, environment))
+            before = RunDirectory(Path(self._plan.replay_of.path)).environment() or {}
+            self._run.changed.extend(replay_plan.later_changes(before, environment))
+            for change in data.changes_between(before.get("data"), environment.data):
+                self._say_changed(change)
             self._take_unmet(RunDirectory(Path(self._plan.replay_of.path)))
 
     def _absent_agent(self) -> states.Loading:
@@ -239,6 +241,10 @@ class Finish:
         from reprokit.launch import compute_pins
 
         for change in compute_pins.unmet(recording, RunDirectory(self._path)):
+            self._say_changed(change)
+
+    def _say_changed(self, change: str) -> None:
+        if change not in self._run.changed:  # then it was said before the start
             self._run.changed.append(change)
             warn(f"changed: {change}")
 

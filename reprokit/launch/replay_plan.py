@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
-from reprokit.launch import compute_pins, host, variables
+from reprokit.launch import compute_pins, data, host, variables
 from reprokit.launch import environment as environments
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
@@ -188,7 +189,9 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
     before = recording.environment()
     if before is not None:
         yield from _host_changes(before)
-        yield from _file_changes(before, directory)
+        since = datetime.fromisoformat(run.started.replace("Z", "+00:00")).timestamp() if run.started else 0.0
+        read = data.changes(before.get("data"), directory, since)
+        yield from dict.fromkeys([*_file_changes(before, directory), *read])
         yield from _object_changes(before)
 
 
@@ -231,8 +234,8 @@ def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
 
 
 def _object_changes(before: dict[str, Any]) -> Iterable[str]:
-    data = before.get("data")
-    if isinstance(data, list) and any(isinstance(entry, dict) and "://" in str(entry.get("path")) for entry in data):
+    read = before.get("data")
+    if isinstance(read, list) and any(isinstance(entry, dict) and "://" in str(entry.get("path")) for entry in read):
         from reprokit.launch import objects
 
         yield from objects.changes(before)
@@ -255,18 +258,6 @@ def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str
     yield from _difference("git commit", _within(before, "git", "commit"), (now.git or {}).get("commit"))
     yield from _difference("git changes", _within(before, "git", "changes"), (now.git or {}).get("changes"))
     yield from _difference("GPUs", before.get("gpus"), now.gpus)
-    yield from _data_changes(before.get("data"), now.data)
-
-
-def _data_changes(before: Any, now: list[dict[str, Any]]) -> Iterable[str]:
-    """Data whose digest was known both times and is another one."""
-    known = {entry.get("path"): entry for entry in now}
-    for entry in before if isinstance(before, list) else ():
-        other = known.get(str(entry.get("path"))) if isinstance(entry, dict) else None
-        if other and entry.get("digest") and other.get("digest") and entry["digest"] != other["digest"]:
-            is_object = entry["digest"].startswith("etag:")
-            what = "the object was overwritten (another ETag)" if is_object else "the data has other bytes"
-            yield f"{_short(entry.get('path'))}: {what}"
 
 
 def _within(facts: dict[str, Any], part: str, name: str) -> Any:

@@ -189,8 +189,36 @@ def test_a_replay_looks_at_the_declared_data_again(reprokit: Reprokit) -> None:
     (reprokit.directory / "data").write_text("one")
     record(reprokit, "a", "--data", "data")
     (reprokit.directory / "data").write_text("two")
-    assert reprokit.run("replay", "a", "-o", "b").returncode == 0
-    assert any("data: the data has other bytes" in change for change in reprokit.facts("b")["changed"])
+    done = reprokit.run("replay", "a", "-o", "b")
+    assert done.returncode == 0
+    assert done.stderr.count("changed: data: its contents differ") == 1
+    assert "data: its contents differ" in reprokit.facts("b")["changed"]
+
+
+def test_a_replay_warns_of_data_of_the_same_size_before_its_start(reprokit: Reprokit) -> None:
+    script(reprokit, "os", "open('data.bin').read() + open('rows/row1').read()")
+    (reprokit.directory / "rows").mkdir()
+    for number in range(120):  # one entry with one digest, which only the end of a run has
+        (reprokit.directory / "rows" / f"row{number}").write_text("0")
+    (reprokit.directory / "data.bin").write_text("one")
+    record(reprokit, "a", "--data", "rows")
+    kept = os.stat(reprokit.directory / "data.bin")
+    (reprokit.directory / "data.bin").write_text("two")
+    os.utime(reprokit.directory / "data.bin", ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    (reprokit.directory / "rows" / "row1").write_text("1")
+    done = reprokit.run("replay", "a", "-o", "b")
+    start, _, end = done.stderr.partition("entropy requests")
+    assert start.count("changed: data.bin: its contents differ") == 1
+    assert "rows/*" not in start
+    assert end.count("changed: rows/*: its contents differ") == 1
+    assert "data.bin" not in end
+    (reprokit.directory / "data.bin").write_text("one")
+    (reprokit.directory / "rows" / "row1").write_text("0")
+    done = reprokit.run("replay", "a", "-o", "c")
+    assert "changed: " not in done.stderr
+    (reprokit.directory / "data.bin").write_text("longer")
+    start, _, _ = reprokit.run("replay", "a", "-o", "d").stderr.partition("entropy requests")
+    assert "changed: data.bin: its contents differ" in start
 
 
 def test_data_that_is_not_there_is_refused_before_the_start(reprokit: Reprokit) -> None:
