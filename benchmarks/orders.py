@@ -1,4 +1,4 @@
-"""What the order of turns costs queue.Queue's put and get, and a lock of the script, between two threads and one."""
+"""What orders cost queue.Queue's put and get, and a lock and an event's is_set() of the script."""
 
 from __future__ import annotations
 
@@ -32,6 +32,10 @@ def lock_often(count):
             pass
 lock_often({ITEMS})
 locked = time.process_time()
+event = threading.Event()
+for _ in range({ITEMS}):
+    event.is_set()
+polled = time.process_time()
 thread = threading.Thread(target=items.get)
 thread.start()
 items.put(0)
@@ -39,18 +43,19 @@ thread.join()
 thread = threading.Thread(target=lock_often, args=(1,))
 thread.start()
 thread.join()
-print((filled - started) / {ITEMS} * 1e6, (ended - filled) / {ITEMS} * 1e6, (locked - ended) / {ITEMS} * 1e6)
+moments = started, filled, ended, locked, polled
+print(*((after - before) / {ITEMS} * 1e6 for before, after in zip(moments, moments[1:])))
 """
 
 
 def _cost(command: list[str], directory: Path, which: int) -> float:
-    """Microseconds of a put, a get, or an acquisition."""
+    """Microseconds of a put, a get, an acquisition, or an is_set()."""
     done = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[which])
 
 
 def main(runs: int) -> None:
-    """Print the microseconds of a put, of a get and of a lock: bare, recorded and replayed."""
+    """Print the microseconds of a put, a get, a lock and an is_set(): bare, recorded and replayed."""
     bare = [sys.executable, "-c", SCRIPT]
     with scratch() as directory:
         subprocess.run([REPROKIT, "record", "-o", "kept", "--", *bare], cwd=directory, check=True, capture_output=True)
@@ -59,7 +64,7 @@ def main(runs: int) -> None:
             "recorded": [REPROKIT, "record", "-o", "run", "--overwrite", "--", *bare],
             "replayed": [REPROKIT, "replay", "kept", "-o", "again", "--overwrite"],
         }
-        for which, call in enumerate(("put", "get", "lock")):
+        for which, call in enumerate(("put", "get", "lock", "is_set()")):
             sides = {name: partial(_cost, command, directory, which) for name, command in commands.items()}
             print(f"a {call}, of {ITEMS:,}")
             results = in_turn(sides, runs)

@@ -1,4 +1,4 @@
-"""Threads that train until an event stops them, and wait for batches as long as they may; prints the model."""
+"""Threads that train until an event stops them, and wait for batches or each other as long as they may; prints it."""
 
 import random
 import threading
@@ -56,6 +56,32 @@ class Model:
         self.steps["watched"] = count
 
 
+class Averaging:
+    """Two threads that meet at a barrier if in time, and a timer that is cancelled about when it fires."""
+
+    def __init__(self):
+        self.broken, self.saved, self.barrier = [], [], None
+
+    def wait(self, step):
+        time.sleep(random.Random().random() * 2 * SECONDS)
+        try:
+            self.barrier.wait(SECONDS)
+        except threading.BrokenBarrierError:
+            self.broken.append(step)
+
+    def step(self, step):
+        timer = threading.Timer(SECONDS, self.saved.append, (step,))
+        timer.start()
+        time.sleep(SECONDS * (0.8 + 0.4 * random.Random().random()))
+        timer.cancel()
+        self.barrier = threading.Barrier(2)
+        threads = [timer, *(threading.Thread(target=self.wait, args=(step,)) for _ in range(2))]
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
 class Flag(threading.Event):
     """An event that nobody waits for, and that has nothing to wait by."""
 
@@ -76,4 +102,8 @@ for step in range(40):
 model.stop.set()
 for thread in [*threads, prefetcher.thread]:
     thread.join()
+averaging = Averaging()
+for step in range(20):
+    averaging.step(step)
+print(averaging.saved, averaging.broken)
 print(model.weight, sorted(model.steps.items(), key=str), prefetcher.late, model.stop.is_set(), Flag().is_set())
