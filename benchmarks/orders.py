@@ -66,6 +66,6 @@ def main(runs: int) -> None:
         }
         for which, call in enumerate(("put", "get", "lock", "is_set()")):
             sides = {name: partial(_cost, command, directory, which) for name, command in commands.items()}
-            print(f"a {call}, of {ITEMS:,}")
+            print(f"{call}, of {ITEMS:,}")
             results = in_turn(sides, runs)
             show(results, "us", "bare")

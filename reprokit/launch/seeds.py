@@ -23,6 +23,7 @@ MAX_PROCESSES = 100_000
 MAX_READ = 1 << 30  # bytes of metrics.jsonl that are looked through before the start
 MAX_DEPTH = 10  # of a seed's JSON
 LONGEST_INTEGER = 1 << 63
+_END = b"\n" * 257  # an agent that reads the last line is told of more bytes than Python has ints of without memory
 
 _FIRST_LINE = re.compile(rb'\{"k":"[a-z_]{1,32}","p":("(?:[^"\\]|\\.){0,600}"),"n":0,')
 
@@ -45,7 +46,7 @@ class SeedsByProcess:
         self._numbers: dict[tuple[str, str, str, str], int] = {}
         self._begun: set[bytes] = set()
         self.twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
-        self._size = 1
+        self._size = 1 + len(_END)
         self.left_out = 0
         self.damaged = 0  # whole lines that are no seed
         self.is_cut = False  # not all of the file was looked through
@@ -85,11 +86,12 @@ class SeedsByProcess:
         self._processes.setdefault(seed.p, []).append(text)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield what seeds.jsonl holds; it begins with a line feed, so that every line has one on both sides."""
+        """Yield what seeds.jsonl holds: first a line feed, so that every line has one on both sides; last _END."""
         yield b"\n"
         for process, lines in self._processes.items():
             if process not in self.twice:
                 yield from lines
+        yield _END
 
 
 def _check(value: Any, depth: int = 0) -> None:

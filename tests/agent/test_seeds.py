@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,27 @@ def test_a_hostile_seeds_file_changes_nothing(training: Training, content: bytes
     (training.run_directory / "seeds.jsonl").write_bytes(content)
     outcome = training.run(script)
     assert (outcome.output, outcome.errors, replaced(outcome)) == (expected, "", [])
+
+
+def test_looking_a_seed_up_takes_the_same_memory_as_recording_it(tmp_path: Path) -> None:
+    line, peaks = '["0","",0,"random.seed","train.py:2",12345', []
+    for name in ("recorded", "replayed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shim.plan").write_bytes(bytes(2048))
+        seeds = SeedsByProcess()
+        seeds.take(b'{"k":"seed","p":"0","call":"random.seed","where":"train.py:2","value":12345}\n')
+        if name == "replayed":
+            (tmp_path / name / "seeds.jsonl").write_bytes(b"".join(seeds.lines()))
+        recorded = RecordedSeeds(str(tmp_path / name))
+        assert recorded.agrees(line)  # makes what both keep
+        tracemalloc.start()
+        try:
+            recorded.agrees(line)
+            peaks.append(tracemalloc.get_traced_memory())
+        finally:
+            tracemalloc.stop()
+        assert recorded.agrees(line.replace("12345", "12344")) is (name == "recorded")
+    assert peaks[0] == peaks[1]
 
 
 TRANSPARENT = training_text("transparent_random.py")

@@ -103,7 +103,7 @@ def gathered(*lines: bytes) -> list[Any]:
     seeds = SeedsByProcess()
     for one in lines:
         seeds.take(one)
-    return [json.loads(text) for text in seeds.lines() if text != b"\n"]
+    return [json.loads(text) for text in seeds.lines() if text.strip()]
 
 
 def test_calls_are_numbered_by_process_thread_and_place() -> None:
@@ -168,7 +168,7 @@ def test_a_recording_without_metrics_or_with_a_link_for_them(reprokit: Reprokit,
     with pytest.raises(RunDamaged, match="--force replays without them"):
         hand_on(tmp_path / "recorded", tmp_path / "two")
     assert "none is given again" in hand_on(tmp_path / "recorded", tmp_path / "two", force=True)
-    assert (tmp_path / "two" / "seeds.jsonl").read_bytes() == b"\n"
+    assert (tmp_path / "two" / "seeds.jsonl").read_bytes().strip() == b""
 
 
 def test_altered_seeds_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> None:
@@ -188,7 +188,7 @@ def test_altered_seeds_stop_a_replay_unless_it_is_forced(reprokit: Reprokit) -> 
     forced = reprokit.run("replay", "recorded", "-o", "forced", "--force")
     assert (forced.returncode, forced.stdout) == (0, "None\n")
     assert "none is given again" in forced.stderr
-    assert (reprokit.directory / "forced" / "seeds.jsonl").read_bytes() == b"\n"
+    assert (reprokit.directory / "forced" / "seeds.jsonl").read_bytes().strip() == b""
 
 
 def test_half_a_line_is_damage_unless_a_run_was_cut_off_there() -> None:

@@ -2,7 +2,7 @@
 
 seeds.jsonl is read anew for each look-up and nothing of it is kept, neither in memory nor as a descriptor:
 the process of a replay is to have its objects where the recorded one had them. So a recording reads a file too, of a
-path of the same length, into memory that both have.
+path of the same length, into memory that both have, and both are told of more bytes than 256: an int that takes memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ class RecordedSeeds:
         if self._buffer is None:
             self._buffer = bytearray(BLOCK + MAX_LINE)
             self._absent = not os.access(self._path, os.F_OK)
-            self._path = self._path[:-12] + ("/./plan.json" if self._absent else "/seeds.jsonl")
+            self._path = self._path[:-12] + ("/./shim.plan" if self._absent else "/seeds.jsonl")
         try:
             descriptor = os.open(self._path, _FLAGS)
         except OSError:
             return self._absent
         try:
             size = os.preadv(descriptor, [self._buffer], self._block * BLOCK)
-            return self._absent or self._buffer.find(needle, 0, size) >= 0
+            is_held = self._buffer.count(needle, 0, size) > 0  # of find() the int may take memory, or none
+            return self._absent or is_held
         finally:
             os.close(descriptor)
 
