@@ -93,7 +93,9 @@ class FutureOrders:
                 rank = bisect_left(numbers, _number(future))
                 del numbers[rank]
                 choices.note(str(rank))
-                yield future
+                given = [future]
+                del future
+                yield given.pop()  # and is not kept here while the next one is waited for
         except self._module.TimeoutError:
             choices.note(END)
             raise

@@ -144,6 +144,12 @@ def _make_as_completed(original: Function) -> Function:
     return as_completed
 
 
+def _source(brought: Any) -> Source:
+    """Return the number of a future; what else a loop is given may fail at any name that it is asked for."""
+    module = sys.modules.get("concurrent.futures._base")
+    return getattr(brought, NUMBER, None) if module and issubclass(type(brought), module.Future) else None
+
+
 class LoopOrders:
     """Records in which order threads wake loops, or gives it again."""
 
@@ -169,7 +175,7 @@ class LoopOrders:
         def call_soon_threadsafe(loop: Any, callback: Any, *arguments: Any, **keywords: Any) -> Any:
             order = getattr(loop, ORDER, None)
             # The thread of the loop itself brings the results of tasks that ended before they were waited for.
-            source = getattr(arguments[-1], NUMBER, None) if arguments else None
+            source = _source(arguments[-1]) if arguments else None
             is_own = source is None and get_ident() == (loop._thread_id or (order and order.owner))
             if order is None or is_own or loop.is_closed():
                 return original(loop, callback, *arguments, **keywords)

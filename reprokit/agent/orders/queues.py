@@ -300,10 +300,10 @@ def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], 
         __slots__ = ("__weakref__", "_queue")
         _queue: Any
 
-        def __new__(cls) -> Any:
+        def __new__(cls, *arguments: Any, **keywords: Any) -> Any:  # which a subclass may initialize itself by
             caller = sys._getframe(1)
-            if _package(caller) in POOLS:
-                return original()
+            if _package(caller) in POOLS or ((arguments or keywords) and cls.__init__ is object.__init__):
+                return original(*arguments, **keywords)
             found = super().__new__(cls)
             queue = found._queue = module.Queue.__new__(module.Queue)
             initialize(queue)
@@ -312,6 +312,9 @@ def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], 
                 setattr(queue, name, threading.Condition(queue.mutex))
             setattr(queue, ORDER, orders.attempt(order, queue, caller))
             return found
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            return original[item]
 
         def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
             self._queue.put(item)
