@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
 import sys
 from _thread import allocate_lock
 
@@ -187,9 +188,14 @@ class DeterministicMode:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
+        self._before = (False, False, False)
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """At the beginning, and in a forked child: the parent's other threads are within operators of the parent's."""
         self._lock = allocate_lock()
         self._inside = 0
-        self._before = (False, False, False)
 
     def enter(self) -> None:
         """Turn it on, with warnings only, and without filling memory that the operator is about to write."""

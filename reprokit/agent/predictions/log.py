@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from _thread import allocate_lock, get_ident
+from _thread import RLock
 
 from ..core.thread_names import on_thread
 from .files import MAX_BYTES, MAX_FILES, Files
@@ -138,7 +138,7 @@ class PredictionLog:
     def forget(self) -> None:
         """In a forked child: what the parent predicted is the parent's."""
         self._files.forget()
-        self._lock, self._owner = allocate_lock(), 0
+        self._lock: Any = RLock()
         self._lines: dict[str, int] = {}
         self._rest: dict[tuple[object, ...], Tally] = {}
         self._known: dict[str, RowPlace] = {}
@@ -162,15 +162,17 @@ class PredictionLog:
         if task is not None and task not in TASKS:
             self._warn(f"{name}: task {task!r} is none of {', '.join(TASKS)}; it was inferred")
             task = None
-        if self._owner == get_ident():
-            self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out")
+        if self._is_amidst(name):
             return
         with self._lock:  # threads may share a name
-            self._owner = get_ident()
-            try:
-                self._note(name, sides, task, hint, classes, once)
-            finally:
-                self._owner = 0
+            self._note(name, sides, task, hint, classes, once)
+
+    def _is_amidst(self, name: str) -> bool:
+        """Return whether this thread is noting others, and say so."""
+        is_amidst: bool = self._lock._is_owned()
+        if is_amidst:
+            self._warn(f"{name}: predicted in a signal handler amidst other predictions, and left out")
+        return is_amidst
 
     def _note(
         self, name: str, sides: tuple[Rows, Rows | None], task: str | None, hint: str | None, classes: Any, once: bool
@@ -205,6 +207,8 @@ class PredictionLog:
     def add_pieces(self, pieces: Pieces, pred: Any, truth: Any, *, whole: bool) -> None:
         """Take in batches that were put together; whole: there are no others of this evaluation."""
         sides = aligned(pred, truth)
+        if self._is_amidst(pieces.name):
+            return
         with self._lock:
             if self._lines.get(pieces.name, 0) >= MAX_LINES:
                 self._add_to_rest(pieces.name, sides, None, pieces.hint)

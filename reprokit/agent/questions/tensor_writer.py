@@ -72,12 +72,12 @@ class TensorWriter:
 
     def __init__(self, agent: Agent, framework: str, buffer: int) -> None:
         self._agent, self._framework, self._buffer = agent, framework, buffer
-        self._lock = allocate_lock()
         os.register_at_fork(before=self._settle)
         self.forget()
 
     def forget(self) -> None:
         """At the beginning, and in a forked child, whose parent's file is another one."""
+        self._lock = allocate_lock()  # which another thread may have held when the parent was forked
         self._library: TensorLibrary | None = None
         self._saver = 0
         self._shard = 0
