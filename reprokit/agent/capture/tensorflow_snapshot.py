@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import chain
 
 from ..core import live_objects
+from ..core.user_frames import variables_of
 from ..tensorflow import private_api
 from . import checks
 from .header import ACTIVATION, CONDITION, GRADIENT, PARAMETER, SnapshotHeader, Trigger
@@ -262,9 +263,9 @@ def _deterministic() -> str:
 def in_fit(frame: Any) -> tuple[int | None, int | None]:
     """Epoch and step of the fit that a frame is called by."""
     while frame is not None:
-        if frame.f_code.co_name == "fit" and "epoch" in frame.f_locals:
-            step = frame.f_locals.get("begin_step", frame.f_locals.get("step"))
-            epoch = frame.f_locals["epoch"]
+        known = variables_of(frame) if frame.f_code.co_name == "fit" else {}
+        if "epoch" in known:
+            step, epoch = known.get("begin_step", known.get("step")), known["epoch"]
             return (epoch if type(epoch) is int else None), (step if type(step) is int else None)
         frame = frame.f_back
     return None, None
@@ -276,7 +277,7 @@ def local_batch(frame: Any) -> list[tuple[str, Any]]:
     Tensors and arrays, and dictionaries of them; lists are often those of gradients.
     """
     function = next(user_functions(frame), None)
-    known = {} if function is None else function.f_locals
+    known = {} if function is None else variables_of(function)
     named = {name: known[name] for name in known if name[0] != "_"}
     values = {name: value for name, value in named.items() if _are_numbers(_parts(value))}
     return [(SCRIPT, _without_data(values))] if values else []

@@ -15,7 +15,7 @@ from types import FunctionType
 
 from ..core import user_frames
 from ..core.attributes import own_attributes
-from ..core.user_frames import is_users, running_code
+from ..core.user_frames import is_users, running_code, variables_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def with_samples(
     """By functions: variables that have one entry for each sample, as labels, masks and indices have."""
     found = []
     for function in user_functions(frame):
-        known = dict(function.f_locals)  # of a module, which other threads may add to
+        known = variables_of(function)
         names = [name for name in known if name[:1] != "_" and _has_samples(known[name], samples, may_keep)]
         values = {name: known[name] for name in names}
         if values:
@@ -63,7 +63,7 @@ def of_loops(frame: FrameType | None) -> dict[str, dict[str, int]]:
     """By functions: the numbers that their for loops count with, which may choose what belongs to the batch."""
     found: dict[str, dict[str, int]] = {}
     for function in user_functions(frame):
-        known, code = function.f_locals, function.f_code
+        known, code = variables_of(function), function.f_code
         values = {name: known[name] for name in _loop_variables(code) if type(known.get(name)) is int}
         if values:
             found.setdefault(code.co_name, values)
@@ -210,7 +210,7 @@ class _Search:
 
     def __init__(self, frame: FrameType, is_finite: Callable[[Any], bool], has_attributes: bool) -> None:
         self._code, self._line = frame.f_code, frame.f_lineno
-        self._values: Mapping[str, Any] = {**frame.f_globals, **frame.f_locals}
+        self._values: Mapping[str, Any] = {**frame.f_globals, **variables_of(frame)}
         self._is_finite = is_finite
         self._statements = list(_statements(_body(self._code)))
         self._seen: set[int] = set()

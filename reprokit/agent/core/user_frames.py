@@ -8,6 +8,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, FrameType
+    from typing import Any
 
     Place = tuple[str, int, str]  # file, line, function
 
@@ -16,6 +17,8 @@ MAX_DEPTH = 200  # frames that are looked at
 INSTALLED = ("/site-packages/", "/dist-packages/")
 STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + "/"
 OWN = os.path.abspath(__file__).rpartition("/agent/core/")[0] + "/"
+_OPTIMIZED = 1  # flag of a function's code, whose variables are in no dictionary
+_HELD_HERE = 3  # references: the frame's, a variable's and an argument's
 _TYPED_IN = ("<stdin>", "<ipython-input-")  # code without a file that is the user's
 _known: dict[str, bool] = {}
 
@@ -87,4 +90,17 @@ def where(depth: int = 1) -> list[Place]:
             if len(found) == MAX_PLACES:
                 break
         frame = frame.f_back
+    return found
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """Return a copy of a frame's variables.
+
+    Before Python 3.13 the frame of a function keeps what it was asked for as long as it runs: that goes again, unless
+    the script has asked for it too.
+    """
+    known = frame.f_locals
+    found = dict(known)  # of a module, too, which other threads may add to
+    if frame.f_code.co_flags & _OPTIMIZED and type(known) is dict and sys.getrefcount(known) == _HELD_HERE:
+        known.clear()
     return found
