@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from .core.journal import Journal
+from .core.signal_errors import pass_on
 from .core.thread_names import on_thread, takes_tasks
 from .frameworks import WATCHED, load
 
@@ -117,6 +118,7 @@ class Agent:
             return function(*arguments)
         except Exception as error:
             self.failed(function, error)
+            pass_on(error)
             return None
 
     def note_calls(self, owner: Any, name: str, note: Callable[..., object]) -> None:
@@ -138,8 +140,8 @@ class Agent:
             if text not in warned and len(warned) < MAX_WARNINGS:
                 warned.add(text)
                 self.journal.write("warning", {"text": text[:2000]})
-        except Exception:  # nobody is left to tell
-            pass
+        except Exception as error:  # nobody is left to tell
+            pass_on(error)
 
     def number(self, kind: str) -> int:
         """0, 1, ... for the things of a kind in this process."""
@@ -190,6 +192,7 @@ class Agent:
                 value = describe(values[name])
             except Exception as error:
                 self.warn(f"reprokit.log: {name} was left out ({error}); log numbers and texts")
+                pass_on(error)
             else:
                 self.journal.write("log", {"name": name, **where, "value": value})
 

@@ -10,6 +10,7 @@ import os
 import sys
 
 from .core import user_frames
+from .core.signal_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class VariableReads:
                     asked = value if first is not of_presence or value is None else _PRESENCE
                     if (name, asked) not in noted:
                         self._agent.attempt(self._note, name, asked, frame, code is first)
-            except Exception:  # no frame of Python's called
-                pass
+            except Exception as error:  # no frame of Python's called
+                pass_on(error)
 
         # torch.compile then calls it as it compiles, instead of looking into it.
         look._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from .core.signal_errors import pass_on
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -438,4 +440,5 @@ def tell(handlers: Handlers, event: TrainingEvent) -> str | None:
                 answer = SKIP
         except Exception as error:
             failed(error, handle)
+            pass_on(error)
     return answer

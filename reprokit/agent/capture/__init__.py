@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from ..core.signal_errors import pass_on
 from .settings import STOP, UNAVAILABLE, CaptureSettings
 from .store import Part, SnapshotContents, Store, StoreError
 
@@ -108,6 +109,7 @@ class CaptureSession:
             return function(*arguments)
         except Exception as error:
             self.failed(function, error)
+            pass_on(error)
             return None
 
     def failed(self, function: Callable[..., Any], error: Exception) -> None:
@@ -144,6 +146,7 @@ class CaptureSession:
             self.say_once(f"warning: no snapshot: {error}")
         except Exception as error:
             self.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
+            pass_on(error)
         else:
             return path
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import weakref
 from _thread import TIMEOUT_MAX, RLock, allocate_lock
+from itertools import starmap
 
 from ..core.user_frames import is_users
 from .tracks import creates_referent, place
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 MAX_LOCKS = 10_000  # of a process
+_BLOCKING = (True,)
 
 
 class LockKind(type):
@@ -34,18 +36,22 @@ class LockKind(type):
 
 
 class OrderedLock(metaclass=LockKind):
-    """A lock that notes who had it, or lets threads in as in the recording."""
+    """A lock that notes who had it, or lets threads in as in the recording.
 
-    __slots__ = ("__weakref__", "_actors", "_advance", "_guard", "_lock", "_orders", "_turns")
+    What a signal's handler raises leaves it as it is with a plain one: nobody holds it whom no ``with`` lets go of it.
+    """
+
+    # The functions that release are the lock's own: between theirs and one of ours a handler could be called.
+    __slots__ = ("__exit__", "__weakref__", "_actors", "_advance", "_guard", "_lock", "_orders", "_turns", "release")
     __class__ = property(lambda lock: type(lock._lock))
     plain: type = type(allocate_lock())
 
     def __init__(self, lock: Any, orders: Orders, name: str, condition: Callable[..., Any]) -> None:
         given = orders.given(name) if orders.is_replay else ()
-        self._lock = lock
+        self._lock, self.release, self.__exit__ = lock, lock.release, lock.__exit__
         self._orders = orders
         self._actors = orders.actors
-        self._guard = allocate_lock()  # of the turns: nobody holds it for long
+        self._guard = RLock()  # of the turns: nobody holds it for long, and a finalizer may come in between
         self._turns = orders.turns(given, condition(self._guard)) if given else None
         advance: Callable[[int], object] = orders.track(name).note if self._turns is None else self._turns.advance
         self._advance = advance
@@ -65,20 +71,26 @@ class OrderedLock(metaclass=LockKind):
             return self._poll(blocking, timeout, sys._getframe(1))
         return self._acquire(self._lock.acquire)  # type: ignore[no-any-return]
 
-    def _acquire(self, acquire: Callable[..., Any], *arguments: Any) -> Any:
+    def _acquire(self, acquire: Callable[..., Any], *arguments: Any, is_turn: bool = True) -> Any:
         turns, actor = self._turns, self._actors.mine.code
-        if turns is None:
-            acquired = acquire(*arguments)
-            if acquired is not False:
+        if is_turn and turns is not None:
+            turns.enter(actor)
+            turns.leave()  # whoever has the lock may wait for something else: nobody waits for that without end
+        acquired: list[Any] = []
+        try:
+            acquired += starmap(acquire, (arguments,))  # known before a signal's handler can be called
+            if acquired[0] is False or not is_turn:
+                return acquired[0]
+            if turns is None:
                 self._advance(actor)
-            return acquired
-        turns.enter(actor)
-        turns.leave()  # whoever has the lock may wait for something else: nobody waits for that without end
-        acquired = acquire(*arguments)
-        if acquired is not False:
-            with self._guard:
-                turns.advance(actor)
-        return acquired
+            else:
+                with self._guard:
+                    turns.advance(actor)
+            return acquired[0]
+        except BaseException:
+            if acquired and acquired[0] is not False:
+                self.release()
+            raise
 
     def _poll(self, blocking: bool, timeout: float, caller: FrameType) -> bool:
         """Try to acquire the lock, with the outcome that was recorded."""
@@ -95,19 +107,18 @@ class OrderedLock(metaclass=LockKind):
             choices.note(str(int(acquired)))
         return acquired
 
-    def release(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
     def __enter__(self) -> bool:
-        if self._turns is None:  # in few steps
-            self._lock.acquire()
+        if self._turns is not None:
+            return self._acquire(self._lock.acquire)  # type: ignore[no-any-return]
+        acquired: list[bool] = []  # likewise, in few steps
+        try:
+            acquired += map(self._lock.acquire, _BLOCKING)
             self._advance(self._actors.mine.code)
             return True
-        return bool(self._acquire(self._lock.acquire))
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        except BaseException:
+            if acquired:
+                self.release()
+            raise
 
     def _is_owned(self) -> bool:
         return bool(self._lock.locked())  # a Condition would try to acquire it
@@ -126,10 +137,11 @@ class OrderedRLock(OrderedLock):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; in a replay at this thread's turn."""
         if self._lock._is_owned():
-            return bool(self._lock.acquire())
+            return self._acquire(self._lock.acquire, is_turn=False)  # type: ignore[no-any-return]
         return super().acquire(blocking, timeout)
 
-    __enter__ = acquire
+    def __enter__(self) -> bool:
+        return self.acquire() if self._lock._is_owned() else super().__enter__()
 
     def _is_owned(self) -> bool:
         return bool(self._lock._is_owned())

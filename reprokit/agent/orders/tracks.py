@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import allocate_lock
+from _thread import RLock
 from array import array
 
+from ..core.signal_errors import pass_on
 from .actors import Actors
 from .recording import RecordedTracks, packed
 from .turns import Choices, PolledAnswers, Turns
@@ -97,7 +98,7 @@ class Orders:
     def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
         self._journal = journal
         self.warn = warn
-        self._guard = allocate_lock()
+        self._guard = RLock()  # while it is held, a finalizer of the script's may make a lock or a queue
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
         self._begun: list[Track | WorkerTurns] = []
@@ -172,6 +173,7 @@ class Orders:
             return function(*arguments)
         except Exception as error:
             self.warn(f"order of turns: {type(error).__name__}: {error}")
+            pass_on(error)
             return None
 
     @property
@@ -228,7 +230,7 @@ class Orders:
         """In a forked child: what the parent noted is the parent's."""
         for forget in self._forgetting:
             forget()
-        self._guard = allocate_lock()
+        self._guard = RLock()
         self.actors.forget()
         self._begun, self._again = [], []
         self._numbers.clear()

@@ -7,6 +7,7 @@ import inspect
 import weakref
 
 from .. import events
+from ..core.signal_errors import pass_on
 from ..events import SKIP, tell
 from . import private_api
 
@@ -181,6 +182,7 @@ class DecisionHooks:
                     answer = update_due(due)
                 except Exception as error:
                     answer = failed(update_due, error)
+                    pass_on(error)
                 if answer is SKIP:
                     return due.result
                 if due.closure is not closure:
@@ -190,6 +192,7 @@ class DecisionHooks:
                     update_done(due)
                 except Exception as error:
                     failed(update_done, error)
+                    pass_on(error)
                 return result
             except events.NotApplied:
                 if due.is_nested:

@@ -12,6 +12,7 @@ import weakref
 from _thread import _local
 
 from ..core.patching import replace
+from ..core.signal_errors import pass_on
 from ..events import (
     BackwardBegan,
     BackwardEnded,
@@ -175,16 +176,13 @@ class EventHooks:
         self.replace(torch.autograd, "backward", self._make_backward)
 
     def _make_backward(self, original: Function) -> Function:
-        inside, events, is_compiling, failed = self.thread, self.events, self.is_compiling, self.failed
+        inside, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
         began, ended, task, no_task = self._backward_began, self._backward_ended, self._engine_task, private_api.NO_TASK
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
             if is_compiling() or inside.backward or task() != no_task:  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
-            try:
-                began(tensors)
-            except Exception as error:
-                failed(began, error)
+            attempt(began, tensors)
             inside.backward = has_failed = True
             try:
                 original(tensors, *arguments, **keywords)
@@ -278,6 +276,7 @@ class EventHooks:
                     then(UpdateDue(None, optimizer))
                 except Exception as error:
                     failed(then, error)
+                    pass_on(error)
 
         return step_hook
 
@@ -354,6 +353,7 @@ class EventHooks:
                         called(module, arguments, keywords)
                     except Exception as error:
                         failed(called, error)
+                        pass_on(error)
                 if events.forward_began and not (inside.told or inside.backward):
                     began = ForwardBegan(module, arguments, keywords)
                     return self.tell_of_call(compute if events.output_computed else original, (module,), began)
@@ -377,6 +377,7 @@ class EventHooks:
             inside.told = False
             if events.forward_ended and (error is not None or began.is_compiled):
                 tell(events.forward_ended, ForwardEnded(began, error))
+            error = None  # whose traceback holds this frame: together they would outlive the script's handler
 
     def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""

@@ -155,7 +155,7 @@ class StepTrail:
             OptimizerEnded: self._optimizer_ended,
         }
 
-    def failed(self, error: Exception, _handler: Handler) -> None:
+    def failed(self, error: BaseException, _handler: Handler) -> None:
         """The trail ends, with a warning. It is not let go of: its worker may still read what it holds."""
         self._file.is_open = False
         self._events.remove(self)
@@ -308,6 +308,14 @@ class StepTrail:
         return private_api.uses_cuda(self._torch) and bool(self._torch.cuda.is_current_stream_capturing())
 
     def _update_done(self, event: UpdateDone) -> None:
+        try:
+            self._write_down(event)
+        except BaseException as error:  # of a signal's handler's, perhaps, after which the script goes on
+            self._pause()  # whatever the worker was told to read, and nobody knows of
+            self.failed(error, self._update_done)
+            raise
+
+    def _write_down(self, event: UpdateDone) -> None:
         if self._is_capturing() or not self._file.is_open:
             return
         state, record = self._thread.facts, event.optimizer

@@ -14,6 +14,7 @@ import weakref
 from _thread import _local
 
 from ..core.json_text import to_json
+from ..core.signal_errors import pass_on
 from ..core.thread_names import on_thread
 from ..core.user_frames import INSTALLED, installed_package
 from ..frameworks import WATCHED
@@ -82,6 +83,7 @@ class Ledger:
             return self._seed(call, asked, caller, text or described)
         except Exception as error:
             self._warn(f"{call}: {type(error).__name__}: {error}")
+            pass_on(error)
             return asked
 
     def within(self, original: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
