@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from array import array
 from pathlib import Path
 
 import pytest
 
+from reprokit.agent.orders.actors import Actors
 from reprokit.agent.orders.private_api import SEEN
 from reprokit.agent.orders.recording import RecordedTracks, packed, unpacked
 from reprokit.launch.orders import MAX_SIZE, OrdersByProcess
 from tests.interpreters import available
+from tests.support import wait_until
 
 
 @pytest.mark.parametrize("actors", [2, 300])
@@ -25,6 +28,37 @@ def test_turns_come_back_as_they_were(actors: int) -> None:
     for wrong in count - 1, count + 1, 1 << 14:
         with pytest.raises(ValueError, match="another number"):
             unpacked(used, text, wrong)
+
+
+def test_threads_that_come_at_once_have_codes_of_their_own() -> None:
+    actors = Actors()
+
+    class Switching(dict[str, int]):
+        """Where threads change in the midst."""
+
+        def setdefault(self, name: str, code: int) -> int:
+            found = super().setdefault(name, code)
+            if name == "m.1":
+                actors.code("m.2")
+            return found
+
+    actors._codes = Switching(actors._codes)
+    assert [actors.names[actors.code(name)] for name in ("m.1", "m.2", "m.3")] == ["m.1", "m.2", "m.3"]
+
+
+def test_a_finalizer_that_comes_while_its_thread_is_named_has_a_name() -> None:
+    found: list[tuple[str, str]] = []
+
+    class Amidst(Actors):
+        def code(self, name: str) -> int:
+            if hasattr(self, "mine"):
+                found.append((self.mine.name, self.names[self.mine.put]))
+            return super().code(name)
+
+    actors = Amidst()
+    threading.Thread(target=lambda: found.append((actors.mine.name, actors.names[actors.mine.put]))).start()
+    wait_until(lambda: found and found[-1][0] != "?" and found[-1][1] != "?+", "the name of a thread")
+    assert found[0][1] == "?+"
 
 
 def order_line(**fields: object) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from _thread import _local, get_ident
+from itertools import count
 
 from ..core.patching import replace
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 MAX_ACTORS = 60_000  # of a process; further ones share a code
 ACTIONS = ("+", "-", "?")  # of an actor that puts, gets or looks
 NAME = "_reprokit_actor"  # attribute of a Thread
+_UNNAMED = ("?", *["?" + action for action in ACTIONS])  # the first codes
 
 
 class Actors:
@@ -22,19 +24,20 @@ class Actors:
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
-        self.names: list[str] = []
+        self.names: dict[int, str] = {}  # by code
         self.seen: set[str] = set()  # threads that asked who they are
-        self.mine = _OwnActor(self)
+        self.forget()
 
     def code(self, name: str) -> int:
         """Return the code of an actor."""
         code = self._codes.get(name)
-        if code is None:
-            if len(self._codes) >= MAX_ACTORS:
-                name = "more"
-            code = self._codes.setdefault(name, len(self._codes))
-            if code == len(self.names):
-                self.names.append(name)
+        if code is None and len(self._codes) >= MAX_ACTORS:
+            name = "more"
+            code = self._codes.get(name)
+        if code is None:  # other threads, and finalizers of the script's, may come in between
+            number = next(self._numbers)
+            self.names[number] = name
+            code = self._codes.setdefault(name, number)
         return code
 
     def has_ended(self, code: int) -> bool:
@@ -63,15 +66,21 @@ class Actors:
         self.mine.__init__(self)  # type: ignore[misc]
 
     def forget(self) -> None:
-        """In a forked child: its only thread is the main one."""
+        """At the beginning, and in a forked child, whose only thread is the main one."""
         self._codes.clear()
         self.names.clear()
         self.seen.clear()
+        self._numbers = count()
+        for name in _UNNAMED:
+            self.code(name)
         self.mine = _OwnActor(self)
 
 
 class _OwnActor(_local):
     """The actor that the asking thread is."""
+
+    # Of a finalizer that comes while its thread is being named.
+    name, (code, put, get, look), made, futures = _UNNAMED[0], range(len(_UNNAMED)), 0, 0
 
     def __init__(self, actors: Actors) -> None:
         threads: Any = sys.modules["threading"]
@@ -89,7 +98,7 @@ class _OwnActor(_local):
 def _name(thread: Any) -> str:
     """Return a thread's name; of one that nobody saw being made, what Python calls it."""
     if thread is None:
-        return "?"
+        return _UNNAMED[0]
     if thread is sys.modules["threading"].main_thread():
         return "m"
     return str(getattr(thread, NAME, "@" + thread.name))

@@ -10,14 +10,14 @@ from ..core.json_text import to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MAX_SIZE = 64 << 20  # bytes of orders.jsonl
 MAX_TURNS = 1 << 24  # of a process
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def packed(turns: array[int], names: Sequence[str]) -> tuple[list[str], str, int]:
+def packed(turns: array[int], names: Sequence[str] | Mapping[int, str]) -> tuple[list[str], str, int]:
     """Return the actors of these turns, the turns as text (numbers of actors, deflated, base64), and their number."""
     from binascii import b2a_base64
     from zlib import compress
