@@ -11,6 +11,7 @@ import struct
 import sys
 from array import array
 
+from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..trail_library import Words
 
@@ -122,7 +123,8 @@ def _gauss_offset(kind: Any) -> int:
             mine.standard_normal()
             if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
                 return 0
-    except Exception:  # another NumPy
+    except Exception as error:  # another NumPy
+        pass_on(error)
         return 0
     return offset
 

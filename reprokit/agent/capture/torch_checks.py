@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 
+from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import dtype_name, is_tensor, numbers
@@ -41,7 +42,8 @@ class FiniteTests:
         """Return whether all of these are finite; a GPU is waited for once."""
         try:
             found = self.at_once(tensors)
-        except Exception:  # whatever it is, the slower way knows it, or says so
+        except Exception as error:  # whatever it is, the slower way knows it, or says so
+            pass_on(error)
             found = None
         if found is not None:
             return found
