@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.capture.tensorflow_steps import Steps
+from tests.capture.tensorflow_steps import Steps, captured
 from tests.support import training_text
 
 pytestmark = pytest.mark.tensorflow
@@ -128,6 +129,18 @@ def test_what_is_told_beside(causes: dict[str, Any]) -> None:
     }
     assert causes["in_a_layer"]["layer"] == "inner/root"
     assert causes["norm_at_zero"]["gradient_of"] == "Sqrt"
+
+
+def test_samples_are_named_where_rows_stayed_and_none_where_they_moved(causes: dict[str, Any]) -> None:
+    assert causes["stay"] == [[2]] * len(causes["stay"])
+    assert causes["move"] == [None] * len(causes["move"])
+
+
+@pytest.mark.slow
+def test_no_sample_is_named_of_a_batch_that_the_step_shuffles(tmp_path: Path) -> None:
+    shuffling = captured(tmp_path, script("shuffled"))
+    found, done = shuffling.redo("explain", script("shuffled"))
+    assert (found["reproduced"], found["operation"], found["samples"]) == (True, "Exp", None), done.stderr
 
 
 def line_in_steps(text: str) -> int:

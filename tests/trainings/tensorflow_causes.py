@@ -88,4 +88,55 @@ for function, value in [
     (in_a_layer, rows),
 ]:
     found[function.__name__] = explain(function, value)
+
+# Row 2 of the batch has a logarithm that is infinite, wherever these put it.
+order, weights = tf.constant([3, 1, 2, 0]), tf.Variable(tf.ones([5, 5]))
+normalize, recur, attend = keras.layers.BatchNormalization(), keras.layers.GRU(5), keras.layers.MultiHeadAttention(1, 5)
+PUT = {
+    "stay": [
+        lambda x: x,
+        lambda x: tf.gather(x, tf.range(4)),
+        lambda x: tf.reverse(x, [1]),
+        lambda x: x[:, :2],
+        lambda x: tf.concat([tf.tile(weights[:1], [4, 1]), x[:, :2]], 1),
+        lambda x: tf.sort(x, axis=1),
+        lambda x: tf.transpose(tf.transpose(x)),
+        lambda x: x + 0 * normalize(x, training=True),
+        lambda x: x + 0 * (x - tf.reduce_mean(x, 0)),
+        lambda x: x + 0 * recur(tf.stack([x, x], 1)),
+        lambda x: x + 0 * attend(tf.stack([x, x], 1), tf.stack([x, x], 1))[:, 0],
+        lambda x: x + 0 * tf.einsum("ij,jk->ik", x, weights),
+        lambda x: tf.gather_nd(x, tf.stack([tf.range(4), [0, 1, 2, 3]], 1)),
+        lambda x: x * tf.gather(tf.constant([1.0, 2.0]), [0, 1, 1, 0])[:, None],
+        lambda x: tf.boolean_mask(x, tf.reduce_min(x, 1) >= 0),
+    ],
+    "move": [
+        lambda x: tf.gather(x, order),
+        lambda x: tf.maximum(x, tf.gather(x, order)) * 0,
+        lambda x: tf.gather_nd(x, order[:, None]),
+        lambda x: tf.reverse(x, [0]),
+        lambda x: x[::-1],
+        lambda x: tf.roll(x, 1, 0),
+        tf.random.shuffle,
+        lambda x: tf.sort(x, axis=0),
+        lambda x: tf.gather(x, tf.argsort(x[:, 0])),
+        lambda x: tf.concat([x[2:], x[:2]], 0),
+        lambda x: tf.concat(tf.split(x, 2)[::-1], 0),
+        lambda x: tf.pad(x[1:], [[0, 1], [0, 0]], constant_values=1.0),
+        lambda x: tf.transpose(tf.gather(tf.transpose(x), order, axis=1)),
+        lambda x: tf.tensor_scatter_nd_update(x, [[0], [2]], tf.gather(x, [2, 0])),
+        lambda x: keras.ops.flip(x, 0),
+    ],
+}
+
+
+def named(put):
+    x = tf.constant([[float(row != 2)] * 5 for row in range(4)])
+    with OperationWatcher(4) as watching:
+        loss = tf.reduce_mean(tf.math.log(put(x)))
+    return watching.cause([loss], samples=4)["samples"]
+
+
+for name, functions in PUT.items():
+    found[name] = [named(put) for put in functions]
 print(json.dumps(found))

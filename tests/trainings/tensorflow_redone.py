@@ -72,6 +72,17 @@ def eager():
             step(model, optimizer, inputs, labels)
 
 
+def shuffled():
+    model, optimizer, batches = parts()
+
+    @tf.function
+    def train_step(inputs, labels):
+        step(model, optimizer, tf.random.shuffle(inputs), labels)
+
+    for inputs, labels in batches:
+        train_step(inputs, labels)
+
+
 def by_hand():
     model, optimizer, _ = parts()
     data, labels, weights = x.copy(), y, tf.ones([3])
@@ -101,7 +112,7 @@ def by_number():
 
 def summed():
     data, weights, optimizer = np.abs(x), tf.Variable(tf.ones([8, 3])), keras.optimizers.SGD(1e-3)
-    data[32:40] = 0.5
+    data[32:40] = 0.0  # whose variance is 0 whatever the weights, and in whichever order it is summed
     total = tf.Variable(tf.zeros([8, 3]))
     for number, inputs in enumerate(tf.data.Dataset.from_tensor_slices(data).batch(8).repeat(EPOCHS)):
         with tf.GradientTape() as tape:

@@ -13,6 +13,7 @@ from ..core import user_frames
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, UPDATE, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .tensorflow_rows import SampleRows
 from .tensorflow_state import as_array, is_finite, limits_of, numbers
 from .variables import lines_that_made, user_functions
 
@@ -36,7 +37,7 @@ _OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
 class OperationWatcher:
     """While it is entered, sees what this thread executes eagerly."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: int = 0) -> None:
         self.trace = Trace()
         self.targets: list[Any] = []  # that gradients were taken of: losses
         self._made: dict[int, Origin] = {}  # by tensors of the forward pass
@@ -44,6 +45,7 @@ class OperationWatcher:
         self._gradient: list[Origin] = []  # whose gradient is being computed
         self._names: list[str] = []  # of the layers that are being called
         self._updates: list[OperatorEvent] = []  # of optimizers
+        self._rows = SampleRows(samples)
         self._hooks = OperationHooks(self)
 
     def __enter__(self) -> OperationWatcher:
@@ -73,7 +75,8 @@ class OperationWatcher:
 
     # What is executed
 
-    def executed(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    def executed(self, name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self._rows.made(name, inputs, outputs, attributes)
         phase, origin = FORWARD, None
         if self._gradient:
             phase, origin = BACKWARD, self._gradient[-1]
@@ -88,6 +91,8 @@ class OperationWatcher:
         if bad:
             event = self._event(name, phase, origin or Origin(_where(), self._layer()), inputs)
             self._tell(event, inputs, [array for _, array in bad])
+            worst = next(one for one in outputs if private_api.number(one) == bad[0][0])
+            event.batch = None if self._rows.in_order(worst) else range(0)
             self.trace.add(event, [key for key, _ in bad])
             if phase == FORWARD and _is_update():
                 self._updates.append(event)

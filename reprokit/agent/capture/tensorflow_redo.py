@@ -237,7 +237,7 @@ class StepExecutor:
     def _explain(self) -> dict[str, Any]:
         """Execute the step operation by operation, and find what began it."""
         why_finite = FINITE if self._owner.last is None else BY_ITSELF  # of the step as the script executes it
-        with _eagerly(), OperationWatcher() as watching:
+        with _eagerly(), OperationWatcher(self._trials.of) as watching:
             self._execute()
         return explained(watching, self._owner.last, self._trials, why_finite)
 
@@ -272,7 +272,7 @@ class EagerLoop:
         self._from = self._trials.batches[0][1]
         self._fetched = 0
         is_explained = owner.driver.mode == EXPLAIN  # from here on, as the script may change the batch before the tape
-        self._watching = OperationWatcher().__enter__() if is_explained else None
+        self._watching = OperationWatcher(self._trials.of).__enter__() if is_explained else None
         self._begun = False
         atexit.register(self._script_ends)
 
@@ -416,7 +416,8 @@ def explained(
     batches = [batch for batch, _, _ in trials.batches]
     given = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)
     arrays = [private_api.value(one) for one in given if private_api.has_value(one) and one.dtype.is_floating]
-    cause = watching.cause([root for root in roots if root is not None], arrays, trials.of)
+    samples = trials.of if len(batches) == 1 else None  # of which of several batches is not known
+    cause = watching.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}
 
 

@@ -22,9 +22,9 @@ class OperationsNotToldError(Exception):
 class OperationHooks:
     """Tells a listener what the thread that begins it executes in eager code, until it ends.
 
-    That is operations (`executed(name, inputs, outputs)`), of gradients too, between `gradient_begins(name, inputs,
-    outputs)` of an operation's gradient and `gradient_ends()`; `differentiated(targets)` before them; and layers, by
-    `layer_begins(name)`, "loss NAME" of a loss, and `layer_ends()`.
+    That is operations (`executed(name, inputs, attributes, outputs)`), of gradients too, between `gradient_begins(name,
+    inputs, outputs)` of an operation's gradient and `gradient_ends()`; `differentiated(targets)` before them; and
+    layers, by `layer_begins(name)`, "loss NAME" of a loss, and `layer_ends()`.
     """
 
     def __init__(self, listener: Any) -> None:
@@ -50,10 +50,10 @@ class OperationHooks:
             self._undo.pop()()
 
     def _executed(
-        self, name: Any, inputs: Sequence[Any], _attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
+        self, name: Any, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
     ) -> None:
         if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # else a graph is built
-            self._listener.executed(_text(name), inputs, outputs)
+            self._listener.executed(_text(name), inputs, attributes, outputs)
 
     def _watch_gradients(self) -> None:
         door, listener = private_api.module("eager"), self._listener
