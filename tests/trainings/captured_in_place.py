@@ -78,4 +78,22 @@ def mixed():
         update((net(near) / far.sum(1, keepdim=True)).mean())  # mixed
 
 
+def given():
+    data = TensorDataset(x.where(x > 0, torch.nan))
+    for (batch,) in DataLoader(data, 8, shuffle=True):  # given
+        update(net(batch).mean())
+
+
+def transformed():
+    class Logarithms(torch.utils.data.Dataset):
+        def __getitem__(self, index):
+            return x[index].log()  # transformed
+
+        def __len__(self):
+            return len(x)
+
+    for batch in DataLoader(Logarithms(), 8, shuffle=True):
+        update(net(batch).mean())
+
+
 globals()[sys.argv[1]]()

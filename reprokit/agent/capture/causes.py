@@ -121,6 +121,7 @@ class OperatorEvent:
         self.first: dict[str, object] | None = None
         self.rows: list[int] = []  # of the first axis of the results, in which something is not finite
         self.batch: range | None = None  # which of the step's samples were worked on; None: all of them
+        self.of_samples: list[int] = []  # of which it made what is not finite, where the batch told it that it is in
 
     @property
     def is_origin(self) -> bool:
@@ -199,6 +200,10 @@ class Trace:
 
     def reached(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
         """Return the calls that what is not finite in these tensors came from; all where that leads nowhere."""
+        return self.made(*keys) or self.events
+
+    def made(self, *keys: Hashable) -> list[OperatorEvent]:
+        """Return the calls that what is not finite in these tensors came from."""
         seen: dict[int, OperatorEvent] = {}
         waiting = [self._makers[key] for key in keys if key in self._makers]
         while waiting:
@@ -206,7 +211,7 @@ class Trace:
             if event.number not in seen:
                 seen[event.number] = event
                 waiting += event.parents
-        return list(seen.values()) or self.events
+        return list(seen.values())
 
 
 def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
@@ -275,6 +280,8 @@ def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
 
 def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:
     """Return those of the step in which the results are not finite, where that is known of some of them only."""
+    if event.of_samples:
+        return sorted(set(event.of_samples))
     batch = range(samples or 0) if event.batch is None else event.batch
     shape = next((one.shape for one in event.outputs if one.nonfinite), [])
     is_of_samples = event.phase in (FORWARD, BACKWARD) and shape[:1] == [len(batch)]

@@ -132,6 +132,14 @@ class Explaining:
         self._batch = batch
         self._rows.forget()
 
+    def collated(self, batch: Any, samples: range) -> None:
+        """These samples were made this batch of: what is not finite in a row of it is the sample's, where it began."""
+        for tensor in tensors_in(batch):
+            if tensor.shape[:1] == (len(samples),) and not is_finite(tensor):
+                rows = (~self._torch.isfinite(numbers(tensor))).flatten(1).any(1).nonzero().flatten().tolist()
+                for event in self._trace.made(storage(tensor)) if len(rows) < len(samples) else ():
+                    event.of_samples += [samples[row] for row in rows]
+
     def end(self) -> None:
         """No more, unless a mode of the user's is above, which ends with the process."""
         for hook in self._hooks:
@@ -311,7 +319,10 @@ class InPlaceExplanation:
             self._takes_turns = self._takes_turns and self._unused == 1
             count = len(event.indices) if self._is_watching and hasattr(event.indices, "__len__") else 0
             is_known = self._takes_turns and count > 0
-            self._explaining.work_on(range(self._rows, self._rows + count) if is_known else None)
+            samples = range(self._rows, self._rows + count)
+            self._explaining.work_on(samples if is_known else None)
+            if is_known:
+                self._explaining.collated(event.batch, samples)
             self._rows += count
 
     def _forward_began(self, event: events.ForwardBegan) -> None:
