@@ -2,15 +2,58 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import fmean
 
-from reprokit.rules.observations import Alarm, values
+from reprokit.rules.observations import Alarm, EvaluationStep, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TensorTrial
+from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 # How often a feature parts a node, as XGBoost and LightGBM call it.
 SPLITS = ("feature_importance/weight", "feature_importance/split")
+# Metrics that are losses, which fall little by little; of errors one sample more is much.
+LOSS = re.compile(r".+-(m?logloss|binary_logloss|multi_logloss|cross_entropy|rmsle|rmse|mae|mape|l1|l2|huber|fair)")
+FELL = 0.8  # of the training's loss at the best round
+
+
+@dataclass
+class LostRounds:
+    """Boosters' losses round by round: a validation loss that has lost much again while that of the training fell.
+
+    Far apart is no sign here: of healthy boosters the training's loss is often nearly nothing.
+    """
+
+    rounds: int
+    rise: float
+    lost: float
+    _losses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # of validation and training
+
+    def judge(self, trial: TensorTrial, evaluation: EvaluationStep) -> Iterator[Alarm]:
+        train = {metric: (name, value) for name, metric, value in _losses(trial, evaluation.train_steps, TRAIN)}
+        for name, metric, value in _losses(trial, evaluation.eval_steps, EVAL):
+            if metric not in train:
+                continue
+            trained, now = train[metric]
+            past = self._losses.setdefault(name, [])
+            if past and now > 1.2 * past[-1][1]:  # another training begins
+                past.clear()
+            past.append((value, now))
+            best = min(past)
+            recent = fmean(one for one, _ in past[-self.rounds // 2 :])
+            has_risen = recent - best[0] > max(self.rise * best[0], self.lost * (past[0][0] - best[0]))
+            if has_risen and len(past) - past.index(best) > self.rounds and now < FELL * best[1]:
+                since = f"in {len(past) - 1 - past.index(best)} rounds it rose from {best[0]:.4g} to {value:.4g}"
+                yield Alarm(name, f"{since}, while {trained} fell from {best[1]:.4g} to {now:.4g}")
+
+
+def _losses(trial: TensorTrial, steps: tuple[int, ...], mode: str) -> Iterator[tuple[str, str, float]]:
+    """Yield boosters' losses of the last of some steps, with their metric."""
+    for tensor in tensors(trial, steps[-1], "metrics", mode) if steps else ():
+        found, value = LOSS.fullmatch(tensor.name), number(tensor, steps[-1], "mean", mode=mode)
+        if found and value is not None:
+            yield tensor.name, found[1], value
 
 
 @dataclass

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
+from reprokit.rules.boosting import LostRounds
 from reprokit.rules.observations import Alarm, EvaluationStep, labeled, loss, loss_name
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
@@ -52,17 +53,24 @@ class LossNotDecreasing:
 
 @dataclass
 class Overfit:
-    """The loss of evaluations stays above that of the training, and falls no more."""
+    """The loss of evaluations stays above that of the training, and falls no more; boosters' rises for many rounds."""
 
     trial: TensorTrial
     patience: int = 1
     ratio_threshold: float = 0.1
     floor: float = 0.05  # of the first training loss: a smaller distance is none
+    rounds: int = 20  # of boosters, since the best
+    rise: float = 0.25  # of their loss above its best, and
+    lost: float = 0.5  # of what had been gained by then
     _first: float | None = None
     _best: float = math.inf
     _failed: int = 0
 
+    def __post_init__(self) -> None:
+        self._boosted = LostRounds(self.rounds, self.rise, self.lost)
+
     def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
+        yield from self._boosted.judge(self.trial, evaluation)
         train, validation = both_losses(self.trial, evaluation)
         if train is None or validation is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -67,3 +68,20 @@ def test_a_sick_training_is_found(reprokit: Reprokit, name: str) -> None:
 @pytest.mark.parametrize("name", some(sorted(path.stem for path in (TRAININGS / "healthy").glob("*.py"))))
 def test_a_healthy_training_raises_no_alarm(reprokit: Reprokit, name: str) -> None:
     assert raised(reprokit, TRAININGS / "healthy" / f"{name}.py") == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+@pytest.mark.parametrize("kind", ["healthy", "sick"])
+def test_boosters_overfit_where_the_validation_loss_rises_not_where_it_is_far_above(
+    reprokit: Reprokit, library: str, kind: str
+) -> None:
+    """The training's loss is nearly nothing in both."""
+    pytest.importorskip(library)
+    script = str(TRAININGS / "boosted_overfit.py")
+    options = ("-q", "-o", "run", "--tensors", "metrics mode=train,eval")
+    recorded = reprokit.run("record", *options, "--", sys.executable, script, library, kind)
+    assert recorded.returncode == 0, recorded.stderr
+    found = json.loads(reprokit.run("rules", "--json", "run", "--rule", "Overfit").stdout)["findings"]
+    assert [one["rule"] for one in found] == ["Overfit"] * (kind == "sick")
+    assert all(re.fullmatch(r"in \d+ rounds it rose from .+, while train-.+ fell from .+", one["why"]) for one in found)
