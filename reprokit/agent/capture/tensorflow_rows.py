@@ -44,7 +44,10 @@ class SampleRows:
         known = [self._of(one) for one in inputs]
         result = LOST if LOST in known else NONE
         if result == NONE and IN_ORDER in known and outputs:
-            result = self._after(name, inputs, outputs, dict(zip(attributes[::2], attributes[1::2])))
+            try:
+                result = self._after(name, inputs, outputs, dict(zip(attributes[::2], attributes[1::2])))
+            except (LookupError, TypeError, ValueError):  # another release's operation of that name
+                result = LOST
         if name == "RandomShuffle":  # what it gave in the captured step is put in its place, unseen
             self._of_others = LOST if result == LOST else self._of_others
         for number, tensor in enumerate(outputs):
