@@ -13,7 +13,7 @@ import msgspec
 
 from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
-from reprokit.launch import compute_pins, data, host, variables
+from reprokit.launch import compute_pins, host, variables
 from reprokit.launch import environment as environments
 from reprokit.model.run import FAILED, ReplayOf, RunFile
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
@@ -189,9 +189,7 @@ def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path)
     before = recording.environment()
     if before is not None:
         yield from _host_changes(before)
-        since = datetime.fromisoformat(run.started.replace("Z", "+00:00")).timestamp() if run.started else 0.0
-        read = data.changes(before.get("data"), directory, since)
-        yield from dict.fromkeys([*_file_changes(before, directory), *read])
+        yield from dict.fromkeys([*_file_changes(before, directory), *_data_changes(before, directory, run.started)])
         yield from _object_changes(before)
 
 
@@ -231,6 +229,14 @@ def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
             yield f"{path}: it is not there any more"
         elif now != digest:
             yield f"{path}: its contents differ"
+
+
+def _data_changes(before: dict[str, Any], directory: Path, started: str) -> Iterable[str]:
+    if before.get("data"):
+        from reprokit.launch import data
+
+        since = datetime.fromisoformat(started.replace("Z", "+00:00")).timestamp() if started else 0.0
+        yield from data.changes(before["data"], directory, since)
 
 
 def _object_changes(before: dict[str, Any]) -> Iterable[str]:

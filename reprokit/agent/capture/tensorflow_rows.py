@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NONE, IN_ORDER, LOST = "none", "in order", "lost"  # what is known of samples in a tensor: there are none, or where
+NONE, IN_ORDER, LOST = "none", "in-order", "lost"  # what is known of samples in a tensor: there are none, or where
 _SUMS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm", "ArgMax", "ArgMin"}
 _AXES = {
     "ReverseV2": 1,
