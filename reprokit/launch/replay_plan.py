@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from reprokit import entropy, rundir
 from reprokit.errors import NotReplayable, RunDamaged, RunInProgress, WorkingDirectoryMissing
 from reprokit.launch import compute_pins, host, variables
 from reprokit.launch import environment as environments
-from reprokit.model.run import FAILED, ReplayOf, RunFile
+from reprokit.model.run import FAILED, ReplayOf, RunFile, timestamp
 from reprokit.model.states import ON, WITHOUT_SUPERVISOR, Switch, off
 from reprokit.plan import KEEP_OUTPUTS, RECORD, REPLAY, RUN, CapturePlan, Plan, RulesPlan
 from reprokit.printable import printable
@@ -235,8 +234,7 @@ def _data_changes(before: dict[str, Any], directory: Path, started: str) -> Iter
     if before.get("data"):
         from reprokit.launch import data
 
-        since = datetime.fromisoformat(started.replace("Z", "+00:00")).timestamp() if started else 0.0
-        yield from data.changes(before["data"], directory, since)
+        yield from data.changes(before["data"], directory, since=timestamp(started) or 0.0)
 
 
 def _object_changes(before: dict[str, Any]) -> Iterable[str]:

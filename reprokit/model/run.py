@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -15,6 +16,14 @@ FAILED: Final = "failed-to-start"
 NO_END: Final = "did not come to its end: its launcher died, or could not write the end"
 Digest = Annotated[str, msgspec.Meta(pattern="^sha256:[0-9a-f]{64}$")]
 Time = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]Z)?$")]
+
+
+def timestamp(time: str) -> float | None:
+    """Return a time of run.json in seconds since 1970; None where there is none, or where no calendar has it."""
+    try:
+        return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,12 +7,12 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from reprokit.errors import ExtraMissing, TrackerFailed, UsageError
+from reprokit.model.run import timestamp
 from reprokit.printable import printable
 from reprokit.report import curves
 from reprokit.report.facts import NOT_COMPARED, AuditFacts
@@ -214,7 +214,5 @@ def _cut(text: str) -> str:
 
 
 def _milliseconds(when: str) -> int | None:
-    try:
-        return int(datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return None
+    seconds = timestamp(when)
+    return None if seconds is None else int(seconds * 1000)

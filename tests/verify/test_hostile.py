@@ -23,7 +23,7 @@ from reprokit.errors import (
     RunNotFound,
     RunTooNew,
 )
-from reprokit.model.run import FORMAT, NO_END, RUNNING
+from reprokit.model.run import FORMAT, NO_END, RUNNING, timestamp
 from reprokit.model.states import LOADED, WITH_GRADIENTS, WITHOUT_SUPERVISOR, Uncovered, not_loaded
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
@@ -392,3 +392,8 @@ def test_errors_that_no_system_has(tmp_path: Path) -> None:
     given_up, lost = entropy.gave_up(tmp_path)
     assert "(error 4294967295)" in given_up
     assert f"(error {10**80})" in lost
+
+
+def test_a_time_that_no_calendar_has_is_none() -> None:
+    assert timestamp("1970-01-01T00:01:00Z") == 60
+    assert [timestamp(time) for time in ("", "2026-19-39T29:59:69Z")] == [None, None]

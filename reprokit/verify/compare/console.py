@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
 from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
+from reprokit.model.run import timestamp
 from reprokit.printable import listed
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
@@ -75,9 +75,8 @@ def compare(runs: RunPair) -> Difference:
 
 def _context(run: RunDirectory, heads: dict[str, ConsoleHead]) -> LineContext:
     facts = run.run
-    started = datetime.fromisoformat(facts.started.replace("Z", "+00:00")).timestamp() if facts.started else 0.0
     ids = {facts.launcher_pid, *(head.pid for head in heads.values())}
-    return LineContext(frozenset(ids), started, facts.working_directory)
+    return LineContext(frozenset(ids), timestamp(facts.started) or 0.0, facts.working_directory)
 
 
 def _stream(
