@@ -34,7 +34,7 @@ def reproduces(reprokit: Reprokit, seeding: str, *arguments: str) -> None:
     assert verified.returncode == 0, verified.stdout[-4000:]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_pytorch_with_workers(reprokit: Reprokit) -> None:
     reproduces(reprokit, "import torch; torch.manual_seed(time.time_ns() % 2**63)", "pytorch_workers.py", "2", "fork")

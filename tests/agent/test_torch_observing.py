@@ -101,7 +101,7 @@ def test_the_numbers_are_those_of_a_bare_run(net: Observed, training: Training) 
 BESIDE = training_text("pytorch_hooks.py")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
     bare = training.run_bare(BESIDE)
     observed = observe(training, BESIDE, confirm=2, **ALL_ISA)

@@ -342,7 +342,7 @@ def test_a_file_size_limit_ends_the_trail_and_says_so(cases: Cases) -> None:
     assert [series.count for series in trail.series] == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_deterministic_names_of_threads_are_not_moved_by_the_worker(tmp_path: Path) -> None:
     from tests.support import Reprokit
 

@@ -49,7 +49,7 @@ def named(found: Difference) -> dict[str, str]:
     return {leaf.name: f"{leaf.left} | {leaf.right} | {leaf.detail}" for leaf in leaves(found)}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_two_processes_write_the_same_but_for_noise(written: Path) -> None:
     found = diff(written / "a", written / "b")
     assert named(found) == {}

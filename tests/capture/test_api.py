@@ -61,7 +61,7 @@ for options in ({"on_nan": "cry"}, {"capture_when": ["loss"]}):
 FAILING = training_text("pytorch_failing_step.py")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_a_replay_captures_what_its_recording_did_not_and_another_replay_the_same(reprokit: Reprokit) -> None:
     assert reprokit.run("record", "-o", "a", "--", *python(FAILING)).stdout == "went on\n"

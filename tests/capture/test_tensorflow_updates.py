@@ -71,8 +71,11 @@ def test_the_snapshot_holds_the_state_before_the_update(steps: tuple[Steps, list
 @pytest.mark.parametrize(
     "name",
     [
-        *("fit", "function-xla"),
-        *(pytest.param(name, marks=pytest.mark.extended) for name in ("function", "eager", "fit-xla", "fit-eager")),
+        "function-xla",
+        *(
+            pytest.param(name, marks=pytest.mark.extended)
+            for name in ("fit", "function", "eager", "fit-xla", "fit-eager")
+        ),
     ],
 )
 def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:

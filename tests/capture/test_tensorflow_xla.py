@@ -51,6 +51,7 @@ def test_it_is_the_state_that_is_held_before_each_step(reprokit: Reprokit) -> No
             assert also_told[:-1] == told[:-1] == seen * 2
 
 
+@pytest.mark.extended
 def test_a_checkpoint_that_is_restored_in_between_is_seen(reprokit: Reprokit) -> None:
     _, headers, said = trained(reprokit, "run", "20", "a checkpoint")
     assert [header["step"] for header in headers] == [20, 61]

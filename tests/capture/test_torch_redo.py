@@ -55,7 +55,7 @@ def test_a_step_comes_to_the_same_bits_again(tmp_path: Path, case: str) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_batch_that_a_script_puts_together_is_found_in_its_variables(tmp_path: Path) -> None:
     """Some lie in a dictionary, some are computed behind the model, and some variables cannot be kept."""
     steps = captured(tmp_path, script("by_hand"))
@@ -129,7 +129,7 @@ def test_a_batch_that_was_fetched_before_the_step_before(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [pytest.param("fields", marks=pytest.mark.extended), "strict_fields"])
+@pytest.mark.parametrize("case", [pytest.param("strict_fields", marks=pytest.mark.extended), "fields"])
 def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path, case: str) -> None:
     (tmp_path / "train.py").write_text(script(case))
     training = sys.executable, "train.py"

@@ -32,7 +32,7 @@ def captured(directory: Path, case: str, width: int = 16) -> tuple[Steps, str]:
         ("half", 0),
         pytest.param("closure", 5, marks=pytest.mark.slow),
         pytest.param("large_step", 5, marks=pytest.mark.slow),
-        pytest.param("compiled", 5, marks=pytest.mark.slow),
+        pytest.param("compiled", 5, marks=pytest.mark.extended),
     ],
 )
 def test_the_state_is_that_before_the_update(tmp_path: Path, case: str, step: int) -> None:
@@ -73,7 +73,9 @@ def test_weights_that_were_ruined_before_the_step_are_told_as_such(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "when"), [("adversaries", 0), ("late_adversaries", 3)])
+@pytest.mark.parametrize(
+    ("case", "when"), [("adversaries", 0), pytest.param("late_adversaries", 3, marks=pytest.mark.extended)]
+)
 def test_a_model_whose_turn_it_is_not_is_not_compared(tmp_path: Path, case: str, when: int) -> None:
     """The critic has gradients of its own step, and gets others of the generator's loss, which nobody applies."""
     steps, script = captured(tmp_path, case)

@@ -81,7 +81,7 @@ def test_the_tutorial_of_a_nan_and_the_commands_that_it_leads_to(tmp_path: Path)
         assert run_page(page, tmp_path) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(not (HOME / "chrome").exists(), reason="no browser: make test fetches one by npm")
 def test_the_site_is_accessible(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path)]

@@ -17,6 +17,7 @@ from reprokit.entropy.files import HEAD
 from reprokit.errors import RunDamaged, RunTooNew
 from tests.fuzz.flips import PROFILE, damaged
 from tests.fuzz.profiles import CORPUS, seal, seeds
+from tests.support import rest_slow
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +89,7 @@ def test_a_short_run_finds_nothing(reader: str, tmp_path: Path) -> None:
 
 
 @HAS_ATHERIS
-@pytest.mark.parametrize("reader", ["python", "c"])
+@pytest.mark.parametrize("reader", rest_slow(["python"], extended=["c"]))
 def test_a_mistake_is_found_and_its_input_kept(reader: str, tmp_path: Path) -> None:
     """In a copy of the sources: the input that is kept shows the mistake again."""
     copy, found = tmp_path / "copy", tmp_path / "found"

@@ -63,7 +63,7 @@ def test_what_is_read_is_known_by_its_etag(
     ("library", "scheme", "digest"),
     [
         ("fsspec-https", "https://host", "etag:of-the-web"),
-        pytest.param("tensorflow", "ram:/", "", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "ram:/", "", marks=pytest.mark.extended),
     ],
 )
 def test_what_other_file_systems_tell(reprokit: Reprokit, library: str, scheme: str, digest: str) -> None:

@@ -54,7 +54,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_locks.py",
         "ordered_events.py",
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
-        "ordered_joblib.py",
+        pytest.param("ordered_joblib.py", marks=pytest.mark.slow),
     ],
 )
 def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
@@ -84,7 +84,7 @@ def test_no_orders(reprokit: Reprokit) -> None:
     assert "no_orders" in (reprokit.directory / "replayed" / "plan.json").read_text()  # its agents watch nothing either
 
 
-@pytest.mark.parametrize(("what", "taken"), rest_slow([("ends", 25), ("hangs", 25)], extended=[("absent", 20)]))
+@pytest.mark.parametrize(("what", "taken"), rest_slow([("ends", 25)], extended=[("hangs", 25), ("absent", 20)]))
 def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: Reprokit, what: str, taken: int) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_lost.py")))
     recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, script)

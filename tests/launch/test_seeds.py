@@ -35,7 +35,7 @@ def test_seeds_in_children_and_threads(reprokit: Reprokit) -> None:
     assert "process 0: 12 seeds replaced by the recorded, first train.py:13: random.seed: recorded " in shown
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_a_seed_that_the_framework_hands_on(reprokit: Reprokit) -> None:
     """DistributedSampler seeds a generator in each epoch, in a file of PyTorch's."""

@@ -128,7 +128,7 @@ def _histograms_hold_each_value(directory: Path) -> None:
     assert shown.count("<svg") == len(report["histograms"]) == 12
 
 
-@pytest.mark.parametrize("part", rest_slow(["fit", "function", "convolved", "loop"]))
+@pytest.mark.parametrize("part", rest_slow(["fit", "function", "loop"], extended=["convolved"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
     assert asked.contents() == saved.contents()

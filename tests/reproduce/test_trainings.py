@@ -85,7 +85,7 @@ def test_a_clock_beside_a_framework_takes_four_trainings(reprokit: Reprokit) -> 
     assert found.phases == ["bare", "locate", "cure"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.xgboost
 def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "xgboost_linear")

@@ -250,7 +250,7 @@ def test_fits_of_keras(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.tensorflow
-@pytest.mark.slow
+@pytest.mark.extended
 def test_batches_of_tensorflow_datasets_are_known_by_their_digests(reprokit: Reprokit) -> None:
     script = reprokit.script("ledgered_datasets.py", training_text("ledgered_datasets.py"))
     command = ["--", sys.executable, str(script), "seen.json"]
