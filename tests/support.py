@@ -114,6 +114,15 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
         time.sleep(0.01)
 
 
+def imported(name: str) -> Any:
+    """Import a framework into the process of the tests; TensorFlow sets variables that other releases of it read."""
+    before = dict(os.environ)
+    module = pytest.importorskip(name)
+    os.environ.clear()
+    os.environ.update(before)
+    return module
+
+
 def hidden_from(script: str) -> list[str]:
     """Places in PYTHONPATH that hide from frameworks what the script itself does not need."""
     users = {

@@ -25,7 +25,7 @@ from reprokit.artifacts.record_check import BadRecord, check
 from reprokit.artifacts.sources import open_file
 from reprokit.errors import ArtifactNotReadable, StoreUnreachable
 from tests.object_store import ObjectStore
-from tests.support import Reprokit
+from tests.support import Reprokit, imported
 
 SIZES = [0, 10, 200_000, 70]  # of records
 PYTHON = Path(
@@ -98,7 +98,7 @@ def test_each_damage_is_named(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.slow
 def test_tensorflow_reads_what_is_called_good(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
+    tf = imported("tensorflow")
     (tmp_path / "own.tfrecord").write_bytes(records())
     assert [len(one.numpy()) for one in tf.data.TFRecordDataset(str(tmp_path / "own.tfrecord"))] == SIZES
     with tf.io.TFRecordWriter(str(tmp_path / "theirs")) as file:

@@ -16,6 +16,7 @@ import pytest
 from reprokit import knowledge, patches
 from reprokit.errors import KnowledgeError
 from reprokit.knowledge import Fact, Match
+from tests.support import imported
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -336,5 +337,5 @@ def test_pytorch_has_every_operator_and_its_tag_is_on_the_random_ones() -> None:
 @pytest.mark.slow
 @pytest.mark.tensorflow
 def test_every_operator_of_tensorflow_exists() -> None:
-    pytest.importorskip("tensorflow")
+    imported("tensorflow")
     assert unknown("tensorflow", operators_of("tensorflow")) == [], "no operator has such a name"
