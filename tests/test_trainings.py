@@ -62,7 +62,9 @@ CASES = [
         id="pytorch-two-workers-spawn",
         marks=[pytest.mark.torch, pytest.mark.extended],
     ),
-    pytest.param(script("pytorch_threads.py"), id="pytorch-four-threads", marks=[pytest.mark.torch, pytest.mark.slow]),
+    pytest.param(
+        script("pytorch_threads.py"), id="pytorch-four-threads", marks=[pytest.mark.torch, pytest.mark.extended]
+    ),
     pytest.param(
         script("keras_cnn.py", **TENSORFLOW), id="keras-cnn", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),
@@ -141,7 +143,7 @@ def test_training(training: Training, reprokit: Reprokit) -> None:
     reproduces(training, reprokit)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_webdataset(reprokit: Reprokit) -> None:
     """It shuffles by the process id and the time, which is no entropy, in the main process and in workers."""

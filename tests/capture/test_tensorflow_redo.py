@@ -136,7 +136,7 @@ def test_samples_are_named_where_rows_stayed_and_none_where_they_moved(causes: d
     assert causes["move"] == [None] * len(causes["move"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_sample_is_named_of_a_batch_that_the_step_shuffles(tmp_path: Path) -> None:
     shuffling = captured(tmp_path, script("shuffled"))
     found, done = shuffling.redo("explain", script("shuffled"))

@@ -66,7 +66,7 @@ def test_a_sample_is_named_as_its_data_set_has_it(tmp_path: Path, case: str) -> 
         assert (set(result["indices"]), result["problems"]) == ({50}, [])  # a sampler may draw it twice
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_script_of_whole_batches_is_started_again_but_once(reprokit: Reprokit) -> None:
     log = reprokit.directory / "starts"
     reprokit.script("train.py", f"open({str(log)!r}, 'a').write('x')\n" + script("whole_batches"))
@@ -134,7 +134,7 @@ def test_a_line_of_the_script_that_no_operator_tells_is_named(tmp_path: Path, ca
     assert "before any operator" not in result["words"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_line_that_nobody_knows_is_not_guessed(tmp_path: Path) -> None:
     steps = captured(tmp_path, script("attribute"))
     result, _ = steps.redo("explain", script("attribute"))

@@ -57,7 +57,7 @@ def test_a_line_of_a_function_that_has_returned_is_named(tmp_path: Path, case: s
     assert linecache.getline(str(tmp_path / "train.py"), place[1]).strip().endswith(line)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_update_that_ruins_weights_blames_no_sample(tmp_path: Path) -> None:
     steps = captured(tmp_path, script("half_precision"))
     result = redone(steps, "explain", "half_precision")
@@ -95,7 +95,7 @@ def test_of_two_models_without_a_loader_the_captured_one_is_compared(tmp_path: P
         assert (result["gradients"]["equal"], result["samples"] if mode == "minimize" else [2]) == (4, [2])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_another_loss_than_captured_is_no_success(reprokit: Reprokit) -> None:
     reprokit.script("train.py", script("counted"))
     command = ("--", sys.executable, "train.py")

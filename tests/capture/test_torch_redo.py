@@ -92,7 +92,7 @@ def test_what_a_loader_gave_before_its_end_is_of_no_step_after_it(tmp_path: Path
     assert not arguments[0][50 - 48].any()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_step_of_two_loaders_has_samples_of_each(tmp_path: Path) -> None:
     """One of them begins anew in the middle of a step, which takes nothing from the other."""
     steps = captured(tmp_path, script("two_loaders"))
@@ -162,7 +162,7 @@ def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
     assert is_the_same(json.loads(done.stdout)), done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     steps = captured(tmp_path, script("accumulating"))
     result, _ = steps.redo("minimize", script("accumulating"))
@@ -175,7 +175,7 @@ def test_one_sample_of_several_batches_is_found(tmp_path: Path) -> None:
     assert len(trials) == result["trials"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_parts_that_the_script_cannot_work_with_do_not_count(tmp_path: Path) -> None:
     """Nested batches, made by a worker; a single sample is an error, which the script passes by."""
     steps = captured(tmp_path, script("nested"))

@@ -48,7 +48,7 @@ def test_the_state_is_that_before_the_update(tmp_path: Path, case: str, step: in
     assert result["operation"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     steps, script = captured(tmp_path, "large_step", width=20_000)
     header = steps.header()
@@ -61,7 +61,7 @@ def test_of_a_large_model_an_earlier_state_is_kept(tmp_path: Path) -> None:
     assert "some updates before" in result["trouble"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_weights_that_were_ruined_before_the_step_are_told_as_such(tmp_path: Path) -> None:
     steps, script = captured(tmp_path, "not_held")
     header = steps.header()

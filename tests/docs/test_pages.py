@@ -12,6 +12,7 @@ import pytest
 
 from tests.browser import HOME, SCREENS, browser, violations
 from tests.docs.console import run_page
+from tests.support import rest_slow
 
 QUICK = [
     "record",
@@ -54,7 +55,7 @@ def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["xgboost", *(pytest.param(name, marks=pytest.mark.slow) for name in ("keras", "ci"))],
+    rest_slow(["xgboost", "ci"], extended=["keras"]),
 )
 def test_a_tutorial(name: str, tmp_path: Path) -> None:
     assert run_page(f"tutorials/{name}.md", tmp_path) > 2
@@ -74,7 +75,7 @@ def test_the_tutorial_of_pytorch_and_what_is_asked_of_its_training(tmp_path: Pat
     assert run_page("commands/ask.md", tmp_path) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_the_tutorial_of_a_nan_and_the_commands_that_it_leads_to(tmp_path: Path) -> None:
     for page in ("tutorials/nan.md", "commands/run.md", "commands/snapshot.md"):

@@ -58,7 +58,7 @@ def test_the_clock_of_a_keyed_run_is_recorded_all_the_same(reprokit: Reprokit) -
     assert json.loads((reprokit.directory / "run" / "run.json").read_text())["clock"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_a_pytorch_training_repeats_from_a_text(reprokit: Reprokit) -> None:
     command = [sys.executable, str(TRAININGS / "pytorch_unseeded.py")]

@@ -108,7 +108,7 @@ def test_what_the_command_sets_itself_is_left_to_it(reprokit: Reprokit) -> None:
     assert reprokit.facts()["variables"]["OPENBLAS_NUM_THREADS"] == "1"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @x86
 def test_a_training_replays_with_the_code_of_a_lesser_processor(reprokit: Reprokit) -> None:
     """Recorded as a processor without AVX2 would: by its variables, which are then taken out of the record."""

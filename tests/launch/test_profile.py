@@ -121,7 +121,7 @@ def test_binary_output_is_the_program_s_own_and_no_part_of_the_document(reprokit
     assert bytes(range(256)) * 40 in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_program_that_forks_a_thousand_times(reprokit: Reprokit) -> None:
     code = """
 import os

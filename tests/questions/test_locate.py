@@ -78,7 +78,7 @@ def test_a_race_on_a_gpu_is_named_by_operator_and_line(tmp_path: Path) -> None:
     assert "cure: --patch torch-operator=aten::index_add_" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_runs_that_do_not_part_name_nothing(tmp_path: Path) -> None:
     record(tmp_path, "run", MUTANTS, "vae")
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")

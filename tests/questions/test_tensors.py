@@ -128,7 +128,7 @@ def _histograms_hold_each_value(directory: Path) -> None:
     assert shown.count("<svg") == len(report["histograms"]) == 12
 
 
-@pytest.mark.parametrize("part", rest_slow(["fit", "function", "loop"], extended=["convolved"]))
+@pytest.mark.parametrize("part", rest_slow(["fit", "function"], extended=["convolved", "loop"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
     assert asked.contents() == saved.contents()
@@ -164,7 +164,7 @@ def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: 
         assert np.allclose(saved.array(1, momentum), -rate * gradient)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_path: Path) -> None:
     run = record(tmp_path, "run", "pytorch_other_step.py")
     (tmp_path / "other").touch()

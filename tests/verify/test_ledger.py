@@ -102,7 +102,7 @@ def test_records_of_files_that_hugging_face_reads(reprokit: Reprokit, monkeypatc
             assert found == (steps if name == "rows" else files), name
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_another_seed_parts_where_the_samples_do(reprokit: Reprokit) -> None:
     seen = []
     for seed in "12":

@@ -395,7 +395,7 @@ def test_what_differs_before_a_training_is_killed_comes_first(training: Callable
     assert (leaf.figures["step"], leaf.figures["quantity"]) == (28, "random state")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_a_generator_from_which_nobody_drew_is_no_cause(training: Callable[[str], Path]) -> None:
     comparison = compare(training(""), training("batch"))
@@ -491,7 +491,7 @@ def test_where_parameters_are_not_known_of_each_step_an_update_may_be_the_cause(
 DRAWN = training_text("pytorch_drawn.py")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_a_draw_is_told_at_its_step_and_the_batch_that_it_changes_at_its_own(reprokit: Reprokit) -> None:
     reprokit.script("train.py", DRAWN)
