@@ -58,7 +58,7 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once in each framework (11 to 15 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once (11 to 15 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all

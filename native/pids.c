@@ -261,7 +261,7 @@ static bool ends_by_itself(pid_t target) {
 }
 
 RK_EXPORT int kill(pid_t pid, int number) {
-    bool ended = ends_by_itself(pid);
+    bool ended = number != 0 && ends_by_itself(pid); /* 0 only asks whether it is there, as polls do */
     int result = RK_REAL(kill)(rk_real_pid(pid), number);
     return ended ? result : signaled(result, pid, number);
 }

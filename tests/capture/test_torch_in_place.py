@@ -49,7 +49,8 @@ def test_it_is_named_by_operation_and_line(
     found = json.loads(done.stdout)
     validate("snapshot-result", found)
     assert (found["operation"], found.get("indices")) == (operation, indices)
-    assert found["where"][0][:2] == [str(reprokit.directory / "train.py"), line_of(case, SCRIPT.read_text())]
+    function = "__getitem__" if case == "transformed" else case
+    assert found["where"][0] == [str(reprokit.directory / "train.py"), line_of(case, SCRIPT.read_text()), function]
     assert "replaying the recording up to step " in done.stderr
     assert "alone" not in done.stderr
 
