@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.object_store import ObjectStore, serving
-from tests.support import WITHOUT_EXTRAS, Reprokit
+from tests.support import PLAIN_IMPORTS, Reprokit
 
 sys.dont_write_bytecode = False  # the second worker, and make test-all, need not rewrite all assertions again
 
@@ -25,7 +25,7 @@ settings.load_profile("tests")
 @pytest.fixture(scope="session", autouse=True)
 def _environment(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What reprokit keeps for later runs is kept out of the user's own cache, and shared by all workers."""
-    os.environ["PYTHONPATH"] = WITHOUT_EXTRAS
+    os.environ["PYTHONPATH"] = PLAIN_IMPORTS
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the other worker's processor
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:  # of a background job, or of nohup; programs would inherit it

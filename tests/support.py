@@ -21,8 +21,7 @@ from reprokit import rundir
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 COMMAND = str(Path(sys.executable).with_name("reprokit"))
-WITHOUT_EXTRAS = str(Path(__file__).with_name("without_extras"))  # TensorFlow starts in half the time without both
-WITHOUT_SKLEARN = str(Path(__file__).with_name("without_sklearn"))
+PLAIN_IMPORTS = str(Path(__file__).with_name("plain_imports"))  # for PYTHONPATH: frameworks start in half the time
 LIMIT = 180.0  # seconds after which a test gives up, also on a machine with much else to do
 
 Done = subprocess.CompletedProcess[str]
@@ -121,15 +120,6 @@ def imported(name: str) -> Any:
     os.environ.clear()
     os.environ.update(before)
     return module
-
-
-def hidden_from(script: str) -> list[str]:
-    """Places in PYTHONPATH that hide from frameworks what the script itself does not need."""
-    users = {
-        WITHOUT_EXTRAS: ("jax", "captum", "pandas", "matplotlib", "torchmetrics"),
-        WITHOUT_SKLEARN: ("sklearn", "xgboost", "lightgbm"),
-    }
-    return [place for place, names in users.items() if not any(name in script for name in names)]
 
 
 def training_text(name: str, case: str = "") -> str:

@@ -36,6 +36,12 @@ class Training:
     replays: int = 1  # more in make test-extended, and two bare runs before them
 
 
+@pytest.fixture(autouse=True)
+def _all_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let frameworks import all that they find, as they do for users."""
+    monkeypatch.delenv("PYTHONPATH")
+
+
 def script(name: str, *arguments: str, **options: Any) -> Training:
     return Training([sys.executable, str(TRAININGS / name), *arguments], **options)
 
@@ -55,7 +61,7 @@ CASES = [
     pytest.param(
         script("pytorch_workers.py", "2", "fork"),
         id="pytorch-two-workers-fork",
-        marks=[pytest.mark.torch, pytest.mark.extended],
+        marks=[pytest.mark.torch, pytest.mark.slow],
     ),
     pytest.param(
         script("pytorch_workers.py", "2", "spawn"),
@@ -203,9 +209,8 @@ def test_two_ranks(reprokit: Reprokit) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("catboost") is None, reason="CatBoost is not installed")
-def test_catboost(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_catboost(reprokit: Reprokit) -> None:
     """Its model has an id and a time in it, and its logs the time of each iteration."""
-    monkeypatch.delenv("PYTHONPATH")  # which hides pandas from the other tests
     command = [sys.executable, str(TRAININGS / "catboost_digits.py")]
     recorded = reprokit.run("record", "-o", "recorded", "--", *command)
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")

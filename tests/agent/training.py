@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interpreters import ROOT
-from tests.support import hidden_from
+from tests.support import PLAIN_IMPORTS
 
 BOOTSTRAP = ROOT / "reprokit" / "agent" / "bootstrap"
 Line = dict[str, Any]
@@ -75,11 +75,9 @@ class Training:
 
     def bare_environment(self, python_path: Sequence[Path] = ()) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "REPROKIT"))}
-        script = self.directory / "train.py"
-        hidden = hidden_from(script.read_text() if script.exists() else "")
-        path = os.pathsep.join([*map(str, python_path), *hidden])
+        path = os.pathsep.join([*map(str, python_path), PLAIN_IMPORTS])
         quiet = {"PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
-        return {**kept, **quiet, **({"PYTHONPATH": path} if path else {})}
+        return {**kept, **quiet, "PYTHONPATH": path}
 
     def run(
         self,

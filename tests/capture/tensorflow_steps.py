@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 
 from tests.agent.training import BOOTSTRAP
-from tests.support import hidden_from
+from tests.support import PLAIN_IMPORTS
 
 Done = subprocess.CompletedProcess[str]
 
@@ -73,7 +73,7 @@ class Steps:
         (run / "plan.json").write_text(json.dumps({**plan, "capture": capture}))
         (self.directory / "train.py").write_text(script)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "REPROKIT"))}
-        path = os.pathsep.join([str(BOOTSTRAP), *hidden_from(script)])
+        path = os.pathsep.join([str(BOOTSTRAP), PLAIN_IMPORTS])
         ours = {"REPROKIT_RUN": str(run).rjust(512, "/"), "REPROKIT_ID": "0", "PYTHONPATH": path}
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
         environment = {**kept, **ours, **quiet}

@@ -143,8 +143,7 @@ def test_a_custom_loop_of_several_workers(reprokit: Reprokit) -> None:
 
 
 @pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
-def test_processes_of_jax(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH")  # which hides JAX from the other tests
+def test_processes_of_jax(reprokit: Reprokit) -> None:
     identical(reprokit, sys.executable, str(TRAININGS / "jax_ranks.py"))
     assert facts(reprokit.directory / "one", "JAX")["rank1"] == {"ranks": 2, "backend": "gloo"}
 

@@ -156,10 +156,7 @@ JAX_RUNS = [("0", "0.1", "same"), ("1", "0.1", "outside"), ("0", "0.2", "result"
     ("noise", "rate", "kind"),
     [pytest.param(*one, marks=pytest.mark.slow if one[2] == "result" else pytest.mark.extended) for one in JAX_RUNS],
 )
-def test_a_jitted_function_is_one_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str, rate: str, kind: str
-) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # which hides JAX
+def test_a_jitted_function_is_one_call(tmp_path: Path, noise: str, rate: str, kind: str) -> None:
     record(tmp_path, "left", STEPS, "0", "0.1")
     record(tmp_path, "right", STEPS, noise, rate)
     done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")

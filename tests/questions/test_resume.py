@@ -30,8 +30,7 @@ def resume(
 ) -> Done:
     shutil.copy(TRAININGS / training, directory / "train.py")
     command = (python, "train.py", *left_out)
-    environment = {} if python == sys.executable else {"PYTHONPATH": ""}  # trainers need what it hides
-    return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command, environment=environment)
+    return Reprokit(directory).run("resume", *options, "--json", "-o", "runs", "--", *command)
 
 
 def found(done: Done, status: int) -> dict[str, Any]:

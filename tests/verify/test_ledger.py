@@ -81,8 +81,7 @@ def test_loaders_of_all_kinds(reprokit: Reprokit) -> None:
 
 @pytest.mark.extended
 @pytest.mark.skipif(not TRAINERS.exists(), reason=f"{TRAINERS} is not there: make .venv-trainers/.installed")
-def test_records_of_files_that_hugging_face_reads(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONPATH", raising=False)  # which hides pandas from trainings that do without
+def test_records_of_files_that_hugging_face_reads(reprokit: Reprokit) -> None:
     path = reprokit.script("train.py", training_text("hugging_face_records.py"))
     bare = subprocess.run([TRAINERS, path], cwd=reprokit.directory, capture_output=True, text=True)
     assert bare.returncode == 0, bare.stderr
