@@ -77,7 +77,11 @@ CASES = [
     pytest.param(
         script("keras_lstm.py", **TENSORFLOW), id="keras-lstm", marks=[pytest.mark.tensorflow, pytest.mark.extended]
     ),
-    pytest.param(script("tensorflow_function.py", **TENSORFLOW), id="tf-function", marks=pytest.mark.tensorflow),
+    pytest.param(
+        script("tensorflow_function.py", **TENSORFLOW),
+        id="tf-function",
+        marks=[pytest.mark.tensorflow, pytest.mark.slow],
+    ),
     pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
     pytest.param(
         script("pytorch_cuda.py", all_exact=False), id="pytorch-cuda", marks=[pytest.mark.gpu, pytest.mark.torch]

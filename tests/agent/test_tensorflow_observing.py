@@ -177,6 +177,7 @@ def test_no_element_of_an_iterator_is_lost(training: Training) -> None:
     assert all((line["repeats"], line["problem"]) == (2, "") for line in sums)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_nothing_of_it_changes_the_training(training: Training, observed: Observed) -> None:
     assert observed.output == training.run_bare(SCRIPT).output

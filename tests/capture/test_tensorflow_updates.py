@@ -102,6 +102,7 @@ def test_of_large_weights_it_is_said_that_they_were_ruined_before(tmp_path: Path
 OWN_LINES = training_text("tensorflow_own_lines.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_numpy", rest_slow([False], extended=[True]))
 def test_the_line_that_made_a_finite_batch_not_finite_is_named(tmp_path: Path, by_numpy: bool) -> None:
     text = OWN_LINES.replace("BY_NUMPY = False", f"BY_NUMPY = {by_numpy}")

@@ -26,6 +26,7 @@ def redone(steps: Steps, mode: str, case: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", rest_slow(["two_models"], extended=["accumulated", "pictures", "objects"]))
 def test_the_sample_is_told_by_explain_and_minimize(tmp_path: Path, case: str) -> None:
     steps = captured(tmp_path, script(case))

@@ -41,6 +41,7 @@ def test_threads_that_run_beside_each_other_are_suspected(reprokit: Reprokit, ho
     assert "main" in [place["function"] for place in found["time.time"]["where"]]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_processes_that_update_shared_weights_are_suspected(reprokit: Reprokit) -> None:
     training = TRAININGS / "pytorch_hogwild.py"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from reprokit import rundir
 from reprokit.launch.early_end import ANSWERED, ENOUGH, STEPPED
 from reprokit.rundir import RunDirectory
@@ -14,6 +16,7 @@ from tests.support import Reprokit
 TRAINING = Path(__file__).parents[1] / "trainings/pytorch_long.py"
 
 
+@pytest.mark.slow
 def test_a_replay_ends_in_good_order_once_its_steps_are_over(tmp_path: Path) -> None:
     record = ("record", "-o", "run", "--", sys.executable, str(TRAINING))
     assert Reprokit(tmp_path).run(*record).returncode == 0

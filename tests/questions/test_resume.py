@@ -109,6 +109,7 @@ def test_it_is_interrupted_by_a_kill_once_a_file_is_there(tmp_path: Path) -> Non
     assert (finding["signal"], finding["interrupted_at"], finding["resumed_at"]) == ("SIGKILL", 4, 3)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_told_is_trouble(tmp_path: Path) -> None:
     none = resume(tmp_path, "pytorch_resumed.py", "all")
     assert none.returncode == 2

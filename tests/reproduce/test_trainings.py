@@ -67,6 +67,7 @@ def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit:
     assert not any("files differ" in text for text in found.journal["alternatives"])
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Reprokit) -> None:
     found = reproduced(reprokit, "pytorch_unseeded")

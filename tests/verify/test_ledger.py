@@ -231,6 +231,7 @@ def test_what_is_asked_for_wrongly(reprokit: Reprokit) -> None:
     assert [batch["step"] for batch in found["batches"]] == [number for number, ids in enumerate(seen) if 7 in ids]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_fits_of_keras(reprokit: Reprokit) -> None:
     recorded = record(reprokit, "run", "ledgered_fit.py", "seen.json")
