@@ -172,7 +172,7 @@ class Orders:
         try:
             return function(*arguments)
         except Exception as error:
-            self.warn(f"order of turns: {type(error).__name__}: {error}")
+            self.warn(f"a turn of an order of completion may be missing: {type(error).__name__}: {error}")
             pass_on(error)
             return None
 
