@@ -124,17 +124,22 @@ static void note_descriptor(int fd, bool is_read) {
 
 void rk_written(int fd) { note_descriptor(fd, false); }
 
-/* Not what programs read of themselves, modules by the thousand, nor what the agent reads: it has rk_run as it is. */
+static bool ends_with(const char *path, size_t length, const char *ending) {
+    size_t n = strlen(ending);
+    return length >= n && memcmp(path + length - n, ending, n) == 0;
+}
+
+/* Not modules that are installed, which programs read by the thousand, nor libraries, which the loader names, nor what
+ * the agent reads: it has rk_run as it is. */
 static bool may_be_data(const char *path, size_t length) {
     static const char *const places[] = {"/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/lib/", "/lib64/"};
-    static const char *const endings[] = {".py", ".pyc", ".so"};
-    if (strncmp(path, rk_run, strlen(rk_run)) == 0) return false;
+    static const char *const installed[] = {"/lib/python", "/site-packages/", "/dist-packages/", "/reprokit/agent/"};
+    if (strncmp(path, rk_run, strlen(rk_run)) == 0 || ends_with(path, length, ".so")) return false;
     for (size_t i = 0; i < RK_LENGTH(places); i++)
         if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0) return false;
-    for (size_t i = 0; i < RK_LENGTH(endings); i++) {
-        size_t n = strlen(endings[i]);
-        if (length >= n && memcmp(path + length - n, endings[i], n) == 0) return false;
-    }
+    if (!ends_with(path, length, ".py") && !ends_with(path, length, ".pyc")) return true;
+    for (size_t i = 0; i < RK_LENGTH(installed); i++)
+        if (strstr(path, installed[i])) return false;
     return true;
 }
 

@@ -33,6 +33,7 @@ Opener = Callable[[str, int], int]
 
 GPU_LIMIT = 5.0  # seconds
 PATIENCE = 8.0  # seconds that the end of a run waits for what is still being gathered
+MAX_CODE = 2000  # files
 MAX_DIGESTED = 64 << 20  # bytes of a file of the command
 MAX_DRIVER = 400  # bytes
 MAX_FILES = 64  # of the command's arguments that are looked at
@@ -56,7 +57,7 @@ class Environment(msgspec.Struct, kw_only=True):
     frameworks: dict[str, str] = {}  # as the agent saw them
     packages: dict[str, str] = {}  # distributions that the first process' Python had, and their versions
     imported: list[str] | None = None  # of them, those that the training imported; None where nobody could tell
-    code: dict[str, str] = {}  # imported files of no package, and their digests
+    code: dict[str, str] = {}  # files of no package, and their digests
     accelerator: dict[str, str] = {}  # the kernel's driver
     declared: list[str] = []  # --data
     data: list[dict[str, Any]] = []  # of launch/data.py: what the run read
@@ -210,8 +211,9 @@ class Gathering:
         facts.packages = {package.name: package.version for package in found}
         if seen.told:
             facts.imported = sorted(packages.imported(found, seen.packages, seen.modules))
-        facts.code = sources.modules(seen.modules, here, packages.places(found))
         written = data.paths_written(self._run)
+        code = seen.modules | (sources.used(self._run, seen.path) - written)
+        facts.code = sources.digests(code, here, packages.places(found))
         facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
         stored, unlisted = objects.read(self._run)
         facts.data, facts.unlisted = (

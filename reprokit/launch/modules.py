@@ -112,6 +112,11 @@ def collect(run: Path, own: Path, include_crypto: bool, interrupted: Callable[[]
     return found
 
 
+def loaded(run: Path) -> list[str]:
+    """Return the files of all programs and libraries that processes of the run executed or loaded."""
+    return _paths(set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n")))
+
+
 def _paths(lines: set[bytes]) -> list[str]:
     """Return the modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
     listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")

@@ -217,17 +217,18 @@ def _host_changes(before: dict[str, Any]) -> Iterable[str]:
 
 
 def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
-    files = before.get("files")
-    recorded = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
-    recorded.append((_within(before, "program", "path"), _within(before, "program", "digest")))
-    for path, digest in recorded:
+    files, code = before.get("files"), before.get("code")
+    named = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
+    named.append((_within(before, "program", "path"), _within(before, "program", "digest")))
+    others = list(code.items())[: host.MAX_CODE] if isinstance(code, dict) else []  # the run may have made them itself
+    for path, digest in (*named, *others):
         if not isinstance(path, str) or not digest:
             continue
         now = host.file_digest(directory / path, opener=rundir.open_following)
-        if now is None:
-            yield f"{path}: it is not there any more"
-        elif now != digest:
+        if now is not None and now != digest:
             yield f"{path}: its contents differ"
+        elif now is None and (path, digest) in named:
+            yield f"{path}: it is not there any more"
 
 
 def _data_changes(before: dict[str, Any], directory: Path, started: str) -> Iterable[str]:

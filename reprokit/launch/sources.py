@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import threading
 import time
@@ -12,14 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reprokit import rundir
-from reprokit.launch.host import file_digest
+import reprokit
+from reprokit import names, rundir
+from reprokit.launch import modules
+from reprokit.launch.host import MAX_CODE, file_digest
+from reprokit.state_files import INDUCTOR
 
 LIMIT = 2.0  # seconds for each question to git
 MAX_DIFF = 256 << 20  # bytes of the changes that are read
 MAX_UNTRACKED = 500  # files that are named
 MAX_FILE = 1 << 20  # bytes of one of them; larger ones are data
-MAX_MODULES = 2000
 MAX_BYTES = 256 << 20  # of all modules
 PATIENCE = 1.0  # seconds for reading modules
 
@@ -27,6 +30,11 @@ PATIENCE = 1.0  # seconds for reading modules
 _SAFELY = ("-c", "core.fsmonitor=false")
 _DIFF = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=diff")
 _OWN = frozenset({".reprokit", "__pycache__"})
+_SYSTEM = ("/bin/", "/lib", "/run/", "/sbin/", "/usr/")
+OWN = os.path.realpath(reprokit.__path__[0])
+_NOISE = names.NOISE | {"dist-packages", "site-packages"}
+_LIBRARY = re.compile(r"(.*?)/lib(?:64)?/python\d", re.DOTALL)
+_CACHED = re.compile(r"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 
 
 def git(directory: Path) -> dict[str, Any] | None:
@@ -96,17 +104,36 @@ def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
     return found, max(0, len(names) - MAX_UNTRACKED)
 
 
-def modules(files: Iterable[str], directory: Path, packages: Iterable[str]) -> dict[str, str]:
-    """The digests of the script and the modules that lie outside of packages, by path from the working directory."""
-    return dict(_modules(sorted(files)[:MAX_MODULES], directory, tuple(packages)))
+def used(run: Path, search_path: Iterable[str]) -> set[str]:
+    """Return the code that processes of the run read, loaded or executed, outside of Python's and the system's places.
+
+    It need not be a module: `exec`, `runpy` and ctypes leave none, a killed process names none, and not all is Python.
+    """
+    loaded = modules.loaded(run)
+    pythons = {match[1] for place in (*search_path, *loaded) if (match := _LIBRARY.match(place))}
+    known = (*_SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
+    read = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
+    files = {path for path in read if path.endswith(".py")}.union(loaded)
+    return {path for path in files if not path.startswith(known) and not _is_kept(path)}
 
 
-def _modules(files: list[str], directory: Path, packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _is_kept(path: str) -> bool:
+    return INDUCTOR in path or not _NOISE.isdisjoint(path.split("/"))
+
+
+def digests(files: Iterable[str], directory: Path, packages: Iterable[str]) -> dict[str, str]:
+    """The digests of the code that lies outside of packages, by path from the working directory."""
+    places = tuple(packages)
+    own = [file for file in sorted(files) if not file.startswith(places)]
+    return dict(_digests(own[:MAX_CODE], directory))
+
+
+def _digests(files: list[str], directory: Path) -> Iterator[tuple[str, str]]:
     deadline, left = time.monotonic() + PATIENCE, MAX_BYTES
     for file in files:
-        if file.startswith(packages) or time.monotonic() > deadline or left < 0:
-            continue
-        digest = file_digest(Path(file), left)
+        if time.monotonic() > deadline or left < 0:
+            return
+        digest = file_digest(Path(file))
         if digest is not None:
             left -= os.path.getsize(file)
             yield os.path.relpath(file, directory) if file.startswith(f"{directory}/") else file, digest

@@ -16,7 +16,7 @@ import pytest
 from reprokit import names
 from reprokit.difference import Difference, Verdict
 from reprokit.verify.compare.runs import Comparison, compare
-from tests.support import Reprokit
+from tests.support import Reprokit, training_text
 
 from .runs import Building, float32
 
@@ -158,6 +158,30 @@ def test_a_module_beside_the_script_is_part_of_the_code(reprokit: Reprokit) -> N
     assert "a module of its own has other bytes" in found["code.helper.py"].detail
     assert "files.train.py" in found
     assert "code.train.py" not in found  # told once
+
+
+def test_code_that_is_no_module_is_part_of_the_code_and_a_replay_names_it(reprokit: Reprokit) -> None:
+    place = reprokit.directory
+    (place / "lib").mkdir()
+    kinds = ["executed.py", "forgotten.py", "lib/native.so", "program", "run.py", "specified.py"]
+
+    def write(factor: int) -> None:
+        for name in (name for name in kinds if name.endswith(".py")):
+            (place / name).write_text(f"FACTOR = {factor}\n" + "#" * factor)
+        source = f"#include <stdio.h>\nint factor(void) {{ return {factor}; }}\n"
+        (place / "native.c").write_text(source + 'int main(void) { printf("%d", factor()); }\n')
+        for name, options in (("lib/native.so", ["-shared", "-fPIC"]), ("program", [])):
+            subprocess.run(["gcc", *options, "-o", name, "native.c"], cwd=place, check=True)
+
+    write(1)
+    (place / "train.py").write_text(training_text("code_of_many_kinds.py"))
+    record(reprokit, "a")
+    write(2)
+    replayed = reprokit.run("replay", "a", "-o", "b")
+    assert [name for name in kinds if f"changed: {name}: its contents differ\n" not in replayed.stderr] == []
+    found = {name: leaf for name, leaf in leaves(reprokit).items() if name.startswith("code.")}
+    assert sorted(found) == [f"code.{name}" for name in kinds]
+    assert all(leaf.can_change_results for leaf in found.values())
 
 
 def test_declared_data_that_changed_is_a_likely_cause(reprokit: Reprokit) -> None:
