@@ -38,6 +38,12 @@ def read_first(run: RunDirectory) -> set[str]:
     return {path for path, at in read.items() if not _is_written_before(path, at, written)}
 
 
+def made(run: Path) -> set[str]:
+    """Return the files that a run wrote before it read them, or without reading them, by their absolute names."""
+    read, written = names.read_at(run), names.written_at(run)
+    return {path for path in written if path not in read or _is_written_before(path, read[path], written)}
+
+
 def written(run: Path, among: set[str]) -> set[str]:
     """Return those of these files that a run wrote or put in place."""
     known = names.written_at(run)

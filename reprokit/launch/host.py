@@ -200,6 +200,7 @@ class Gathering:
 
     def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> Environment:
         """Wait for the rest, within reason, and add what agent and shim saw."""
+        from reprokit import state_files
         from reprokit.launch import data, objects, packages, sources
 
         self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
@@ -214,6 +215,8 @@ class Gathering:
         written = data.paths_written(self._run)
         code = seen.modules | (sources.used(self._run, seen.path) - written)
         facts.code = sources.digests(code, here, packages.places(found))
+        made = state_files.made(self._run)  # what an earlier run left there, where this one puts its own
+        facts.files = {name: one for name, one in facts.files.items() if os.path.realpath(here / name) not in made}
         facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
         stored, unlisted = objects.read(self._run)
         facts.data, facts.unlisted = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from reprokit import names
 from reprokit.difference import Difference, Verdict
 from reprokit.verify.compare.runs import Comparison, compare
-from tests.support import Reprokit, training_text
+from tests.support import Reprokit, python, training_text
 
 from .runs import Building, float32
 
@@ -327,6 +328,38 @@ def test_data_that_was_read_is_found_without_being_named(reprokit: Reprokit, rea
         facts = record(reprokit, run)
         assert [one["path"] for one in facts["data"]] == ["data.bin"]
     assert "can change results: the data has other bytes" in leaves(reprokit)["data.data.bin"].detail
+
+
+def test_a_database_that_is_only_read_is_data_and_one_that_is_written_is_none(reprokit: Reprokit) -> None:
+    def store(name: str, number: int) -> None:
+        connection = sqlite3.connect(reprokit.directory / name)
+        connection.execute("CREATE TABLE IF NOT EXISTS numbers (number)")
+        connection.execute("INSERT INTO numbers VALUES (?)", (number,))
+        connection.commit()
+        connection.close()
+
+    script(reprokit, "sqlite3", "sum(row[0] for row in sqlite3.connect('data.db').execute('SELECT * FROM numbers'))")
+    with open(reprokit.directory / "train.py", "a") as file:
+        file.write("with sqlite3.connect('trials.db') as trials: trials.execute('INSERT INTO numbers VALUES (1)')\n")
+    store("trials.db", 1)
+    for run, number in (("a", 1), ("b", 2)):
+        store("data.db", number)
+        facts = record(reprokit, run)
+        assert [one["path"] for one in facts["data"]] == ["data.db"]
+    assert "can change results: the data has other bytes" in leaves(reprokit)["data.data.db"].detail
+    store("data.db", 3)
+    assert "changed: data.db: its contents differ" in reprokit.run("replay", "b", "-o", "c").stderr
+
+
+def test_an_output_that_the_command_names_is_no_cause(reprokit: Reprokit) -> None:
+    text = "import random, sys\nwith open(sys.argv[1], 'w') as file: file.write(str(random.random()))\n"
+    text += "with open(sys.argv[1]) as file: print(file.read())\n"
+    for run in ("a", "b"):
+        done = reprokit.run("record", "-o", run, "--", *python(text), "out.txt")
+        assert done.returncode == 0, done.stderr
+    assert not [name for name in leaves(reprokit) if name.startswith("files.")]
+    (reprokit.directory / "out.txt").write_text("something else")
+    assert "changed" not in reprokit.run("replay", "b", "-o", "c").stderr
 
 
 def test_what_the_run_wrote_and_what_python_reads_is_no_data(reprokit: Reprokit) -> None:
