@@ -555,6 +555,12 @@ class TestExit:
         assert comparison.identical
         assert comparison.notes == ("both runs failed: exit code 3",)
 
+    def test_what_a_run_warned_of_qualifies_the_verdict_once(self, pair: Pair, compared: Compare) -> None:
+        pair[1].add("warning", text="a metric was not kept")
+        pair[1].run.warnings = 2 * ["the disk was full"] + ["the agent: a metric was not kept"]
+        notes = compared(pair).notes
+        assert notes == ("of the right run, the disk was full", "the right run's agent warns: a metric was not kept")
+
     def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
         pair[1].run.status, pair[1].run.exit_code = RUNNING, None
         comparison = compared(pair)
