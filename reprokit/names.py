@@ -115,6 +115,24 @@ def written(run: Path) -> WrittenNames:
     return WrittenNames(opened, placed, is_whole)
 
 
+def unchanged(run: Path) -> set[str]:
+    """Return what the run opened for reading and writing, as databases and mapped arrays are, and never changed."""
+    try:
+        start = os.stat(run / rundir.SHIM_PLAN)
+    except OSError:  # of a run without the shim, all that is listed was written
+        return set()
+    return {path for path in written(run).opened & read(run) if _is_older(path, start)}
+
+
+def _is_older(path: str, start: os.stat_result) -> bool:
+    """Return whether nothing changed a file since; another file system may have another clock."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return status.st_dev == start.st_dev and status.st_ctime_ns < start.st_ctime_ns
+
+
 def _lines(path: Path) -> tuple[set[bytes], bool]:
     """Return the lines of a list without their escapes, and whether these are all."""
     data, is_whole = _data(path)

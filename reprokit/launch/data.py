@@ -186,22 +186,8 @@ def _pipe(path: str, pieces: list[tuple[int, str]]) -> DataFile:
 
 
 def paths_written(run: Path) -> set[str]:
-    """Return what the run itself wrote or put in place: no data of its.
-
-    Databases and mapped arrays are opened for writing also where they are only read: then they are as they were.
-    """
-    paths = set(names.there(names.written(run), names.Resolver()))
-    with suppress(OSError):  # of a run without the shim, all that is listed was written
-        start = os.stat(run / rundir.SHIM_PLAN).st_ctime_ns
-        paths = {path for path in paths if _is_changed_since(path, start)}
-    return paths
-
-
-def _is_changed_since(path: str, moment: int) -> bool:
-    try:
-        return os.lstat(path).st_ctime_ns >= moment
-    except OSError:
-        return True
+    """Return what the run itself wrote or put in place: no data of its."""
+    return set(names.there(names.written(run), names.Resolver())) - names.unchanged(run)
 
 
 def _is_data(path: str) -> bool:

@@ -139,7 +139,7 @@ def collect(
     places = PlaceNames((run, fallback or run), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
-    there = sorted(_results(written, resolver, places), key=places.named)
+    there = sorted(_results(written, resolver, places) - names.unchanged(run), key=places.named)
     found = [path for path in there if not os.path.islink(path)]
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_results), key=places.named)

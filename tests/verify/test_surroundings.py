@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
-from reprokit import names
+from reprokit import names, rundir
 from reprokit.difference import Difference, Verdict
 from reprokit.verify.compare.runs import Comparison, compare
 from tests.support import Reprokit, python, training_text
@@ -346,6 +346,9 @@ def test_a_database_that_is_only_read_is_data_and_one_that_is_written_is_none(re
         store("data.db", number)
         facts = record(reprokit, run)
         assert [one["path"] for one in facts["data"]] == ["data.db"]
+        outputs = rundir.RunDirectory(reprokit.directory / run).outputs()
+        assert outputs is not None
+        assert [one.path for one in outputs.files] == ["out.txt", "trials.db"]
     assert "can change results: the data has other bytes" in leaves(reprokit)["data.data.db"].detail
     store("data.db", 3)
     assert "changed: data.db: its contents differ" in reprokit.run("replay", "b", "-o", "c").stderr
