@@ -33,6 +33,8 @@ NOISE = frozenset(
         ".cache",
         ".git",
         ".ipynb_checkpoints",
+        ".ipython",
+        ".jupyter",
         ".keras",
         ".matplotlib",
         ".mypy_cache",

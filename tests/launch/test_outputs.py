@@ -71,6 +71,7 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
         here / "env" / "pyvenv.cfg",
         here / "env" / "lib" / "package" / "code.json",
         tmp_path / "home-2" / ".keras" / "data",
+        here / ".ipython" / "profile_default" / "startup" / "README",
     ]
     for path in (*wanted, *unwanted):
         path.parent.mkdir(parents=True, exist_ok=True)
