@@ -35,6 +35,7 @@ MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
 SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
+TEMPORARY = ("/run/", "/tmp/", "/var/tmp/")  # of them, where results may lie that a link leads to
 BELOW_SYSTEM = tuple(f"{directory}/" for directory in SYSTEM)
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
 PIECE = 8 << 20  # bytes copied between two looks at whether to stop
@@ -164,6 +165,7 @@ class PlaceNames:
         self._own = list(map(os.path.realpath, own))
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
         self._directory = os.path.realpath(working_directory)
+        self._linked = tuple(_linked(self._directory))
         self._environments: dict[str, bool] = {}
         self.here = self.named(self._directory)
 
@@ -187,7 +189,8 @@ class PlaceNames:
             return False
         if _below(path, self.here):
             return NOISE.isdisjoint(_from(self.here, path).split(os.sep))
-        return not f"{path}/".startswith(BELOW_SYSTEM) and NOISE.isdisjoint(path.split(os.sep))
+        is_result = not f"{path}/".startswith(BELOW_SYSTEM) or f"{path}/".startswith(self._linked)
+        return is_result and NOISE.isdisjoint(path.split(os.sep))
 
     def _is_environment(self, directory: str) -> bool:
         """Return whether a directory below the working directory is a virtual environment, or in one."""
@@ -198,6 +201,17 @@ class PlaceNames:
             is_one = names.is_environment(directory) or self._is_environment(os.path.dirname(directory))
             known = self._environments[directory] = is_one
         return known
+
+
+def _linked(directory: str) -> Iterator[str]:
+    """Yield the temporary places to which symbolic links in the working directory lead: scripts write through them."""
+
+    def searched(path: str) -> bool:
+        return path == directory or not (os.path.basename(path).startswith(".") or names.is_environment(path))
+
+    for one in islice(names.below(directory, searched), names.MAX_WATCHED):
+        if one.is_symlink() and (target := os.path.realpath(one.path)).startswith(TEMPORARY):
+            yield f"{target}/"
 
 
 def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:

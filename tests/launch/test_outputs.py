@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -85,6 +86,21 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
     assert sorted(file.path for file in found.files) == sorted(
         [*expected, *([] if system_is_tmp else [str(wanted[2])])]
     )
+
+
+def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(run: Path, here: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as temporary:
+        (here / "runs").mkdir()
+        (here / "runs" / "checkpoints").symlink_to(temporary)
+        (here / "last.pt").symlink_to(f"{temporary}-last.pt")
+        written = [Path(temporary) / "model.pt", Path(f"{temporary}-last.pt")]
+        others = [Path(f"{temporary}-2"), Path("/proc/self/comm")]
+        for path in (*written, others[0]):
+            path.write_text("weights")
+        found = collect(run, here, *written, *others)
+        for path in (written[1], others[0]):
+            path.unlink()
+    assert sorted(file.path for file in found.files) == sorted(map(str, written))
 
 
 def only(found: OutputsFile) -> OutputFile:
