@@ -121,9 +121,19 @@ def unchanged(run: Path) -> set[str]:
     """Return what the run opened for reading and writing, as databases and mapped arrays are, and never changed."""
     try:
         start = os.stat(run / rundir.SHIM_PLAN)
+        if not _notes_mapped_writes(start.st_dev):
+            return set()
     except OSError:  # of a run without the shim, all that is listed was written
         return set()
     return {path for path in written(run).opened & read(run) if _is_older(path, start)}
+
+
+def _notes_mapped_writes(device: int) -> bool:
+    """Return whether a file system gives a file that is written through a map a new time: one in memory need not."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = map(str.split, Path("/proc/self/mountinfo").read_text(errors="replace").splitlines())
+    kind = next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == number), "tmpfs")
+    return kind not in ("tmpfs", "ramfs", "devtmpfs")
 
 
 def _is_older(path: str, start: os.stat_result) -> bool:
