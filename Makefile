@@ -62,7 +62,7 @@ test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run 
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, variants (14 to 18 min)
+test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, other releases (17 to 21 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
@@ -93,10 +93,6 @@ fuzz: $(VENV)/.test ## Fuzz the readers of entropy files and of objects (SECONDS
 .PHONY: compatibility
 compatibility: $(VENV)/.test .venv-mpi/mpi4py/setup.py ## Run tests of CPython, NumPy, mpi4py and gloo bare, recorded, replayed (SUITES=...)
 	@nice $(BIN)/python -m tests.compatibility $(SUITES)
-
-.PHONY: versions
-versions: $(VENV)/.test ## Try the last three releases of each framework, each in an environment of its own (30 min, 6 GB)
-	@$(BIN)/python -m tests.versions
 
 .PHONY: lint
 lint: $(VENV)/.lint ## Check style and types, and print the sizes beside their budgets

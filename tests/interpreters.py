@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -38,6 +39,14 @@ def tf114_python() -> str | None:
     named = os.environ.get("REPROKIT_TF114_PYTHON")
     beside = ROOT / ".venv-tf114" / "bin" / "python"
     return named or (str(beside) if beside.exists() else None)
+
+
+def lacking(python: str, names: list[str]) -> set[str]:
+    """Which of these private names the frameworks of this Python lack."""
+    script = ROOT / "tests" / "trainings" / "private_names.py"
+    done = subprocess.run([python, script], input=json.dumps(names), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _pyenv_versions() -> Path:

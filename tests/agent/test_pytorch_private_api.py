@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import reprokit
 from reprokit.agent.pytorch.private_api import SEEN
+from tests.interpreters import lacking
 
 AGENT = Path(reprokit.__path__[0]) / "agent"
+NEWEST = [path for path, versions in SEEN.items() if not versions.startswith("until")]
 TORCH_LIKE = {name for path in SEEN for name in path.replace("()", "").split(".") if name.startswith("_")} - {"_C"}
-
-
-def found(path: str) -> Any:
-    """What a dotted path leads to; a part with brackets is called."""
-    parts = path.split(".")
-    for number in range(len(parts), 0, -1):
-        try:
-            value = importlib.import_module(".".join(parts[:number]))
-        except ImportError:
-            continue
-        for part in parts[number:]:
-            value = getattr(value, part[:-2])() if part.endswith("()") else getattr(value, part)
-        return value
-    raise AttributeError(path)
 
 
 def names_in(path: Path) -> set[str]:
@@ -48,13 +35,7 @@ def modules() -> list[Path]:
 
 @pytest.mark.torch
 def test_this_release_has_every_private_name_that_is_used() -> None:
-    lacking = []
-    for path, versions in SEEN.items():
-        try:
-            found(path)
-        except AttributeError:
-            lacking += [] if versions.startswith("until") else [path]
-    assert lacking == []
+    assert lacking(sys.executable, NEWEST) == set()
 
 
 def test_each_name_says_in_which_versions_it_was_seen() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Seen in 0.10.2: what executes a compiled function, and what hands its later calls to C++, past that.
 _EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"
 _CALLING, _SHORT_CUT = "jax._src.pjit", "_get_fastpath_data"
+PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}")
 
 
 def source(log: CallLog) -> JaxCalls | None:

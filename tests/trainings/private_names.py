@@ -1,16 +1,18 @@
-"""Which of the private names of TensorFlow and Keras that come by standard input this release lacks, as JSON."""
+"""Which of the private names that come by standard input the frameworks of this interpreter lack, as JSON."""
 
 import importlib
 import json
 import sys
 
-import numpy
-import tensorflow
+NAMES = json.load(sys.stdin)
+if any(name.startswith(("tensorflow.", "keras.")) for name in NAMES):
+    import numpy
+    import tensorflow
 
-try:
-    import keras
-except ImportError:
-    keras = tensorflow.keras
+    try:
+        import keras
+    except ImportError:
+        keras = tensorflow.keras
 
 
 def trained_model():
@@ -29,6 +31,11 @@ def eager_context():
         tensorflow.compat.v1.set_random_seed(1)
         tensorflow.random.uniform([1])
     return context.context()
+
+
+def session():
+    """A session of TensorFlow 1."""
+    return tensorflow.compat.v1.Session()
 
 
 def operation():
@@ -55,7 +62,7 @@ def distributed(name):
 
 MADE = {
     "context": eager_context,
-    "BaseSession": tensorflow.compat.v1.Session,
+    "BaseSession": session,
     "DatasetV1Adapter": lambda: tensorflow.compat.v1.data.Dataset.from_tensors([1.0]),
     "DistributedDataset": lambda: distributed("DistributedDataset"),
     "DistributedVariable": lambda: distributed("DistributedVariable"),
@@ -72,7 +79,7 @@ MADE = {
 
 
 def find(path):
-    """What a dotted path leads to; lists lead to their first element."""
+    """What a dotted path leads to; a part with brackets is called, lists lead to their first element."""
     parts = path.split(".")
     for number in range(len(parts), 0, -1):
         try:
@@ -81,13 +88,14 @@ def find(path):
             continue
         for part in parts[number:]:
             value = value[0] if isinstance(value, list) else value
-            value = MADE[part[:-2]]() if part.endswith("()") else getattr(value, part)
+            name = part[:-2] if part.endswith("()") else ""
+            value = (MADE.get(name) or getattr(value, name))() if name else getattr(value, part)
         return
     raise AttributeError(path)
 
 
 lacking = []
-for name in json.load(sys.stdin):
+for name in NAMES:
     try:
         find(name)
     except AttributeError:
