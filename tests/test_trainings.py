@@ -83,8 +83,7 @@ CASES = [
         marks=[pytest.mark.tensorflow, pytest.mark.slow],
     ),
     pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
-    # Other tests need no JAX, and hide it.
-    pytest.param(script("jax_dropout.py", variables={"PYTHONPATH": ""}), id="jax", marks=pytest.mark.slow),
+    pytest.param(script("jax_dropout.py"), id="jax", marks=pytest.mark.slow),
     pytest.param(
         script("pytorch_cuda.py", all_exact=False), id="pytorch-cuda", marks=[pytest.mark.gpu, pytest.mark.torch]
     ),

@@ -132,7 +132,7 @@ def place(request: pytest.FixtureRequest, removals: list[subprocess.Popen[bytes]
 @pytest.mark.parametrize("before", range(RELEASES))
 def test_release(group: str, before: int, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # what is compiled once need not be again
-    monkeypatch.delenv("PYTHONPATH")  # which hides JAX from the other tests
+    monkeypatch.delenv("PYTHONPATH")  # of this environment
     frameworks = TRIED[group]
     wanted = releases(place, frameworks.packages, before)
     print(wanted)  # where it fails
