@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 
+from .core.signal_errors import pass_on
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,8 @@ def taken(iterator: Any) -> list[str] | None:
     """Return the names of what an iterator gave since it was asked last; None where they are not all known."""
     try:
         names = _WAITING.get(iterator)
-    except Exception:  # of the user's own class: without weak references, or with a hash that fails
+    except Exception as error:  # of the user's own class: without weak references, or with a hash that fails
+        pass_on(error)
         return None
     if not names:
         return None

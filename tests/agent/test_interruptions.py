@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
 import os
@@ -9,14 +10,19 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import reprokit.agent
 from reprokit.agent.agent import Agent
+from reprokit.agent.capture import variables
+from reprokit.agent.capture.tensorflow_snapshot import _ids
+from reprokit.agent.capture.tensorflow_state import TensorCollector
+from reprokit.agent.capture.tensorflow_steps import iterations
 from reprokit.agent.core.journal import Journal
 from reprokit.agent.core.signal_errors import pass_on
 from reprokit.agent.core.user_frames import variables_of
@@ -90,6 +96,57 @@ def test_what_the_agent_and_the_users_objects_raise_is_not(tmp_path: Path) -> No
     assert agent.attempt(fails, sys._getframe()) is None
     pass_on(Enough())
     assert "Enough" in (tmp_path / "metrics.jsonl").read_text()
+
+
+class Interrupted(list[object]):
+    """Is interrupted by a signal wherever it is looked at."""
+
+    def __getattr__(self, name: str) -> object:
+        signal.raise_signal(signal.SIGUSR1)
+        raise AttributeError(name)
+
+    def __len__(self) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+
+def frames_interrupted() -> Iterator[Any]:
+    signal.raise_signal(signal.SIGUSR1)
+    yield
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda: TensorCollector().tensor("x", Interrupted()),
+        lambda: iterations(Interrupted()),
+        lambda: _ids(Interrupted()),
+        lambda: variables.parts(Interrupted()),
+        lambda: variables.lines_that_made(frames_interrupted(), bool),
+    ],
+    ids=["tensor", "iterations", "optimizer", "variable", "lines"],
+)
+def test_what_a_handler_raises_in_a_capture_is_the_scripts(look: Callable[[], object]) -> None:
+    before = signal.signal(signal.SIGUSR1, Handlers().method)
+    try:
+        with pytest.raises(Enough):
+            look()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# Where no handler of the script is, or nobody would get what it raised.
+BEYOND_THE_SCRIPT = {"bootstrap/sitecustomize.py", "capture/redo.py", "core/journal.py", "observing/repeat_process.py"}
+
+
+def test_the_agent_swallows_no_error_without_asking_whose_it_is() -> None:
+    agent, swallowed = Path(reprokit.agent.__file__).parent, set()
+    for file in agent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ExceptHandler) and node.type and ast.unparse(node.type) == "Exception":
+                inside = [type(part) is ast.Raise or getattr(part, "id", "") == "pass_on" for part in ast.walk(node)]
+                swallowed |= set() if any(inside) else {str(file.relative_to(agent))}
+    assert swallowed == BEYOND_THE_SCRIPT
 
 
 @pytest.mark.parametrize("python", sorted({sys.executable, NEWEST}))

@@ -127,8 +127,8 @@ class CaptureSession:
             if not _said_aside(line):
                 sys.stderr.write(line)
                 sys.stderr.flush()
-        except Exception:
-            pass
+        except Exception as error:
+            pass_on(error)
 
     def say_once(self, text: str) -> None:
         """The same, for what would be said at each step."""
@@ -228,7 +228,8 @@ def _said_aside(line: str) -> bool:
     try:
         sys.stderr.flush()
         own = os.dup(sys.stderr.fileno())
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return False
     try:
         os.write(own, line.encode(errors="backslashreplace"))

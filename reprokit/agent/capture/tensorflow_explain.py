@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from ..core import user_frames
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
 from .causes import BACKWARD, FORWARD, MAX_TENSORS, UPDATE, OperatorEvent, Origin, Statistics, Trace, cause, line
@@ -184,7 +185,8 @@ def _array(tensor: Any) -> Any:
     try:
         dtype = tensor.dtype
         return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
-    except Exception:  # a device, or a kind of value, that cannot be read; it is left out
+    except Exception as error:  # a device, or a kind of value, that cannot be read; it is left out
+        pass_on(error)
         return None
 
 

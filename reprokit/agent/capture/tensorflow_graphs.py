@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import RANDOM_OPERATIONS
 from .checks import MEMORY, WARM
@@ -409,5 +410,5 @@ def wait_for_workers() -> None:
     context = private_api.module("context").context()
     try:
         context.wait_at_barrier("reprokit/captured", PATIENCE)
-    except Exception:  # one of them has ended, or does not come
-        pass
+    except Exception as error:  # one of them has ended, or does not come
+        pass_on(error)

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import chain
 
 from ..core import live_objects
+from ..core.signal_errors import pass_on
 from ..core.user_frames import variables_of
 from ..tensorflow import private_api
 from . import checks
@@ -251,7 +252,8 @@ def _is_optimizer(one: Any) -> bool:
 def _ids(one: Any) -> set[int]:
     try:
         return {resource_id(variable) for variable in one.variables}
-    except Exception:  # not built
+    except Exception as error:  # not built
+        pass_on(error)
         return set()
 
 

@@ -6,6 +6,7 @@ import sys
 from array import array
 
 from ..core.digests import tensor_digest
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
@@ -40,6 +41,7 @@ class TensorCollector:
             array = as_array(value)
         except Exception as error:
             self._leave_out(wanted, f"{type(error).__name__}: {error}"[:200])
+            pass_on(error)
             return None
         dtype = DTYPES.get(array.dtype.name)
         if dtype is None:
@@ -230,7 +232,8 @@ def _numbers(optimizer: Any) -> dict[str, float]:
     for name in ("learning_rate", "iterations"):
         try:
             found[name] = float(as_array(getattr(optimizer, name)))
-        except Exception:  # a schedule of the script's own
+        except Exception as error:  # a schedule of the script's own
+            pass_on(error)
             continue
     return found
 

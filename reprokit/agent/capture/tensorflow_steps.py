@@ -11,6 +11,7 @@ import sys
 import weakref
 from _thread import _local, get_ident
 
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.decisions import generators
 from ..tensorflow.state import optimizer_variables
@@ -114,8 +115,8 @@ class TensorFlowStep:
         if not self.passes:
             try:
                 self.variables.hold(variable)
-            except Exception:  # a variable without a value, as at its first assignment
-                pass
+            except Exception as error:  # a variable without a value, as at its first assignment
+                pass_on(error)
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
@@ -314,7 +315,8 @@ def iterations(optimizer: Any, held: dict[int, Any] | None = None) -> int | None
     try:
         counter = private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
         return int(as_array(held_or_now(counter, held or {})))
-    except Exception:  # not built, or gone
+    except Exception as error:  # not built, or gone
+        pass_on(error)
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.tensors import is_eager
 from . import tensorflow_graphs as graphs
@@ -102,6 +103,7 @@ class Rejections:
             return error
         except Exception as error:
             self.capture.say_once(f"warning: no snapshot: {type(error).__name__}: {error}")
+            pass_on(error)
         finally:
             known.skipped += 1
         if call is not None:
@@ -307,6 +309,7 @@ class UpdateGuard:
             self._apply_in_graph(step, known, pairs, update)
         except Exception as error:
             self._capture.say_once(f"warning: steps are not captured: {type(error).__name__}: {error}")
+            pass_on(error)
             return update()
         return None
 

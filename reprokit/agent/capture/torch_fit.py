@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
+from ..core.signal_errors import pass_on
 from ..pytorch.state import module_name, named_tensors, parts_of
 from ..pytorch.tensors import dtype_name
 from .store import NAMES, SnapshotError, saved_optimizers
@@ -191,6 +192,7 @@ class Built:
             put(owner, entry, self.reader)
         except Exception as error:
             self._problem(f"{what} was not put: {error}")
+            pass_on(error)
 
     # Optimizers
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 
+from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from . import checks
 from .header import ACTIVATION, CONDITION, GRADIENT, LOSS
@@ -212,5 +213,5 @@ class Ranks:
             while there < count and time.monotonic() < until:
                 time.sleep(PAUSE)
                 there = store.add(key, 0)
-        except Exception:  # who keeps the store is gone, having seen all of them
-            pass
+        except Exception as error:  # who keeps the store is gone, having seen all of them
+            pass_on(error)

@@ -10,6 +10,7 @@ from collections import namedtuple
 from collections.abc import Mapping
 
 from ..core.attributes import MAX_NAME, ObjectFields, class_name, own_attributes, set_own_attribute
+from ..core.signal_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -288,7 +289,8 @@ def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
             del made[key]
         for key, value in found.items():
             made[key] = value
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         return found
     return made
 

@@ -15,6 +15,7 @@ from types import FunctionType
 
 from ..core import user_frames
 from ..core.attributes import own_attributes
+from ..core.signal_errors import pass_on
 from ..core.user_frames import is_users, running_code, variables_of
 
 TYPE_CHECKING = False
@@ -107,7 +108,8 @@ def parts(value: Any) -> list[Any]:
             try:
                 left -= len(part)
                 items = list(part.values() if isinstance(part, dict) else part) if left >= 0 else []
-            except Exception:  # of a class of the script's own
+            except Exception as error:  # of a class of the script's own
+                pass_on(error)
                 return []
             if left < 0:
                 return []
@@ -187,7 +189,8 @@ def lines_that_made(
     """
     try:
         return _lines_that_made(frames, is_finite, has_attributes)
-    except Exception:  # of what the script's own classes do when they are asked
+    except Exception as error:  # of what the script's own classes do when they are asked
+        pass_on(error)
         return []
 
 
@@ -262,7 +265,8 @@ class _Search:
     def _has_finite_numbers(self, part: Any) -> bool:
         try:
             return self._is_finite(part)
-        except Exception:  # it holds no numbers, or shows none
+        except Exception as error:  # it holds no numbers, or shows none
+            pass_on(error)
             return True
 
 

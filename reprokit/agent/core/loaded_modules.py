@@ -6,6 +6,7 @@ import os
 import sys
 from types import ModuleType
 
+from .signal_errors import pass_on
 from .user_frames import OWN, STANDARD, installed_package
 
 TYPE_CHECKING = False
@@ -36,7 +37,8 @@ def module_files() -> Iterator[tuple[str, str]]:
         try:  # past the __getattribute__ of modules that are loaded when they are first used
             names = ModuleType.__getattribute__(module, "__dict__")
             path = names.get("__file__") or names["__loader__"].path  # the script has lost the first by now
-        except Exception:  # no module, as anything may stand there
+        except Exception as error:  # no module, as anything may stand there
+            pass_on(error)
             continue
         if type(path) is str and path:
             yield path if path[0] == "/" else os.path.abspath(path), name

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import attributes_of, count_outputs
 from . import tensorflow_graphs
@@ -157,6 +158,7 @@ class TensorflowConfirmer:
                 self._kept.keep(key[:-1], call.size, call.save, found, written)
         except Exception as error:
             written["problem"] = f"executed again, it raised {type(error).__name__}"
+            pass_on(error)
         finally:
             self._confirmations.spent += time.monotonic() - begun
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, MissingValue, attributes_of, count_outputs, flat, function_names
 
@@ -98,6 +99,7 @@ class FunctionInputs:
                 attributes.update(_SEEDS)
             return self._execute(node.op, inputs, flat(attributes), count_outputs(definition, attributes))  # type: ignore[no-any-return]
         except Exception as error:
+            pass_on(error)
             return MissingValue(f"its inputs could not be had: {type(error).__name__}")
 
     def _next(self, node: Any, definition: Any, handle: Any) -> list[Any] | MissingValue:
@@ -112,11 +114,13 @@ class FunctionInputs:
         types = attributes[_ELEMENT[0]]
         try:  # before a batch is taken, which could not be put back
             iterator = self._execute("AnonymousIteratorV3", [], flat, 1)[0]
-        except Exception:
+        except Exception as error:
+            pass_on(error)
             return MissingValue("its function's iterator cannot be replaced in this version of TensorFlow")
         try:
             batch = list(self._execute(_NEXT, [handle], flat, len(types)))
-        except Exception:
+        except Exception as error:
+            pass_on(error)
             return MissingValue("its function found its iterator at the end")
         shapes = ("Toutput_types", types, "output_shapes", [list(tensor.shape) for tensor in batch])
         (dataset,) = self._execute("TensorDataset", batch, shapes, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from .confirm import PRESENT, Confirmations, KeptCalls, verdict
 from .torch_calls import Operator
@@ -79,6 +80,7 @@ class TorchConfirmer:
         except Exception as error:
             words = " ".join(str(error).split())
             line["problem"] = f"executed again, it raised {type(error).__name__}: {words}"[:300]
+            pass_on(error)
             return None
         finally:
             self._quiet(False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from ..core.patching import replace
+from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from .torch_calls import Operator, Signatures, described, passed_on
@@ -190,6 +191,7 @@ class TorchOperators:
         except Exception as error:
             self.observer.agent.warn(f"a call of {function} was not noted: {type(error).__name__}: {error}")
             record = None
+            pass_on(error)
         if record is not None and self.confirmer is not None:
             return self.confirmer.call(record, function, args, kwargs)
         return self.pass_on(function, args, kwargs)

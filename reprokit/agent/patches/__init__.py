@@ -13,6 +13,7 @@ import re
 import sys
 
 from ..core.patching import swap
+from ..core.signal_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Patches:
         except PatchUnfit as error:
             return REFUSED, str(error)
         except Exception as error:
+            pass_on(error)
             return REFUSED, f"it failed: {type(error).__name__}: {error}"
         return APPLIED, ""
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections import deque
 
+from ..core.signal_errors import pass_on
 from ..trail_library import MULTIPLIERS, STEP, WORD_MULTIPLIERS, salt
 from .tensors import dtype_name
 
@@ -237,6 +238,7 @@ class Devices:
             except Exception as error:  # no NVRTC, another driver, ROCm
                 found = Operations(self._torch)
                 self._warn(f"the trail has one step in {found.each} of {device}, without a kernel: {error}")
+                pass_on(error)
             self._by_device[device] = found
         return found
 

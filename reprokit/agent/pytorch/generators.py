@@ -6,6 +6,7 @@ import struct
 
 from .. import trail_library as library
 from ..core.patching import replace, replace_in_static_type
+from ..core.signal_errors import pass_on
 from ..seeds.ledger import seeding, seeding_method
 from . import private_api
 
@@ -49,8 +50,8 @@ class DefaultGenerator:
             self._now = _engine(torch)(self._generator)
             self._seen = type(self._now)()
             now, seen, seen_size = ctypes.addressof(self._now), ctypes.addressof(self._seen), len(self._seen)
-        except Exception:  # another PyTorch, which is asked each time
-            pass
+        except Exception as error:  # another PyTorch, which is asked each time
+            pass_on(error)
         self._address = ctypes.addressof(self._state)
         # For the compiled step.
         self.known = now, seen, seen_size, self._address, self.size, self.salt, self._copy

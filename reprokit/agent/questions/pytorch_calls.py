@@ -7,6 +7,7 @@ import sys
 from .. import trail_library
 from ..capture.torch_state import Tensors
 from ..core.patching import replace
+from ..core.signal_errors import pass_on
 from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_confirm import COMPILED
 from ..observing.torch_inductor import GraphPlaces, graph_class
@@ -117,12 +118,14 @@ class PytorchCalls:
         except Exception as error:
             self._agent.failed(self._before, error)
             seen = None
+            pass_on(error)
         result = passed_on(self._torch, function, args, kwargs)
         if seen is not None:
             try:
                 self._after(seen, args, kwargs, result)
             except Exception as error:
                 self._agent.failed(self._after, error)
+                pass_on(error)
         return result
 
     def _before(self, places: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ import hashlib
 from ..capture import numeric_variable
 from ..capture.store import PREFIX, SnapshotContents, SnapshotFile, Store
 from ..core.json_text import to_json
+from ..core.signal_errors import pass_on
 from ..observing.files import append
 from .step_window import StepWindow
 
@@ -94,6 +95,7 @@ class StateAnswers:
             return function(*arguments)
         except Exception as error:
             self.log(problem=f"{what}: {type(error).__name__}: {error}"[:500])
+            pass_on(error)
             return None
 
     def save(self, kind: str, header: Mapping[str, Any], parts: Iterable[Part]) -> None:
