@@ -13,7 +13,9 @@ import numpy
 import pytest
 
 from reprokit.agent.capture.store import SnapshotFile
-from tests.support import rest_slow
+from reprokit.agent.tensorflow.evaluation import is_of_tensorflow
+from reprokit.rundir import RunDirectory
+from tests.support import Reprokit, rest_slow, training_text
 
 SCRIPT = str(Path(__file__).parent / "keras_steps.py")
 NAMES = ["fit-xla", "fit-graph", "fit-eager", "loop-xla", "loop-graph", "loop-eager", "several", "scaled"]
@@ -122,3 +124,25 @@ def test_stop_ends_the_training_and_its_state_can_be_restored(tmp_path: Path) ->
     assert restored["in-code"][0] == "finite"
     (by_script,) = (tmp_path / "by-script").glob("step-*")
     assert SnapshotFile(str(by_script)).header["trigger"]["kind"] == "activation"
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_keras_on_another_backend_trains_on_and_says_that_nothing_is_captured(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training_text("keras_fit.py"))
+    runs = Reprokit(tmp_path)
+    command = ("record", "-o", "RUN", "--on-nan", "capture", "--capture-when", "activations")
+    done = runs.run(*command, "--", sys.executable, "train.py", environment={"KERAS_BACKEND": "torch"})
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr
+    (said,) = RunDirectory(tmp_path / "RUN").run.captures_unavailable
+    assert (said.framework, said.reason) == ("keras", "needs-keras-on-tensorflow")
+    assert f"warning: steps of keras {said.version} are not captured: captures need Keras on TensorFlow" in done.stderr
+    assert "captures need Keras on TensorFlow" in runs.run("show", "RUN").stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [("train.backend", True), ("train.backend.torch", True), ("keras.src.backend.torch.layer", False)],
+)
+def test_a_layer_is_of_tensorflow_unless_another_backend_of_keras_has_it(module: str, expected: bool) -> None:
+    assert is_of_tensorflow(type("Layer", (type("Base", (), {"__module__": module}),), {})()) is expected

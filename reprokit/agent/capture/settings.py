@@ -17,7 +17,11 @@ ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
 LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-jump", "gradient-scale", "other-rank"
 # Why a framework's steps are not captured: the state that the journal and run.json hold, and its words.
 NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
-UNAVAILABLE = {NEEDS_TENSORFLOW_2: "captures need TensorFlow 2"}
+NEEDS_KERAS_ON_TENSORFLOW = "needs-keras-on-tensorflow"
+UNAVAILABLE = {
+    NEEDS_TENSORFLOW_2: "captures need TensorFlow 2",
+    NEEDS_KERAS_ON_TENSORFLOW: "captures need Keras on TensorFlow",
+}
 CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
 

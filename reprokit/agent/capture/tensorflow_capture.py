@@ -15,8 +15,9 @@ from .. import events
 from ..core import native_module
 from ..tensorflow import private_api
 from ..tensorflow.decisions import TensorFlowDecisions
+from ..tensorflow.evaluation import is_of_tensorflow
 from .random_states import RandomStates
-from .settings import NEEDS_TENSORFLOW_2, STOP
+from .settings import NEEDS_KERAS_ON_TENSORFLOW, NEEDS_TENSORFLOW_2, STOP
 from .tensorflow_graphs import ReplicaRound, are_finite, call_host, in_loop, now, put_back, replica
 from .tensorflow_state import FIT, SCRIPT, as_array, is_finite, plain, put_variable, read, resource_id
 from .tensorflow_steps import (
@@ -88,7 +89,7 @@ class TensorFlowCapture:
             events.LossScaled: self._loss_scaled,
             events.VariableChanges: self._variable_changes,
             events.RandomDrawn: self._random_drawn,
-            events.GradientsDue: self.updates.gradients_due,
+            events.GradientsDue: self._gradients_due,
             events.FunctionDue: self.calls.function_due,
             events.ReplicasDue: self.calls.replicas_due,
             **(outputs if self._capture.settings.conditions.activations else {}),
@@ -102,6 +103,12 @@ class TensorFlowCapture:
         """Drop what a parent process noted, in a forked child."""
         self.training.forget()
         self.updates.rollback.forget()
+
+    def _gradients_due(self, event: events.GradientsDue) -> None:
+        if is_of_tensorflow(event.optimizer):
+            self.updates.gradients_due(event)
+        else:
+            self._capture.unavailable("keras", sys.modules["keras"].__version__, NEEDS_KERAS_ON_TENSORFLOW)
 
     # Batches and tapes
 
@@ -149,8 +156,10 @@ class TensorFlowCapture:
 
     def _output_computed(self, event: events.OutputComputed) -> None:
         """Look at a layer's outputs, where activations are asked for."""
+        if not hasattr(event.module, "weights") or not is_of_tensorflow(event.module):  # a loss is no layer
+            return
         step = self.training.step()
-        if step is None or step.differentiated or not hasattr(event.module, "weights"):  # a loss is no layer
+        if step is None or step.differentiated:
             return
         if step.graph is not None and step.graph is not private_api.default_graph():
             return

@@ -309,10 +309,15 @@ class _Attribute:
             self._held[self._name] = self._before
 
 
-def backend_of(function: Function) -> str:
-    """Return the backend of Keras 3 that a method is of; of older Keras TensorFlow."""
+def backend_of(function: Any) -> str:
+    """Return the backend of Keras 3 that a method or class is of; of older Keras TensorFlow."""
     parts = function.__module__.split(".")
-    return parts[parts.index("backend") + 1] if "backend" in parts else "tensorflow"
+    return parts[3] if parts[:3] == ["keras", "src", "backend"] and len(parts) > 3 else "tensorflow"
+
+
+def is_of_tensorflow(one: Any) -> bool:
+    """Return whether an optimizer or a layer computes by TensorFlow, and not by another backend of Keras 3."""
+    return all(backend_of(kind) == "tensorflow" for kind in type(one).__mro__)
 
 
 def task_of(model: Any) -> str | None:
