@@ -50,8 +50,8 @@ def watch(
 
     import_module("tensorflow")
     part = import_module("reprokit.agent.capture.tensorflow_capture").TensorFlowCapture(capture)
-    for name in ("tensorflow", *PARTS):
-        if "torch" not in name and name in sys.modules:
+    for name, place in PARTS.items():
+        if place == PARTS["tensorflow"] and name in sys.modules:
             part.begin(name, sys.modules[name])
     _parts.append(part)
 

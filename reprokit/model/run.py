@@ -168,7 +168,7 @@ class CaptureUnavailable(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     framework: str
     version: str
-    reason: Annotated[str, msgspec.Meta(pattern="^needs-(tensorflow-2|keras-on-tensorflow)$")]
+    reason: Annotated[str, msgspec.Meta(pattern="^needs-(tensorflow-2|keras-on-tensorflow|other-framework)$")]
     processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # that imported it
 
 

@@ -76,6 +76,7 @@ _TORCH = (
 PARTS = {
     **dict.fromkeys(_TORCH, "torch_capture.TorchCapture"),
     **dict.fromkeys(("tensorflow", *_KERAS), "tensorflow_capture.TensorFlowCapture"),
+    "jax._src.api": "jax_capture.JaxCapture",
 }
 REDO = {  # what is in the place of these where a captured step is done again
     "torch_capture.TorchCapture": "torch_redo.TorchRedo",
@@ -200,7 +201,7 @@ class CaptureSession:
         from importlib import import_module
 
         place, redo = PARTS[name], self.settings.redo
-        place = place if redo is None or redo.in_place else REDO[place]
+        place = place if redo is None or redo.in_place else REDO.get(place, place)
         if place not in self._parts:
             file, _, kind = place.partition(".")
             self._parts[place] = getattr(import_module(f"{__name__}.{file}"), kind)(self)

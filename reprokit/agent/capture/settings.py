@@ -18,9 +18,11 @@ LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-
 # Why a framework's steps are not captured: the state that the journal and run.json hold, and its words.
 NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
 NEEDS_KERAS_ON_TENSORFLOW = "needs-keras-on-tensorflow"
+NEEDS_OTHER_FRAMEWORK = "needs-other-framework"
 UNAVAILABLE = {
     NEEDS_TENSORFLOW_2: "captures need TensorFlow 2",
     NEEDS_KERAS_ON_TENSORFLOW: "captures need Keras on TensorFlow",
+    NEEDS_OTHER_FRAMEWORK: "captures need PyTorch or TensorFlow",
 }
 CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
