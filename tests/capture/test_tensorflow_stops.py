@@ -109,6 +109,16 @@ def test_other_threads_in_the_same_graph_go_on(one_graph: dict[str, tuple[list[A
 
 
 @pytest.mark.slow
+def test_of_models_that_are_fitted_in_threads_the_one_with_the_bad_step_ends(steps: Steps) -> None:
+    assert told(steps.capture(script("fits"))) == [{"codes": {"bad": 123}}]
+    (model,) = steps.header()["models"]
+    assert {name.partition("/")[0] for name in (*model["tensors"], steps.header()["trigger"]["name"])} == {
+        "bad",
+        "loss",
+    }
+
+
+@pytest.mark.slow
 def test_the_last_losses_are_known(steps: Steps) -> None:
     (found,) = told(steps.capture(script("last")))
     assert found["code"] == 123

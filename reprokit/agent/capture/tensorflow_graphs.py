@@ -72,7 +72,7 @@ def has_numbers(value: Any) -> bool:
     return (
         hasattr(value, "shape")
         and any(getattr(dtype, name, False) for name in ("is_floating", "is_integer", "is_complex"))
-    ) or getattr(dtype, "kind", "") in "iufc"
+    ) or getattr(dtype, "kind", None) in (*"iufc",)
 
 
 def call_host(on_host: Callable[..., None], seen: Any) -> None:

@@ -385,11 +385,15 @@ class TrainingState:
         call = self.here.call
         return call if call is not None or not self.calls else self.calls[-1]
 
-    def call_with(self, given: list[Any]) -> OutermostCall | None:
-        """Return the call under way that was given these numbers: threads may call the same graph at once."""
-        if self.here.call is None and len(self.calls) > 1:
+    def call_with(self, given: list[Any], traced: FunctionRecord | None) -> OutermostCall | None:
+        """Return the call under way of a function that was given these numbers: threads may call one at once."""
+        if self.here.call is None:
+            calls = tuple(self.calls)  # threads begin and end some meanwhile
+            calls = tuple([call for call in calls if call.traced is traced]) or calls
+            if len(calls) == 1:
+                return calls[0]
             wanted = [digest(one) for one in given]
-            for call in tuple(self.calls):  # threads begin and end some meanwhile
+            for call in calls:
                 flat = sys.modules["tensorflow"].nest.flatten([call.arguments, call.keywords], expand_composites=True)
                 if wanted == [digest(one) for one in flat if has_numbers(one)]:
                     return call

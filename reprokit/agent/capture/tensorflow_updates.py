@@ -43,6 +43,7 @@ class UpdateSite:
         self.step = step
         self.variables = variables
         self.model = None if call is None else call.model
+        self.traced = None if call is None else call.traced  # the function that the graph was built in
         self.activations = [name for name, _ in step.values.activations]
         self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
         self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
@@ -162,7 +163,8 @@ class Rejections:
 
         def on_host(seen: dict[str, Any]) -> None:
             found = self.of_site(site, seen, origins)
-            self.end_behind(site, found, loops=loops, call=self.training.call_with(seen["given"]))
+            call = self.capture.attempt(self.training.call_with, seen["given"], site.traced)
+            self.end_behind(site, found, loops=loops, call=call)
 
         return on_host, seen
 
