@@ -109,6 +109,11 @@ def test_other_threads_in_the_same_graph_go_on(one_graph: dict[str, tuple[list[A
 
 
 @pytest.mark.slow
+def test_a_model_that_the_script_drops_is_gone(one_graph: dict[str, tuple[list[Any], list[Path]]]) -> None:
+    assert one_graph["dropped"] == ([{"alive": False}], [])
+
+
+@pytest.mark.slow
 def test_of_models_that_are_fitted_in_threads_the_one_with_the_bad_step_ends(steps: Steps) -> None:
     assert told(steps.capture(script("fits"))) == [{"codes": {"bad": 123}}]
     (model,) = steps.header()["models"]

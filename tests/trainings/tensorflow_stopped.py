@@ -1,9 +1,11 @@
 """Graphs of functions and of fit that end at a step that is not finite; each case tells what it came to."""
 
+import gc
 import hashlib
 import json
 import os
 import threading
+import weakref
 
 import numpy
 import tensorflow as tf
@@ -268,8 +270,18 @@ def saved_by_xla():
     saved(jit=True)
 
 
+def dropped():
+    made = model()
+    made.compile("sgd", "mse", jit_compile=False)
+    made.fit(*data(2), batch_size=8, verbose=0)
+    reference = weakref.ref(made)
+    del made
+    gc.collect()
+    tell(alive=reference() is not None)
+
+
 def one_graph():
-    for case in calls, errors, caught, threads, overflow:
+    for case in calls, errors, caught, threads, overflow, dropped:
         case()
         snapshots = len(os.listdir("run/snapshots")) if os.path.exists("run/snapshots") else 0
         tell(ended=case.__name__, snapshots=snapshots)

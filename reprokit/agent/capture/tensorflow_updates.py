@@ -6,6 +6,7 @@ What is known of a step that must not be applied is completed here, and handed o
 from __future__ import annotations
 
 import sys
+import weakref
 
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
@@ -42,11 +43,17 @@ class UpdateSite:
         self.known = known
         self.step = step
         self.variables = variables
-        self.model = None if call is None else call.model
+        # TensorFlow keeps graphs as long as the process, and they keep this: the model may go before.
+        self._model = None if call is None or call.model is None else weakref.ref(call.model)
         self.traced = None if call is None else call.traced  # the function that the graph was built in
         self.activations = [name for name, _ in step.values.activations]
         self.draws: list[str] = []  # types of operations with a random state of their own, whose numbers are handed out
         self.moved: dict[int, tuple[Any, Any]] = {}  # what else the compiled step writes to
+
+    @property
+    def model(self) -> Any:
+        """The model whose fit it is a part of, while there is one."""
+        return None if self._model is None else self._model()
 
     def drawn(self) -> list[Any]:
         """Return the numbers of operations with a random state of their own, to be handed out."""
