@@ -5,8 +5,9 @@ imports the compiler: half of the time that a small training takes. A script tha
 """
 
 import functools
+import importlib
 import sys
-from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 BESIDE = {  # a package, and the modules that do without it
     "jax": ("tensorflow.", "keras.src.callbacks."),
@@ -14,20 +15,40 @@ BESIDE = {  # a package, and the modules that do without it
     "pandas": ("keras.", "xgboost.", "lightgbm."),
     "sklearn": ("keras.",),
 }
+COMPILER = "torch._dynamo"
 
 
 class PlainImports:
-    """Stands at the front of sys.meta_path."""
+    """Stands in sys.meta_path before what finds files."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name in BESIDE and _importer().startswith(BESIDE[name]):
             raise ModuleNotFoundError(f"left out by the tests: {name}", name=name)
+        if name == COMPILER and _importer().startswith("torch.optim."):
+            return ModuleSpec(name, CompilerLater())
         if name != "torch._compile":
             return None
         spec = PathFinder.find_spec(name, path, target)
         spec.loader = CompilerNames(name, spec.origin)
         return spec
+
+
+class CompilerLater:
+    """Makes what stands for PyTorch's compiler until something of it is asked for."""
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        module.graph_break = lambda *_arguments, **_keywords: None  # as it does where nothing is compiled
+        module.__getattr__ = functools.partial(_of_compiler, module)
+
+
+def _of_compiler(stand_in, name):
+    if sys.modules.get(COMPILER) is stand_in:
+        del sys.modules[COMPILER]
+    return getattr(importlib.import_module(COMPILER), name)
 
 
 class CompilerNames(SourceFileLoader):
@@ -45,7 +66,8 @@ def _disable(original, function=None, recursive=True):
 
     @functools.wraps(function)
     def either(*arguments, **keywords):
-        return (disabled if "torch._dynamo" in sys.modules else function)(*arguments, **keywords)
+        is_there = "torch._dynamo.eval_frame" in sys.modules
+        return (disabled if is_there else function)(*arguments, **keywords)
 
     return either
 
@@ -58,4 +80,4 @@ def _importer():
     return name
 
 
-sys.meta_path.insert(0, PlainImports)
+sys.meta_path.insert(sys.meta_path.index(PathFinder), PlainImports())
