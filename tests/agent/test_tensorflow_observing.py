@@ -63,7 +63,12 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 @pytest.fixture(scope="module")
 def observed(training: Training) -> Observed:
-    return observe(training, SCRIPT, confirm=30)
+    return observe(training, SCRIPT)
+
+
+@pytest.fixture(scope="module")
+def confirmed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    return observe(Training(tmp_path_factory.mktemp("confirmed")), SCRIPT, confirm=30)
 
 
 @pytest.mark.tensorflow
@@ -132,10 +137,11 @@ def test_pipelines_and_compiled_functions_are_named(observed: Observed) -> None:
     assert not observed.of("operator", name="Erfc")
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor runs threads one after the other")
-def test_float_bincount_is_caught_where_it_is_called(observed: Observed) -> None:
-    caught = observed.of("confirmed", name="DenseBincount")
+def test_float_bincount_is_caught_where_it_is_called(confirmed: Observed) -> None:
+    caught = confirmed.of("confirmed", name="DenseBincount")
     assert {line["shapes"][0][0] for line in caught} == {64 * 4096, 256 * 4096}  # in fit, and eagerly
     for line in caught:
         assert line["repeats"] >= 30
@@ -144,24 +150,26 @@ def test_float_bincount_is_caught_where_it_is_called(observed: Observed) -> None
         assert line["capabilities"]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
-def test_what_repeats_is_cleared(observed: Observed) -> None:
+def test_what_repeats_is_cleared(confirmed: Observed) -> None:
     names = ["Conv2D", "Conv2DBackpropFilter", "BiasAddGrad", "ResourceGather", "TensorScatterAdd"]
     for name in [*names, "UnsortedSegmentSum", "MatMul"]:
-        lines = observed.of("confirmed", name=name)
+        lines = confirmed.of("confirmed", name=name)
         assert lines, name
         for line in lines:
             assert (line["repeats"] >= 30, line["results"], line["problem"]) == (True, 1, ""), line
             assert set(line["threads"]) >= {"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
-def test_what_cannot_be_repeated_says_why(observed: Observed) -> None:
-    (line,) = observed.of("confirmed", name="Tanh")
-    assert observed.places(line)[0] == observed.at("aside")
+def test_what_cannot_be_repeated_says_why(confirmed: Observed) -> None:
+    (line,) = confirmed.of("confirmed", name="Tanh")
+    assert confirmed.places(line)[0] == confirmed.at("aside")
     assert (line["repeats"], line["problem"]) == (0, "its inputs come out of EagerPyFunc, which has effects")
     (before,) = [
-        line for line in observed.of("confirmed", name="Sum") if observed.places(line)[0] == observed.at("takes")
+        line for line in confirmed.of("confirmed", name="Sum") if confirmed.places(line)[0] == confirmed.at("takes")
     ]
     assert (before["repeats"], before["problem"]) == (30, "")
 
@@ -179,9 +187,9 @@ def test_no_element_of_an_iterator_is_lost(training: Training) -> None:
 
 @pytest.mark.slow
 @pytest.mark.tensorflow
-def test_nothing_of_it_changes_the_training(training: Training, observed: Observed) -> None:
-    assert observed.output == training.run_bare(SCRIPT).output
-    assert not (observed.run / "profile" / "captured").exists()
+def test_nothing_of_it_changes_the_training(training: Training, confirmed: Observed) -> None:
+    assert confirmed.output == training.run_bare(SCRIPT).output
+    assert not (confirmed.run / "profile" / "captured").exists()
 
 
 SESSION = training_text("tensorflow1_session.py")

@@ -158,6 +158,7 @@ def test_a_step_of_fit_again_and_the_smallest_part_of_its_batch(steps: Steps) ->
     assert [line["samples"] for line in steps.progress() if line.get("reproduced")][-1] == [5]
 
 
+@pytest.mark.slow
 def test_a_step_of_a_function_again(steps: Steps) -> None:
     found, done = steps.redo("explain", script("function"), 1)
     assert done.returncode == 0, done.stderr

@@ -90,6 +90,7 @@ def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:
     assert found["words"].startswith("Mul overflows float32")
 
 
+@pytest.mark.slow
 def test_of_large_weights_it_is_said_that_they_were_ruined_before(tmp_path: Path) -> None:
     steps = Steps(tmp_path)
     done = steps.capture(SCRIPT.replace("TRAININGS = []", "TRAININGS = [lambda: large('large')]"))

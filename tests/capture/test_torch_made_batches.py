@@ -108,6 +108,7 @@ def test_what_cannot_be_kept_of_a_batch_is_told_twice(reprokit: Reprokit) -> Non
         assert "Opaque" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "operation"),
     rest_slow([("own_line", "aten::div")], extended=[("reward", "aten::log")]),

@@ -53,6 +53,7 @@ def test_the_examples_of_commands(names: list[str], tmp_path: Path) -> None:
         assert run_page(f"commands/{name}.md", tmp_path) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     rest_slow(["xgboost", "ci"], extended=["keras"]),

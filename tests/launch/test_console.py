@@ -166,6 +166,7 @@ def test_nothing_is_kept_where_nobody_wants_it(reprokit: Reprokit) -> None:
     assert reprokit.run("show", "--stdout", "1").stderr.startswith("reprokit: nothing-kept: ")
 
 
+@pytest.mark.slow
 def test_of_much_text_the_first_and_the_last_part_are_kept(reprokit: Reprokit) -> None:
     one, other = pair(reprokit, "much")
     status, document = verify(reprokit, one, other)

@@ -256,6 +256,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_a_training_is_seen_where_the_thread_that_started_it_lingers(reprokit: Reprokit) -> None:
     """On a busy machine a thread ends long after it was joined, and takes signals until then."""
     library = reprokit.directory / "lingering.so"

@@ -77,6 +77,7 @@ def check_death(directory: Path, said: str) -> None:
     assert not list((directory / OUT / store.RUNS).iterdir())
 
 
+@pytest.mark.slow
 def test_dask_workers_make_pairs_and_one_that_dies_costs_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_dask_workers_make_pairs_and_one_that_dies_costs_one_run(
     assert {one.together for one in runs.values()} == {1}
 
 
+@pytest.mark.slow
 def test_slurm_jobs_that_are_preempted_are_lost_and_not_made_again(tmp_path: Path) -> None:
     engine = f'kind = "slurm"\naddress = "local"\nparallel = 2\nstore = "file://{tmp_path}/store"'
     # submitit would queue a job once more that gets this before its time is over.
