@@ -52,7 +52,7 @@ TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
 
 CASES = [
     # joblib names its messages in whichever thread comes first.
-    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs"),
+    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs", marks=pytest.mark.slow),
     pytest.param(
         script("pytorch_workers.py", "0", "none", replays=3),
         id="pytorch",

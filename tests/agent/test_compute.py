@@ -65,6 +65,7 @@ def test_openblas_threads(training: Training) -> None:
     assert facts(training.run("import numpy", OPENBLAS_NUM_THREADS="1"), "openblas")["threads"] == 1
 
 
+@pytest.mark.slow
 def test_tensorflow_takes_what_it_was_told(training: Training) -> None:
     script = "import tensorflow as tf; tf.config.threading.set_intra_op_parallelism_threads(7); tf.ones(3)"
     outcome = training.run(script, TF_NUM_INTEROP_THREADS="5")

@@ -306,6 +306,7 @@ lose()
 KERAS = training_text("profiled_keras.py")
 
 
+@pytest.mark.slow
 def test_a_training_by_keras(training: Training) -> None:
     training = profiled(training)
     assert run(training, KERAS).status == 0

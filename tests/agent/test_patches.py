@@ -132,6 +132,7 @@ def test_gblinear_is_updated_in_order(training: Training) -> None:
 TENSORFLOW = training_text("tensorflow_patched.py")
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_tensorflow_2(training: Training) -> None:
     names = ["tf-deterministic", "tf-data", "tf-threads"]

@@ -108,6 +108,7 @@ def test_seeds_among_parameters_are_given_again(training: Training) -> None:
     assert [call.partition(" ")[0] for call in calls] == ["xgboost.train"] * 2 + ["lightgbm.train"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_seeds_of_tensorflow_and_keras_are_given_again(training: Training) -> None:
     script = training_text("seeded_tensorflow.py")

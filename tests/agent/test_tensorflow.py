@@ -94,6 +94,7 @@ def test_weights_of_every_epoch_and_of_the_end(fit: tuple[Training, Outcome]) ->
     assert outcome.one("optimizer", object="optimizer#0")["steps"] == 10
 
 
+@pytest.mark.slow
 def test_loops_that_apply_gradients_themselves(training: Training) -> None:
     outcome = training.run(LOOP)
     assert outcome.status == 0

@@ -80,6 +80,7 @@ def test_a_replay_captures_what_its_recording_did_not_and_another_replay_the_sam
 KERAS = training_text("keras_guarded.py")
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_a_callback_and_a_guarded_model_of_keras(tmp_path: Path) -> None:
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}

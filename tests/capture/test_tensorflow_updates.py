@@ -50,6 +50,7 @@ def steps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return found, said
 
 
+@pytest.mark.slow
 def test_an_update_that_ruins_weights_is_undone(steps: tuple[Steps, list[Any]]) -> None:
     for one in steps[1]:
         assert (one["finite"], one["steps"]) == (True, 7), one

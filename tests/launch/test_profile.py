@@ -302,6 +302,7 @@ def test_the_trace_is_read_while_it_grows_and_taken_from_the_disk(tmp_path: Path
     assert lines[-1] == b"the last"
 
 
+@pytest.mark.slow
 def test_a_process_that_outlives_the_command_holds_nothing_up(reprokit: Reprokit) -> None:
     run = [COMMAND, "profile", "-o", "run", "--", "sh", "-c", "sleep 600 & echo $! > number"]
     done = subprocess.run(run, cwd=reprokit.directory, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT)

@@ -183,6 +183,7 @@ def test_where_tracing_is_forbidden_nothing_is_started(reprokit: Reprokit, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_goes_on_is_said(reprokit: Reprokit) -> None:
     script = "(while ! [ -e go ]; do sleep 0.05; done) & true"
     running = reprokit.start("record", "--prove", "-o", "run", "--", "sh", "-c", script)

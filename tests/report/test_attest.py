@@ -93,6 +93,7 @@ def test_a_statement_is_one_by_the_library_and_the_schema(signed: Reprokit, real
     assert any(name.startswith("outputs: model.bin") for name in result["predicate"]["failedTests"])
 
 
+@pytest.mark.slow
 def test_what_this_key_has_not_signed_is_told_apart(signed: Reprokit) -> None:
     """Forgeries without the key, each with the status of its own."""
     whole = json.loads((signed.directory / "signed.json").read_text())

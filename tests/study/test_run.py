@@ -207,6 +207,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", rest_slow([signal.SIGINT, signal.SIGKILL]))
 def test_an_interrupted_study_goes_on(tmp_path: Path, number: signal.Signals) -> None:
     written(tmp_path, TWO, HANGING)
@@ -318,6 +319,7 @@ def test_a_study_at_work_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monke
         runner.run(description.read(path), out, path)
 
 
+@pytest.mark.slow
 def test_a_run_that_somebody_else_records_meanwhile_is_no_output(tmp_path: Path) -> None:
     setups = "".join(
         f'[[setup]]\nname = "{name}"\nobserve = {value}\n' for name, value in (("a", "false"), ("b", "true"))

@@ -206,6 +206,7 @@ def test_threads_that_read_and_classes_that_are_boosted(reprokit: Reprokit) -> N
     assert overview.stdout.count("sampled with replacement") == 4
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_wrongly(reprokit: Reprokit) -> None:
     assert record(reprokit, "run", "ledgered_loaders.py", "1", "seen.json", "shuffled").returncode == 0
     script = reprokit.script("plain.py", "import json; print(json.dumps(1))")

@@ -367,6 +367,7 @@ def test_a_training_that_was_perturbed_parts_where_it_was(training: Callable[[st
     assert (f"identical for {step} steps" if step else "at step 0, the first,") in leaf.detail
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_killed_training_is_compared_as_far_as_it_went(training: Callable[[str], Path]) -> None:
     comparison = compare(training(""), training("killed"))
