@@ -73,6 +73,7 @@ def test_pytorch_makes_no_update_that_a_listener_skips() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_tensorflow_makes_no_update_that_a_listener_leaves_out() -> None:
     """Nothing is put in the place of what nobody listens to."""

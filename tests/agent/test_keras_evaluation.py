@@ -17,6 +17,8 @@ from tests.interpreters import tf114_python
 from tests.support import training_text
 from tests.verify.runs import rows_digest
 
+pytestmark = pytest.mark.slow
+
 # By kind, the names of the lines that it must have, in their order.
 HEADS = ["evaluate/0", "evaluate/1"]
 COMMON_LINES = ["evaluate"] * 4 + HEADS + ["evaluate"] * 2

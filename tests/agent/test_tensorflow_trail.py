@@ -131,6 +131,7 @@ def test_tensorflow_1_keeps_the_same_of_fit(tmp_path: Path) -> None:
     assert list(kept.parameters) == [trails.digest(v.tobytes(), str(v.dtype), v.shape) for v in values]
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("has_generators", rest_slow([True, False]))
 def test_the_states_before_the_first_step_are_kept(tmp_path: Path, has_generators: bool) -> None:

@@ -40,11 +40,12 @@ LONG = ["record", "gate", "ledger"]
 LONGER = ["record", "profile", "reproduce", "study"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [
         pytest.param(QUICK, id="quick"),
-        pytest.param(LONG, id="long", marks=pytest.mark.slow),
+        pytest.param(LONG, id="long"),
         pytest.param(LONGER, id="longer", marks=pytest.mark.extended),
     ],
 )
