@@ -58,11 +58,11 @@ demo: $(DEMO)/.installed ## Train twice bare, then record, replay and verify (FR
 	@echo "With a script of your own: $(DEMO)/bin/reprokit record -- python train.py"
 
 .PHONY: test
-test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run each feature once (11 to 15 min)
+test: $(VENV)/.test .browser/fonts.conf ## Install what the tests need, and run the quick ones (9 to 12 min)
 	@$(PYTEST) -m "not ($(LATER) or extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-all
-test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: sanitizers, fuzzing, other releases (17 to 21 min)
+test-all: $(VENV)/.test-all $(VENV)/.site old-environment .browser/fonts.conf ## Run the tests that make test leaves out: whole trainings, sanitizers, other releases (20 to 25 min)
 	@$(TF114) $(PYTEST) -m "($(LATER)) and not (extended or gpu)" $(PYTEST_ARGUMENTS)
 
 .PHONY: test-extended
