@@ -191,6 +191,7 @@ def test_what_the_recording_does_not_hold_is_left_alone(training: Training) -> N
     assert len(replaced(replayed(training, more, name="more"))) == 1
 
 
+@pytest.mark.slow
 def test_seeds_without_end_write_a_thousand_lines(training: Training) -> None:
     outcome = training.run("import random\nfor number in range(300000): random.Random(number)")
     assert len(outcome.of("seed")) == 1000

@@ -157,6 +157,7 @@ def test_artifacts_must_be_those_that_were_signed(signed: Reprokit) -> None:
     assert "not the artifact that was signed" in verify(signed, "model.bin", "--partial").stderr
 
 
+@pytest.mark.slow
 def test_a_policy_is_met_or_the_status_says_so(signed: Reprokit, real: Reprokit) -> None:
     command = shlex.join(payload(signed)["predicate"]["runs"][0]["command"])
     met = ["--verdict", "identical", "--predicate", "bitwise-rerun", "--command", command, "--max-age", "1d"]
