@@ -219,6 +219,7 @@ for number in range(60_000):
 TORCH = training_text("profiled_pytorch.py")
 
 
+@pytest.mark.slow
 def test_a_training_by_pytorch(training: Training) -> None:
     training = profiled(training)
     assert run(training, TORCH).status == 0

@@ -263,6 +263,7 @@ def many(count: int) -> GateVerdict:
     return GateVerdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(one,) * 100)
 
 
+@pytest.mark.slow
 def test_reports_stay_within_the_limits_of_github() -> None:
     verdict = many(5000)
     text = github.summary(verdict)

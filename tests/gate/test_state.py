@@ -88,6 +88,7 @@ def test_what_a_run_writes_itself_and_caches_are_no_state(reprokit: Reprokit) ->
     assert "state: " not in done.stdout, done.stdout
 
 
+@pytest.mark.slow
 def test_a_clean_gate_starts_each_run_from_the_same_copy(reprokit: Reprokit, tmp_path: Path) -> None:
     reprokit.script("train.py", RESUMES + "assert open('real/a').read() == open('link/a').read() == 'data'\n")
     (tmp_path / "real").mkdir()

@@ -196,6 +196,7 @@ def test_a_program_and_its_forked_child_list_once(shim: Shim, build: Callable[..
 X86_64 = pytest.mark.skipif(platform.machine() != "x86_64", reason="CPUID is an instruction of x86")
 
 
+@pytest.mark.slow
 @X86_64
 def test_the_handler_of_cpuid_answers_it_and_hands_other_faults_on(build: Callable[..., str]) -> None:
     shim_sources = SOURCES.parent.parent / "native"
