@@ -129,11 +129,11 @@ def unchanged(run: Path) -> set[str]:
 
 
 def _notes_mapped_writes(device: int) -> bool:
-    """Return whether a file system gives a file that is written through a map a new time: one in memory need not."""
+    """Return whether a file system is known to give what is written through a map a new time: one in memory is not."""
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = map(str.split, Path("/proc/self/mountinfo").read_text(errors="replace").splitlines())
-    kind = next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == number), "tmpfs")
-    return kind not in ("tmpfs", "ramfs", "devtmpfs")
+    kind = next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == number), "")
+    return kind in ("btrfs", "ext2", "ext3", "ext4", "f2fs", "xfs")
 
 
 def _is_older(path: str, start: os.stat_result) -> bool:

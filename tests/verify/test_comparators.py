@@ -557,9 +557,15 @@ class TestExit:
 
     def test_what_a_run_warned_of_qualifies_the_verdict_once(self, pair: Pair, compared: Compare) -> None:
         pair[1].add("warning", text="a metric was not kept")
+        pair[0].add("warning", text="")
+        pair[0].run.warnings = ["the disk was full"]
         pair[1].run.warnings = 2 * ["the disk was full"] + ["the agent: a metric was not kept"]
         notes = compared(pair).notes
-        assert notes == ("of the right run, the disk was full", "the right run's agent warns: a metric was not kept")
+        assert notes[0] == "of the left run, the disk was full", "an empty warning hides no other"
+        assert notes[-2:] == (
+            "of the right run, the disk was full",
+            "the right run's agent warns: a metric was not kept",
+        )
 
     def test_a_crashed_run_is_compared_with_a_note(self, pair: Pair, compared: Compare) -> None:
         pair[1].run.status, pair[1].run.exit_code = RUNNING, None

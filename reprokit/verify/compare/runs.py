@@ -47,7 +47,7 @@ TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps
 # Facts of the environment that become known while a training goes on, or when its processes end.
 _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
 _WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
-MAX_WARNINGS = 20  # of a run that are named
+MAX_WARNINGS, MAX_READ = 20, 1000  # of a run that are named, and looked at
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
 # Of categories, those that are counted from the start: by calls, steps or epochs.
 _FROM_START = frozenset(["seeds", "process metrics", "weights"])
@@ -210,7 +210,8 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     for run, scan, side in zip(runs.files, (runs.left, runs.right), SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
         told = list(filter(None, (run.out_of_reach_in_words, run.unsupervised)))
-        told += [one for one in dict.fromkeys(run.warnings) if not any(text in one for text in (*told, *scan.warnings))]
+        said = list(filter(None, (*told, *scan.warnings)))
+        told += [one for one in dict.fromkeys(run.warnings[:MAX_READ]) if not any(text in one for text in said)]
         yield from (f"of the {side} run, {words}" for words in told[:MAX_WARNINGS])
         for warning in scan.warnings:
             yield f"the {side} run's agent warns: {warning}"
