@@ -215,7 +215,7 @@ def there(names: WrittenNames, resolver: Resolver, searched: Callable[[str], boo
 
 
 def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPTH) -> Iterator[os.DirEntry[str]]:
-    """Yield all but the directories in a directory and in those below it, into which ``searched`` lets."""
+    """Yield all but the directories in a directory, and then in those below it, into which ``searched`` lets."""
     if not depth or not searched(directory):
         return
     try:
@@ -223,11 +223,10 @@ def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPT
             found = list(entries)
     except OSError:  # gone, or not this user's to read
         return
-    for one in found:
-        if one.is_dir(follow_symlinks=False):
-            yield from below(one.path, searched, depth - 1)
-        else:
-            yield one
+    directories = [one.path for one in found if one.is_dir(follow_symlinks=False)]
+    yield from (one for one in found if not one.is_dir(follow_symlinks=False))  # first, as whoever asks may stop
+    for path in directories:
+        yield from below(path, searched, depth - 1)
 
 
 def is_environment(directory: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from reprokit import names
 from reprokit.launch import outputs
 from reprokit.model.outputs import OutputFile, OutputsFile
 from tests.support import Reprokit, python
@@ -88,10 +89,16 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(run: Path, here: Path) -> None:
+@pytest.mark.parametrize(("link", "others_before"), [("runs/checkpoints", 0), ("checkpoints", names.MAX_WATCHED)])
+def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
+    run: Path, here: Path, link: str, others_before: int
+) -> None:
+    (here / "data").mkdir()
+    for number in range(others_before):
+        (here / "data" / str(number)).touch()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as temporary:
-        (here / "runs").mkdir()
-        (here / "runs" / "checkpoints").symlink_to(temporary)
+        (here / link).parent.mkdir(exist_ok=True)
+        (here / link).symlink_to(temporary)
         (here / "last.pt").symlink_to(f"{temporary}-last.pt")
         written = [Path(temporary) / "model.pt", Path(f"{temporary}-last.pt")]
         others = [Path(f"{temporary}-2"), Path("/proc/self/comm")]
