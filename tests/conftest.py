@@ -16,6 +16,7 @@ from tests.object_store import ObjectStore, serving
 from tests.support import PLAIN_IMPORTS, Reprokit
 
 sys.dont_write_bytecode = False  # the second worker, and make test-all, need not rewrite all assertions again
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment] # jsonschema would build 38 grammars, for 3 seconds
 
 # The same examples each time, and as long as a busy machine needs; tests/fuzz looks for others.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -45,7 +45,6 @@ def command(
     compared; with a tolerance also with 0 if they are within it, and says so. A QUANTITY is one of loss,
     metrics, trail, weights, predictions, scores, outputs.
     """
-    from reprokit.questions.locate import is_locatable
     from reprokit.verify.compare import hosts
     from reprokit.verify.compare.runs import compare, require_whole
     from reprokit.verify.show.comparison import document, print_comparison
@@ -61,10 +60,13 @@ def command(
     keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
     text = partial(print_comparison, every_leaf=every_leaf)
     present(comparison, as_json=as_json, document=document, text=text)
-    if comparison.verdict.differs and not as_json and is_locatable(comparison.left, comparison.right):
-        say_next("reprokit", "locate", *map(shown, pair))
-    elif comparison.verdict.differs:
-        say_next("reprokit", "profile", "--", *comparison.left.run.command)
+    if comparison.verdict.differs:
+        from reprokit.questions.locate import is_locatable
+
+        if not as_json and is_locatable(comparison.left, comparison.right):
+            say_next("reprokit", "locate", *map(shown, pair))
+        else:
+            say_next("reprokit", "profile", "--", *comparison.left.run.command)
     else:
         say_next("reprokit", "report", *map(shown, pair), "-o", "report.html")
     context.exit(EXIT_DIFFERENT if comparison.verdict.differs else EXIT_IDENTICAL)

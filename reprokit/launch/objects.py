@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,10 +77,14 @@ def changes(environment: Mapping[str, Any]) -> list[str]:
         obstore = object_stores.library()
     except ReprokitError:
         return []
+    import asyncio  # which takes as long as all else that most runs need at their end
+
     return asyncio.run(_look(obstore, recorded))
 
 
 async def _look(obstore: Any, recorded: list[tuple[str, str, str]]) -> list[str]:
+    import asyncio
+
     stores: dict[str, Any] = {}
     waited = [asyncio.create_task(_changed(obstore, stores, url, etag)) for url, etag, _ in recorded]
     done, late = await asyncio.wait(waited, timeout=PATIENCE)

@@ -1,7 +1,8 @@
 """Leaves out what a framework imports only because it is installed, and no training of the tests needs.
 
-TensorFlow and Keras import JAX, Matplotlib, pandas and scikit-learn where they find them, and PyTorch's first optimizer
-imports the compiler: half of the time that a small training takes. A script that uses one of these has it all the same.
+TensorFlow and Keras import JAX, Matplotlib, pandas, SciPy and scikit-learn where they find them, PyTorch what its
+compiler needs, and its first optimizer the compiler: more than half of the time that a small training takes. A script
+that uses one of these has it all the same.
 """
 
 import functools
@@ -13,6 +14,7 @@ BESIDE = {  # a package, and the modules that do without it
     "jax": ("tensorflow.", "keras.src.callbacks."),
     "matplotlib": ("keras.", "lightgbm."),
     "pandas": ("keras.", "xgboost.", "lightgbm."),
+    "scipy": ("tensorflow.python.keras.",),
     "sklearn": ("keras.",),
 }
 COMPILER = "torch._dynamo"
@@ -27,10 +29,13 @@ class PlainImports:
             raise ModuleNotFoundError(f"left out by the tests: {name}", name=name)
         if name == COMPILER and _importer().startswith("torch.optim."):
             return ModuleSpec(name, CompilerLater())
-        if name != "torch._compile":
+        if name == COMPILER:
+            _load_metas()
+        if name not in LOADERS:
             return None
         spec = PathFinder.find_spec(name, path, target)
-        spec.loader = CompilerNames(name, spec.origin)
+        if spec is not None:
+            spec.loader = LOADERS[name](name, spec.origin)
         return spec
 
 
@@ -70,6 +75,51 @@ def _disable(original, function=None, recursive=True):
         return (disabled if is_there else function)(*arguments, **keywords)
 
     return either
+
+
+class Later(SourceFileLoader):
+    """Loads a module once something of it is asked for."""
+
+    def exec_module(self, module):
+        def load(name):
+            del module.__getattr__
+            super(Later, self).exec_module(module)
+            return getattr(module, name)
+
+        module.__getattr__ = load
+
+
+class Metas(Later):
+    """Loads operators on tensors without content later, and at once what generators need of that."""
+
+    def exec_module(self, module):
+        super().exec_module(module)
+        torch = sys.modules["torch"]
+        if hasattr(torch._C, "_set_generator_metaclass"):
+            torch._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
+
+
+class Decompositions(SourceFileLoader):
+    """Loads what PyTorch's compiler and functions like vmap take operators apart by, and then what belongs to it."""
+
+    def exec_module(self, module):
+        super().exec_module(module)
+        _load_metas()
+
+
+def _load_metas():
+    hasattr(sys.modules.get(META), "activate_meta")
+
+
+META = "torch._meta_registrations"
+LOADERS = {
+    "torch._compile": CompilerNames,
+    "torch._decomp": Decompositions,
+    META: Metas,
+    "torch.export": Later,
+    "tensorflow._api.v2.compat.v1": Later,
+    "tensorflow._api.v2.compat.v2": Later,
+}
 
 
 def _importer():
