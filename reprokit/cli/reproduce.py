@@ -26,10 +26,8 @@ from reprokit.recipe import RecipeSettings
 )
 @options.number(
     "--pairs",
-    "Call runs identical only after N identical comparisons in a row.",
+    "Call runs identical only after N identical comparisons in a row [default: 2, or 1 where runs parted early].",
     most=1000,
-    default=2,
-    show_default=True,
 )
 @options.PATCH
 @flag("--clock", "Give the time of day again from the first replay on; by default this is tried late.")
@@ -51,7 +49,7 @@ def command(
     settings: RecipeSettings,
     output: Path | None,
     max_rounds: int,
-    pairs: int,
+    pairs: int | None,
     steps: int | None,
     seconds: float | None,
     smallest: bool,

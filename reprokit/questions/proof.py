@@ -33,6 +33,11 @@ class ReplayProof:
         """Whether at least one step was compared, and all that were are equal."""
         return bool(self.steps) and not self.parted
 
+    @property
+    def parted_early(self) -> bool:
+        """Whether a series parts in the first half of its steps."""
+        return any(2 * (one.step + 1) <= self.steps[one.process, one.series] for one in self.parted)
+
     def holds_until(self, process: str) -> int | None:
         """Return the first step of a process that is another one; None where all that were compared are equal.
 

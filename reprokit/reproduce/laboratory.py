@@ -23,6 +23,7 @@ from reprokit.model.run import ProfilingFacts
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import located_text
 from reprokit.questions.locate import LocateWishes, is_locatable, locate
+from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
@@ -121,7 +122,9 @@ class Laboratory:
         """Compare two runs as verify does."""
         paths = self._work.place / left.directory, self._work.place / right.directory
         comparison = compare(*paths)
-        return _outcome(left, right, comparison, list(state_files.sentences(comparison.left, comparison.right)))
+        outcome = _outcome(left, right, comparison, list(state_files.sentences(comparison.left, comparison.right)))
+        parted_early = bool(outcome.trail) and prove(self._run_of(left), self._run_of(right)).parted_early
+        return msgspec.structs.replace(outcome, parted_early=parted_early)
 
     def matters(self, attempt: Attempt, option: str) -> bool:
         """Return whether a patch can matter to this training, by the frameworks that a run of it imported."""

@@ -36,7 +36,7 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield ""
     yield f"- Directory: {code(journal.directory)}"
     yield f"- Started: {journal.started}" + (f", ended: {journal.ended}" if journal.ended else "")
-    bounds = f"{journal.pairs} comparisons in a row must be identical, at most {journal.max_rounds} rounds search"
+    bounds = f"identical comparisons needed in a row: {journal.pairs}; rounds that search: at most {journal.max_rounds}"
     yield f"- reprokit {journal.reprokit}; {bounds}"
     yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""

@@ -27,13 +27,14 @@ from reprokit.reproduce.trial import Standing, Trials
 from reprokit.version import VERSION
 
 STORY, RECIPE = "journal.md", "recipe.toml"
+PAIRS = 2
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     """What the user asks of a reproduction."""
 
     settings: RecipeSettings = RecipeSettings()  # from the first run on, and never taken out
-    pairs: int = 2
+    pairs: int | None = None  # 2, or 1 where runs part early
     max_rounds: int = 10
     keep_runs: bool = False
     smallest: bool = True
@@ -53,7 +54,7 @@ def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
         command=list(work.command),
         directory=str(work.working_directory),
         started=rundir.utc_now(),
-        pairs=wishes.pairs,
+        pairs=wishes.pairs or PAIRS,
         max_rounds=wishes.max_rounds,
         settings=wishes.settings,
     )
@@ -79,6 +80,7 @@ def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, inter
         Laboratory(work, interruption),
         journal,
         keep_runs=wishes.keep_runs,
+        may_be_one=wishes.pairs is None,
         save=lambda: save(journal, work.place),
         say=say,
     )

@@ -84,8 +84,9 @@ class Reproduction:
         for number in range(1, trials.pairs + 1):
             trials.discard(other)
             other = _whole(trials.record(new, self._clocked, f"other-{number}"))
-            if not trials.compare(new, first, other).identical:
-                trials.learn(number)
+            outcome = trials.compare(new, first, other)
+            if not outcome.identical:
+                trials.learn(number, outcome)
                 trials.discard(other)
                 trials.conclude(new, "the training does not repeat by itself")
                 return False
@@ -176,7 +177,7 @@ class Reproduction:
         for one in chosen:
             settings = diagnosis.applied(settings, one.option)
         title = f"with {', '.join(one.option for one in chosen)}"
-        pairs = RACING_REPLAYS if self._standing.races else 0
+        pairs = RACING_REPLAYS if self._standing.races(chosen) else 0
         first = self._journal.rounds[0].attempts[0]
         recorded = self._clock_tried or TrialOutcome(round=self._journal.rounds[0], recording=first)
         before = recorded if settings == self._clocked and first.kept else None
@@ -254,7 +255,7 @@ def _try_without(standing: Standing, option: str) -> None:
 
 def _replays_to_tell(standing: Standing, candidate: Candidate) -> int | None:
     """How many replays without it must be identical; None if no number that anybody would wait for says enough."""
-    counts = [standing.trials.pairs, RACING_REPLAYS if standing.races else 0]
+    counts = [standing.trials.pairs, RACING_REPLAYS if standing.races() else 0]
     for finding in standing.findings:
         if finding.id in candidate.findings:
             needed = diagnosis.replays_needed(finding, MOST_REPLAYS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
 import msgspec
@@ -41,12 +41,14 @@ class Trials:
         journal: RoundJournal,
         *,
         keep_runs: bool,
+        may_be_one: bool = False,  # replay, where one whole training has chances enough to differ
         save: Callable[[], None],
         say: Callable[[str], None],
     ):
         self._laboratory, self._journal, self._keep_runs = laboratory, journal, keep_runs
         self._save, self._say = save, say
         self.pairs = journal.pairs  # replays that must be identical
+        self._may_be_one = may_be_one
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
         """Return a new round, said and written down before it starts."""
@@ -119,14 +121,22 @@ class Trials:
                 self.discard(replay)
             name = f"{into.number:02d}-replay-{number}"
             replay = self._note(into, self._laboratory.replay(recording, name, clock=into.settings.clock))
-            if not self.compare(into, recording, replay).identical:
-                self.learn(number)
+            outcome = self.compare(into, recording, replay)
+            if not outcome.identical:
+                self.learn(number, outcome)
                 return TrialOutcome(round=into, recording=recording, replay=replay, equal=number - 1)
         return TrialOutcome(round=into, recording=recording, replay=replay, equal=count)
 
-    def learn(self, number: int) -> None:
-        """A difference that only the n-th pair showed is a rare one: twice as many pairs are asked for from now on."""
-        self.pairs = max(self.pairs, 2 * number) if number > 1 else self.pairs
+    def learn(self, number: int, outcome: Outcome) -> None:
+        """A difference that only the n-th pair showed is a rare one: twice as many pairs are asked for from now on.
+
+        One that the first pair showed early would have shown in the rest of a training: then a pair is enough.
+        """
+        if number > 1:
+            self.pairs, self._may_be_one = max(self.pairs, 2 * number), False
+        elif self._may_be_one and outcome.parted_early:
+            self.pairs = 1
+        self._journal.pairs = self.pairs
 
     def compare(self, into: Round, left: Attempt, right: Attempt) -> Outcome:
         """Two runs compared, written into the round."""
@@ -174,10 +184,9 @@ class Standing:
         """The last pair, as far as there is one."""
         return [attempt for attempt in self.pair if attempt is not None]
 
-    @property
-    def races(self) -> list[Finding]:
-        """What depends on timing and nothing cures: identical runs may be luck."""
-        cured = {finding for one in self.changes.values() for finding in one.findings}
+    def races(self, chosen: Iterable[Candidate] = ()) -> list[Finding]:
+        """What depends on timing and nothing cures, nor what is chosen: identical runs may be luck."""
+        cured = {finding for one in (*self.changes.values(), *chosen) for finding in one.findings}
         return [one for one in self.findings if one.blamed and one.kind == ORDER and one.id not in cured]
 
     @property
@@ -210,8 +219,7 @@ class Standing:
         journal.changes = [self.changes[option].change for option in self.settings.words if option in self.changes]
         needed = "".join(f" and {change.option}" for change in journal.changes)
         journal.why = why or f"the training repeats with the recorded entropy{needed}"
-        if self.races:
-            first = self.races[0]
+        for first in self.races()[:1]:
             journal.why += (
                 f" in {equal} replays, which can be luck: {first.subject}{diagnosis.place(first)} depends on timing"
             )

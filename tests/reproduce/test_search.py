@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from reprokit.errors import LaunchError, TrainingFailed
@@ -9,7 +10,8 @@ from reprokit.findings import ORDER, SOURCE, SUSPECT, CodePlace, Confirmed, Cure
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
-from reprokit.reproduce.journal import CURE, DIFFERENT, IDENTICAL, LOCATE, PROFILE, SMALLEST, RoundJournal
+from reprokit.reproduce.journal import CURE, DIFFERENT, IDENTICAL, LOCATE, PROFILE, SMALLEST, Outcome, RoundJournal
+from reprokit.reproduce.trial import Trials
 
 from .world import Varying, World, entropy, guilty, operator, reproduced
 
@@ -62,6 +64,25 @@ def test_the_first_divergent_operator_is_cured_without_a_profile() -> None:
     two = reproduced(World(found, locates=True))
     assert phases(two)[:5] == ["bare", LOCATE, CURE, PROFILE, CURE]
     assert two.verdict == IDENTICAL
+
+
+@pytest.mark.parametrize(("pairs", "trainings"), [(None, 4), (2, 5)])
+def test_an_operator_by_which_runs_part_early_takes_four_trainings(pairs: int | None, trainings: int) -> None:
+    world = World([operator(INDEX, "torch-operator")], locates=True, parts_early=True)
+    journal = reproduced(world, pairs=pairs)
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, (OVERRIDE,))
+    assert len(list(journal.attempts())) == trainings
+    assert journal.identical == journal.pairs == trainings - 3
+
+
+@pytest.mark.parametrize(("may_be_one", "first"), [(True, 1), (False, 2)])
+def test_what_was_seen_to_be_rare_is_asked_more_often_even_where_it_parts_early(may_be_one: bool, first: int) -> None:
+    journal = RoundJournal(reprokit="1", command=[], directory="/", started="now", pairs=2, max_rounds=9)
+    trials = Trials(World([]), journal, keep_runs=False, may_be_one=may_be_one, save=lambda: None, say=print)
+    early = Outcome(left="1", right="2", identical=False, words="", parted_early=True)
+    for number, pairs in ((1, first), (3, 6), (1, 6)):
+        trials.learn(number, early)
+        assert trials.pairs == journal.pairs == pairs
 
 
 def test_the_next_cure_is_tried_where_the_first_does_not_cure() -> None:
@@ -124,6 +145,8 @@ def test_what_depends_on_timing_may_be_identical_by_luck() -> None:
     assert journal.why.endswith(
         "and --clock in 4 replays, which can be luck: threading.Thread at a.py:5 in work depends on timing"
     )
+    cured = msgspec.structs.replace(threads, verdict=SUSPECT, cures=[Cure(patch="imap-ordered")])
+    assert reproduced(World([Varying("all", frozenset({"--patch imap-ordered"}))], findings=[cured])).identical == 2
 
 
 def test_patches_that_cannot_matter_are_not_tried() -> None:

@@ -14,6 +14,7 @@ from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
 from reprokit.reproduce.laboratory import Laboratory, LocateOutcome, ProfileOutcome
+from reprokit.reproduce.reproduction import PAIRS
 from reprokit.reproduce.search import Reproduction
 from reprokit.reproduce.trial import Standing, Trials
 
@@ -46,6 +47,7 @@ class World(Laboratory):
     fails: bool = False
     imports: bool = True  # a framework
     locates: bool = False  # whether operators can be logged
+    parts_early: bool = False
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
     settings: dict[str, RecipeSettings] = field(default_factory=dict)
@@ -89,7 +91,9 @@ class World(Laboratory):
         assert {left.directory, right.directory} <= self.there
         same = self.results[left.directory] == self.results[right.directory]
         words = "identical: all of it" if same else "different: weights"
-        return Outcome(left=left.directory, right=right.directory, identical=same, words=words)
+        return Outcome(
+            left=left.directory, right=right.directory, identical=same, words=words, parted_early=self.parts_early
+        )
 
     def matters(self, attempt: Attempt, option: str) -> bool:
         """By what the test says of it."""
@@ -167,16 +171,16 @@ def operator(name: str, *patches: str, cured_by: Sequence[str] | None = None, ra
 def reproduced(
     world: World,
     *,
-    pairs: int = 2,
+    pairs: int | None = None,
     max_rounds: int = 12,
     base: RecipeSettings | None = None,
     automatic: Sequence[str] = (),
 ) -> RoundJournal:
     """The journal of a whole search; one that fails is left as it was."""
     journal = RoundJournal(
-        reprokit="1", command=["train"], directory="/", started="now", pairs=pairs, max_rounds=max_rounds
+        reprokit="1", command=["train"], directory="/", started="now", pairs=pairs or PAIRS, max_rounds=max_rounds
     )
-    trials = Trials(world, journal, keep_runs=False, save=lambda: None, say=lambda _: None)
+    trials = Trials(world, journal, keep_runs=False, may_be_one=pairs is None, save=lambda: None, say=lambda _: None)
     search = Reproduction(Standing(trials, journal, base or RecipeSettings()), automatic=automatic)
     try:
         search.run()
