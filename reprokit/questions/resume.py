@@ -30,11 +30,13 @@ from reprokit.model.question import InterruptionAsked, Question, StateQuestion, 
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
 from reprokit.questions.resumed_run import ResumedRun, WholeRun, judged
-from reprokit.questions.state_answers import DATA, PARTS
+from reprokit.questions.state_answers import DATA, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.version import VERSION
 
 WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
+BRIEFLY = "resumed-briefly"
+BRIEF, MANY = 32, 256  # of more steps than MANY that are left so many first: what a checkpoint lacks mostly shows there
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
 UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called, or Keras fits"
 MAX_FILES = 1000  # that are named
@@ -76,14 +78,20 @@ class ResumeStudy:
         steps = _steps(recording)
         at = self._interruption_step(steps)
         files, at = self._interrupt(recording, steps, at)
-        say("resuming it on the files that it has left")
-        plain = self._resume(recording, "resumed", Question(state=StateQuestion()))
-        found = ResumedRun(plain).begins_in(recording)
-        offset = found or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
-        window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
+        for is_brief in [True, False] if steps - at > MANY else [False]:
+            say("resuming it on the files that it has left" + (f", for {BRIEF} steps" if is_brief else ""))
+            last = BRIEF - 1 if is_brief else None
+            question = Question(steps=StepRange(last=last), state=StateQuestion())
+            plain = self._resume(recording, BRIEFLY if is_brief else "resumed", question)
+            found = ResumedRun(plain).begins_in(recording)
+            offset = found or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
+            different = ResumedRun(plain).first_difference(recording, offset)
+            if different is not None:
+                break
+        window = WINDOW + (different or 0)
         say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
         whole = WholeRun(recording, self._ask(recording, offset, window), offset)
-        outcome = judged(whole, plain, is_whole=True)
+        outcome = judged(whole, plain, is_whole=not is_brief)
         missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
         if not (outcome.is_same or is_proved):
             _require_same(whole)
@@ -102,7 +110,7 @@ class ResumeStudy:
             first=outcome.first,
             parts=outcome.said,
             missing=missing,
-            other_files=other_files(recording, plain),
+            other_files=[] if is_brief else other_files(recording, plain),
             proved=is_proved,
             window=min(window, steps - offset),
             trials=self._trials,
@@ -186,7 +194,7 @@ class ResumeStudy:
     def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
         place = self._work.place / name
         plan = replay_plan(recording, place, tuple(command))
-        orders = tuple(command) == tuple(recording.run.command) and name != "resumed"
+        orders = tuple(command) == tuple(recording.run.command) and name not in ("resumed", BRIEFLY)
         plan = replace(
             plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders
         )
@@ -218,11 +226,14 @@ class ResumeStudy:
             outcome = judged(whole, self._resume(whole.recording, f"trial-{self._trials}", question))
             return outcome.is_same, outcome.candidates
 
-        chosen = candidates
+        # Other batches may follow from a generator: it is put in alone first.
+        chosen = [part for part in candidates if part != DATA or set(RANDOM).isdisjoint(candidates)]
         is_same, more = is_same_with(chosen) if chosen else (False, [DATA])
-        if not is_same and not set(more) <= set(chosen):
-            chosen = [part for part in PARTS if part in {*chosen, *more}]
-            is_same, _ = is_same_with(chosen)
+        wider = [part for part in PARTS if part in {*candidates, *more}]
+        while not is_same and not set(wider) <= set(chosen):
+            chosen = wider
+            is_same, more = is_same_with(chosen)
+            wider = [part for part in PARTS if part in {*chosen, *more}]
         if not is_same:
             return candidates, False
         for part in list(reversed(chosen)) if len(chosen) > 1 else []:

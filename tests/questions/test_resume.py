@@ -94,6 +94,15 @@ def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> No
     assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (16, GENERATORS[:1], True)
 
 
+@pytest.mark.extended
+def test_a_long_training_is_not_resumed_to_its_end_where_it_differs_at_once(tmp_path: Path) -> None:
+    """The order of batches follows from the generator, which is put in alone first: one trial proves it."""
+    finding = found(resume(tmp_path, "pytorch_resumed_epochs.py", "80", options=()), 1)
+    assert (finding["missing"], finding["proved"], finding["trials"]) == (GENERATORS[:1], True, 1)
+    assert 32 <= finding["compared"] < 320
+    assert list(finding["runs"]) == ["whole", "interrupted", "resumed-briefly", "whole-asked", "trial-1"]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("left_out", "missing"), [((), []), (("generator",), ["GPU generators"])])
 def test_a_training_on_a_gpu(tmp_path: Path, left_out: tuple[str, ...], missing: list[str]) -> None:
