@@ -41,6 +41,8 @@ FACTS = {  # what is known of what is told under these names
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
     "threading.Thread": "python.thread-timing",
     "ThreadPoolExecutor": "python.thread-timing",
+    "multiprocessing.Array(lock=False)": "python.shared-memory",
+    "multiprocessing.Value(lock=False)": "python.shared-memory",
     "torch.nn.Module.share_memory": "pytorch.hogwild",
     "torch.utils.data.DataLoader": "pytorch.loader-workers",
 }

@@ -53,6 +53,16 @@ def test_memory_without_a_lock_is_named(reprokit: Reprokit) -> None:
     assert "under a multiprocessing.Lock" in profiled.stdout
 
 
+def test_arrays_and_values_without_a_lock_are_named(reprokit: Reprokit) -> None:
+    training = Path(TRAINING).with_name("shared_without_a_lock.py")
+    profiled = reprokit.run("profile", "-o", "profiled", "--", sys.executable, str(training))
+    for number, name in enumerate(("Array", "Value"), 8):
+        assert f"suspect  order multiprocessing.{name}(lock=False), 1 call" in profiled.stdout
+        assert f"shared_without_a_lock.py:{number} (main)" in profiled.stdout
+    assert "2 suspected" in profiled.stdout
+    assert "under a multiprocessing.Lock" in profiled.stdout
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("version", ["3.8", "3.10", "3.13"])
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "concurrent.futures.thread": ("library_calls.observe_thread_pool",),
     "jax": ("library_calls.observe_compilations",),
     "joblib.parallel": ("library_calls.observe_joblib",),
+    "multiprocessing.context": ("library_calls.observe_shared_memory",),
     "multiprocessing.pool": ("library_calls.observe_pool",),
     "multiprocessing.queues": ("library_calls.observe_queues",),
     "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),

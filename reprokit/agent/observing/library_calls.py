@@ -127,6 +127,20 @@ def observe_pool(module: Any, observer: Observer) -> None:
     watch(observer, module.Pool, "apply_async", note_callback)
 
 
+def observe_shared_memory(module: Any, observer: Observer) -> None:
+    """Arrays and values of multiprocessing that processes share without a lock."""
+
+    def note_of(method: str) -> Callable[..., None]:
+        def note(_: Arguments, keywords: Keywords) -> None:
+            if keywords.get("lock") is False:
+                _completed(observer, f"multiprocessing.{method}(lock=False)")
+
+        return note
+
+    for method in ("Array", "Value"):
+        watch(observer, module.BaseContext, method, note_of(method))
+
+
 def observe_queues(module: Any, observer: Observer) -> None:
     """Queues between processes."""
     for queue in (module.Queue, module.SimpleQueue):
