@@ -35,8 +35,8 @@ class ReplayProof:
 
     @property
     def parted_early(self) -> bool:
-        """Whether a series parts in the first half of its steps."""
-        return any(2 * (one.step + 1) <= self.steps[one.process, one.series] for one in self.parted)
+        """Whether a series parts in the first quarter of its steps: equal steps to the end are hardly luck then."""
+        return any(4 * (one.step + 1) <= self.steps[one.process, one.series] for one in self.parted)
 
     def holds_until(self, process: str) -> int | None:
         """Return the first step of a process that is another one; None where all that were compared are equal.

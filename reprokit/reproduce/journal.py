@@ -74,7 +74,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     identical: bool
     words: str  # verify's line
     trail: str = ""  # where the steps part first, as verify says it
-    parted_early: bool = False  # in the first half of the steps
+    parted_early: bool = False  # in the first quarter of the steps
     categories: list[str] = []  # those that differ, causes before effects
     causes: list[str] = []  # of the surroundings, what can be why
     notes: list[str] = []
