@@ -77,6 +77,7 @@ static bool is_written(int flags) {
 }
 
 static inline void note_opened(int fd, const char *path, int flags) {
+    if (RK_UNLIKELY(rk_is_shared_memory(path, flags))) return;
     if (RK_LIKELY(!is_written(flags))) {
         rk_opened_to_read(fd, path);
         return;

@@ -367,7 +367,9 @@ void rk_console_end(void); /* of this process */
 void rk_devices_start(void);
 /* open, openat, read and pread */
 long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller);
+void rk_written_start(void);
 void rk_written(int fd);
+bool rk_is_shared_memory(const char *path, int flags); /* of libraries: no file of the program's */
 size_t rk_escape(char *line, const char *path);
 size_t rk_name_of(int fd, char *path, size_t size);
 void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */

@@ -52,6 +52,7 @@ __attribute__((constructor)) static void constructor(void) {
     rk_stack_start();
     rk_children_start();
     rk_devices_start();
+    rk_written_start();
     rk_pids_start();
     rk_cpuid_start();
     if (is_root()) rk_file_ready();

@@ -43,11 +43,17 @@ static bool is_in_the_run(const char *path) {
     return strncmp(path, run, n) == 0 && path[n] == '/';
 }
 
+static bool is_in_memory(const char *path) { return strncmp(path, "/dev/shm/", 9) == 0; }
+
+/* Of what lies in memory, libc opens shared memory and semaphores by their names past every hook, or, before 2.34, as
+ * Python opens temporary files: whatever else is opened there is a file as elsewhere. */
+bool rk_is_shared_memory(const char *path, int flags) { return flags & O_NOFOLLOW && is_in_memory(path); }
+
 static bool is_a_file_of_the_program(const char *path) {
     static const char *const others[] = {"/dev/", "/proc/", "/sys/", "/memfd:"};
     if (*path != '/') return false; /* a pipe or a socket */
     for (size_t i = 0; i < RK_LENGTH(others); i++)
-        if (strncmp(path, others[i], strlen(others[i])) == 0) return false;
+        if (strncmp(path, others[i], strlen(others[i])) == 0 && !is_in_memory(path)) return false;
     return !is_in_the_run(path);
 }
 
@@ -129,18 +135,41 @@ static bool ends_with(const char *path, size_t length, const char *ending) {
     return length >= n && memcmp(path + length - n, ending, n) == 0;
 }
 
+/* "/lib/python3.12/": other directories of the name python may hold scripts. */
+static bool is_in_the_library(const char *path) {
+    static const char library[] = "/lib/python";
+    const char *found = strstr(path, library);
+    if (!found) return false;
+    const char *version = found + sizeof(library) - 1, *minor = version + strspn(version, "0123456789");
+    return minor > version && *minor == '.' && minor[1 + strspn(minor + 1, "0123456789")] == '/';
+}
+
+/* The agent lies beside the shim: PACKAGE/agent/ and PACKAGE/_shim/NAME. Looked up at the start, as it takes a lock. */
+static const char *shim = "";
+static size_t package; /* how much of the name it is */
+
+void rk_written_start(void) {
+    uint64_t offset;
+    shim = rk_module((const void *)&shim, &offset);
+    package = strlen(shim);
+    for (int slashes = 2; package > 0 && slashes > 0;) slashes -= shim[--package] == '/';
+}
+
+static bool is_of_the_agent(const char *path) {
+    return package && strncmp(path, shim, package) == 0 && strncmp(path + package, "/agent/", 7) == 0;
+}
+
 /* Not modules that are installed, which programs read by the thousand, nor libraries, which the loader names, nor what
  * the agent reads: it has rk_run as it is. */
 static bool may_be_data(const char *path, size_t length) {
     static const char *const places[] = {"/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/lib/", "/lib64/"};
-    static const char *const installed[] = {"/lib/python", "/site-packages/", "/dist-packages/", "/reprokit/agent/"};
     if (strncmp(path, rk_run, strlen(rk_run)) == 0 || ends_with(path, length, ".so")) return false;
     for (size_t i = 0; i < RK_LENGTH(places); i++)
-        if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0) return false;
+        if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0)
+            return is_in_memory(path);
     if (!ends_with(path, length, ".py") && !ends_with(path, length, ".pyc")) return true;
-    for (size_t i = 0; i < RK_LENGTH(installed); i++)
-        if (strstr(path, installed[i])) return false;
-    return true;
+    if (strstr(path, "/site-packages/") || strstr(path, "/dist-packages/") || is_in_the_library(path)) return false;
+    return !is_of_the_agent(path);
 }
 
 /* Whether this name was not met lately. Every open of the program waits for it: a few nanoseconds. A program's first

@@ -80,7 +80,7 @@ def shown(path: str, directory: str) -> str:
 def _can_be_state(path: str) -> bool:
     parts = path.split("/")
     is_kept = not KEPT_ON_PURPOSE.isdisjoint(parts) or any(part.startswith(INDUCTOR) for part in parts)
-    return not is_kept and not path.startswith(NEVER)
+    return not is_kept and (not path.startswith(NEVER) or path.startswith(names.SHARED_MEMORY))
 
 
 def _is_written_before(path: str, at: int | None, written: dict[str, int]) -> bool:

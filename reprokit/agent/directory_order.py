@@ -16,6 +16,7 @@ MAX_LISTINGS = 1000  # lines of one process; what it lists after that is not loo
 MAX_NAMES = 10_000_000  # looked at in one process
 _AT_ONCE = 1024  # names of an open scandir that are held
 _LEFT_OUT = ("/proc", "/sys", "/dev", os.path.dirname(os.__file__))
+_SHARED_MEMORY = "/dev/shm/"  # where data sets are staged
 _PACKAGES = ("site-packages", "dist-packages", "__pycache__")
 
 
@@ -35,6 +36,7 @@ class Listings:
             path = bytes(path)
         name = os.path.normpath(os.fsdecode("." if path is None else path))
         left_out = any(name == place or name.startswith(place + "/") for place in _LEFT_OUT)
+        left_out = left_out and not name.startswith(_SHARED_MEMORY)
         return None if left_out or any(part in name for part in _PACKAGES) else name
 
     def add(self, directory: str, names: list[Any]) -> None:

@@ -193,7 +193,8 @@ def paths_written(run: Path) -> set[str]:
 def _is_data(path: str) -> bool:
     name = os.path.basename(path)
     is_code = name.endswith(names.CODE_SUFFIXES) or ".so." in name
-    return not is_code and not path.startswith(_SYSTEM) and _NOISE.isdisjoint(path.split("/"))
+    is_system = path.startswith(_SYSTEM) and not path.startswith(names.SHARED_MEMORY)
+    return not is_code and not is_system and _NOISE.isdisjoint(path.split("/"))
 
 
 def _described(path: str, here: str, stop: Stop, whole: int) -> DataFile | None:

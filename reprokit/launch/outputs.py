@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from reprokit import names, private_keys, rundir
-from reprokit.model.outputs import OutputFile, OutputLink, OutputsFile
+from reprokit.model.outputs import MAX_LINKS, OutputFile, OutputLink, OutputsFile
 from reprokit.names import CODE_SUFFIXES, NOISE, NOISE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def collect(
     there = sorted(_results(written, resolver, places) - names.unchanged(run), key=places.named)
     found = [path for path in there if not os.path.islink(path)]
     links = [path for path in there if os.path.islink(path)]
-    gone = sorted(names.gone(written, places.has_results), key=places.named)
+    gone = sorted(names.gone(written, places.has_lasting_results), key=places.named)
     unseen = sorted(_unseen(run, working_directory, written, resolver, there, places), key=places.named)
     reading = OutputReading(run, interrupted, keep, MAX_BYTES)
     files = [_describe(path, places, reading) for path in found[:MAX_FILES]]
@@ -155,6 +155,7 @@ def collect(
         gone_more=max(0, len(gone) - MAX_GONE),
         unseen=[places.name(path) for path in unseen[:MAX_GONE]],
         unseen_more=max(0, len(unseen) - MAX_GONE),
+        more_links=places.more_links,
     )
 
 
@@ -165,7 +166,8 @@ class PlaceNames:
         self._own = list(map(os.path.realpath, own))
         self._moved = None if moved is None else (os.path.realpath(moved[0]), os.path.realpath(moved[1]))
         self._directory = os.path.realpath(working_directory)
-        self._linked = tuple(_linked(self._directory))
+        linked, self.more_links = _linked(self._directory)
+        self._results = (names.SHARED_MEMORY, *linked)
         self._environments: dict[str, bool] = {}
         self.here = self.named(self._directory)
 
@@ -189,8 +191,12 @@ class PlaceNames:
             return False
         if _below(path, self.here):
             return NOISE.isdisjoint(_from(self.here, path).split(os.sep))
-        is_result = not f"{path}/".startswith(BELOW_SYSTEM) or f"{path}/".startswith(self._linked)
+        is_result = not f"{path}/".startswith(BELOW_SYSTEM) or f"{path}/".startswith(self._results)
         return is_result and NOISE.isdisjoint(path.split(os.sep))
+
+    def has_lasting_results(self, path: str) -> bool:
+        """Return whether nothing that was there ought to be gone: what processes share in memory is removed."""
+        return self.has_results(path) and not path.startswith(names.SHARED_MEMORY)
 
     def _is_environment(self, directory: str) -> bool:
         """Return whether a directory below the working directory is a virtual environment, or in one."""
@@ -203,15 +209,15 @@ class PlaceNames:
         return known
 
 
-def _linked(directory: str) -> Iterator[str]:
-    """Yield the temporary places to which symbolic links in the working directory lead: scripts write through them."""
+def _linked(directory: str) -> tuple[tuple[str, ...], bool]:
+    """Return the temporary places to which links in the working directory lead, and whether there may be others."""
 
     def searched(path: str) -> bool:
         return path == directory or not (os.path.basename(path).startswith(".") or names.is_environment(path))
 
-    for one in islice(names.below(directory, searched), names.MAX_WATCHED):
-        if one.is_symlink() and (target := os.path.realpath(one.path)).startswith(TEMPORARY):
-            yield f"{target}/"
+    files = names.below(directory, searched)
+    targets = [os.path.realpath(one.path) for one in islice(files, MAX_LINKS) if one.is_symlink()]
+    return tuple(f"{target}/" for target in targets if target.startswith(TEMPORARY)), next(files, None) is not None
 
 
 def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:

@@ -33,7 +33,7 @@ _OWN = frozenset({".reprokit", "__pycache__"})
 _SYSTEM = ("/bin/", "/lib", "/run/", "/sbin/", "/usr/")
 OWN = os.path.realpath(reprokit.__path__[0])
 _NOISE = names.NOISE | {"dist-packages", "site-packages"}
-_LIBRARY = re.compile(r"(.*?)/lib(?:64)?/python\d", re.DOTALL)
+_LIBRARY = re.compile(r"((.*?)/lib(?:64)?/python\d[\d.]*)(?=/|$)", re.DOTALL)
 _CACHED = re.compile(r"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 
 
@@ -110,11 +110,17 @@ def used(run: Path, search_path: Iterable[str]) -> set[str]:
     It need not be a module: `exec`, `runpy` and ctypes leave none, a killed process names none, and not all is Python.
     """
     loaded = modules.loaded(run)
-    pythons = {match[1] for place in (*search_path, *loaded) if (match := _LIBRARY.match(place))}
+    libraries = {match.groups() for place in (*search_path, *loaded) if (match := _LIBRARY.match(place))}
+    pythons = {python for library, python in libraries if _is_of_python(library, python)}
     known = (*_SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
     read = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
     files = {path for path in read if path.endswith(".py")}.union(loaded)
     return {path for path in files if not path.startswith(known) and not _is_kept(path)}
+
+
+def _is_of_python(library: str, python: str) -> bool:
+    """Return whether a directory is an interpreter's or an environment's, and not a project's that is called so."""
+    return os.path.isfile(f"{library}/os.py") or names.is_environment(python)
 
 
 def _is_kept(path: str) -> bool:

@@ -8,6 +8,8 @@ import msgspec
 
 from reprokit.model.run import FORMAT
 
+MAX_LINKS = 100_000  # files below the working directory, among which symbolic links are looked for
+
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that the run wrote and that was there at its end."""
@@ -41,6 +43,7 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     unseen: list[str] = msgspec.field(default_factory=list)  # changed meanwhile, by what was not seen: the first
     unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
+    more_links: bool = False  # beyond those that were looked at for where they lead
 
     @property
     def not_compared(self) -> list[str]:
@@ -50,7 +53,8 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
         what = "in the working directory {} changed meanwhile by what was not seen"
         unseen = _counted(self.unseen, self.unseen_more, what, ("was",), ("were",))
-        return list(filter(None, (gone, unseen)))
+        links = f"symbolic links beyond the first {MAX_LINKS:,} files may lead to temporary places"
+        return list(filter(None, (gone, unseen, links * self.more_links)))
 
 
 def _counted(names: list[str], more: int, what: str, one: tuple[str, ...], many: tuple[str, ...]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import names
 from reprokit.launch import outputs
 from reprokit.model.outputs import OutputFile, OutputsFile
 from tests.support import Reprokit, python
@@ -89,7 +88,7 @@ def test_only_results_are_kept(run: Path, here: Path, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("link", "others_before"), [("runs/checkpoints", 0), ("checkpoints", names.MAX_WATCHED)])
+@pytest.mark.parametrize(("link", "others_before"), [("runs/checkpoints", 0), ("checkpoints", 10_000)])
 def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
     run: Path, here: Path, link: str, others_before: int
 ) -> None:
@@ -108,6 +107,15 @@ def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
         for path in (written[1], others[0]):
             path.unlink()
     assert sorted(file.path for file in found.files) == sorted(map(str, written))
+
+
+def test_that_not_every_link_was_looked_at_is_said(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "MAX_LINKS", 3)
+    for number in range(4):
+        assert collect(run, here).not_compared == []
+        (here / str(number)).touch()
+    [said] = collect(run, here).not_compared
+    assert "links beyond the first 100,000 files" in said
 
 
 def only(found: OutputsFile) -> OutputFile:

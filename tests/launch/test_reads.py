@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,44 @@ def test_what_another_process_wrote_before_is_no_state_that_was_left(reprokit: R
     first = {os.path.basename(path) for path in state_files.read_first(RunDirectory(reprokit.last))}
     assert "99" in first
     assert "other" not in first
+
+
+def test_files_in_memory_are_noted_and_what_is_shared_there_by_name_is_not(reprokit: Reprokit) -> None:
+    code = """
+import multiprocessing, os, sys, tempfile
+from multiprocessing import shared_memory
+shared = shared_memory.SharedMemory("shared" + place[9:].replace("/", ""), create=True, size=10)
+lock, array = multiprocessing.Lock(), multiprocessing.Array("d", 100)
+tempfile.NamedTemporaryFile(dir=place, delete=False).close()  # as glibc's shm_open did before 2.34
+data = open(place + "/data").read()
+open(place + "/part", "w").write(data)
+os.rename(place + "/part", place + "/model.pt")
+open(place + "/removed", "w").close()
+os.remove(place + "/removed")
+shared.close()
+shared.unlink()
+"""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        Path(place, "data").write_text("rows")
+        done = reprokit.record(*python(f"place = {place!r}\n{code}"))
+        assert done.returncode == 0, done.stderr
+    written = json.loads((reprokit.last / "outputs.json").read_text())
+    assert ([file["path"] for file in written["files"]], written["gone"]) == ([f"{place}/model.pt"], [])
+    [data] = json.loads((reprokit.last / "environment.json").read_text())["data"]
+    assert (data["path"], data["size"]) == (f"{place}/data", 4)
+    assert {name for name in names.read(reprokit.last) if name.startswith("/dev/")} == {f"{place}/data"}
+    assert state_files.read_first(RunDirectory(reprokit.last)) >= {f"{place}/data"}
+
+
+def test_scripts_in_directories_that_are_called_like_python_s_or_ours_are_code(reprokit: Reprokit) -> None:
+    scripts = ["lib/python/a.py", "lib/python3/b.py", "reprokit/agent/c.py"]
+    for script in scripts:
+        (reprokit.directory / script).parent.mkdir(parents=True)
+        (reprokit.directory / script).write_text("print(1)")
+    code = "import sys; sys.path.append('lib/python3')\nfor name in sys.argv[1:]: exec(open(name).read())"
+    assert reprokit.record(*python(code), *scripts).returncode == 0
+    assert {*scripts} <= {*json.loads((reprokit.last / "environment.json").read_text())["code"]}
+    assert not [name for name in names.read(reprokit.last) if "/reprokit/agent/" in name and not name.endswith("c.py")]
 
 
 def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
