@@ -60,6 +60,7 @@ SAME_BUT_FOR = [
     ("best score: 2026-11-24", "best score: 2026-11-25", "times"),
     ("ERROR 24 Nov 2026 17:55:37", "ERROR 25 Nov 2026 17:55:37", "times"),
     ("[ERROR] 17:55:37 lost", "[ERROR] 18:55:37 lost", "times"),
+    ("below /home/a/work/out", "below /home/b/work/out", "the working directory"),
     ("below /home/a/work/out at 12:00:00", "below /home/b/work/out at 12:00:01", "times"),
 ]
 
@@ -131,6 +132,13 @@ def test_of_a_line_that_is_written_over_the_last_state_counts() -> None:
         1,
     )
     assert printed_lines(b"outer\n\x1b[A\router again\n")[1] == 1
+
+
+def test_other_line_ends_are_no_difference_and_are_counted() -> None:
+    left, _ = printed_lines(b"loss 1\r\nloss 2\nloss 3\n10%\r100%  \n")
+    right, _ = printed_lines(b"loss 1\nloss 2\nloss 3  \n20%\r100%\n")
+    found = compare_lines(left, right, CONTEXTS)
+    assert (found.first, dict(found.varied)) == (None, {"blanks or carriage returns at the end": 2})
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 LOOKED_AT = 4096  # characters of a line in which times and the like are told
 DAY = 86400
+DIRECTORIES = "the working directory"
+LINE_ENDS = "blanks or carriage returns at the end"
 SMALLEST_ID = 1000  # a number below it is a process id only where the line says so
 
 _NUMBER = r"(?<![\w.])[-+]?\d{1,20}(?:[.,]\d{1,20})?(?:[eE][-+]?\d{1,3})?"
@@ -96,6 +98,7 @@ class PrintedLine:
 
     number: int
     text: str
+    end: str = ""  # blanks and the carriage return behind it
 
 
 @dataclass
@@ -110,11 +113,12 @@ def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
     """Return the lines that are compared, and how many of them are a progress bar's: blank ones are neither."""
     lines, bars = [], 0
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
-        text = _STATES.split(line.rstrip("\r"))[-1].rstrip() if "\r" in line or "\x08" in line else line.rstrip()
+        states = _STATES.split(line.rstrip("\r")) if "\r" in line or "\x08" in line else [line]
+        text = states[-1].rstrip()
         if _is_under_way(line, text):
             bars += 1
         elif text:
-            lines.append(PrintedLine(number, text))
+            lines.append(PrintedLine(number, text, "" if len(states) > 1 else line[len(text) :]))
     return lines, bars
 
 
@@ -146,6 +150,7 @@ def compare_lines(
         if kinds is None:
             found.first = one, other
             return found
+        kinds |= set() if one.end == other.end else {LINE_ENDS}
         found.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
         found.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
@@ -161,6 +166,8 @@ def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) ->
             text.replace(context.directory, ".") if len(context.directory) > 1 else text
             for text, context in zip((left, right), contexts, strict=True)
         )
+        if left == right:
+            return frozenset({DIRECTORIES})
     if left[LOOKED_AT:] != right[LOOKED_AT:]:
         return None
     if _COLOR.findall(left) != _COLOR.findall(right):
