@@ -79,6 +79,28 @@ def test_models_of_catboost_as_json_without_what_is_of_one_training() -> None:
     assert len(leaves(model(), model(model_guid="1"), "m.json")) == 1
 
 
+def test_notebooks_without_when_they_were_executed() -> None:
+    def notebook(time: str, cell: str = "a", result: str = "42\n", tags: str = "") -> bytes:
+        execution = {"iopub.execute_input": time, "shell.execute_reply": time, "tags": tags}
+        run = {"start_time": time, "end_time": time, "duration": time, "exception": None}
+        outputs = [{"name": "stdout", "text": [result], "metadata": {"execution": {"iopub.status.idle": result}}}]
+        metadata = {"execution": execution, "papermill": run}
+        cells = [{"id": cell, "metadata": metadata, "outputs": outputs}]
+        return json.dumps({"cells": cells, "metadata": {"papermill": {**run, "parameters": {}}}}).encode()
+
+    left = notebook("1")
+    noise = "value/cells/0/id, value/cells/0/metadata/execution/iopub.execute_input"
+    assert noise in detail(left, notebook("2", "b"), "n.ipynb")
+    changed = leaves(left, notebook("1", "a", "43\n", "x"), "n.ipynb")
+    assert [name.removeprefix("n.ipynb/value/cells/0/") for name, *_ in changed] == [
+        "metadata/execution/tags",
+        "outputs/0/text/0",
+        "outputs/0/metadata/execution/iopub.status.idle",
+    ]
+    assert diff(left, notebook("2"), "n.json").verdict is Verdict.DIFFERENT
+    assert diff(left, left[:-1], "n.ipynb").verdict is Verdict.DIFFERENT
+
+
 def test_texts_records_and_objects_in_arrays() -> None:
     texts = np.array(["one", "two"]), np.array(["one", "tWo"])
     assert leaves(samples.npy(texts[0]), samples.npy(texts[1]), "x.npy")[0][1:] == (

@@ -167,6 +167,7 @@ FORMATS: tuple[Format, ...] = (
     Format("catboost log", _text(name=r"catboost_training\.json\Z"), _reader("catboost", "log")),
     Format("catboost times", _text(rb"iter\tPassed\tRemaining\n", r"time_left\.tsv\Z"), _reader("catboost", "times")),
     Format("json lines", _text(name=r"\.(?:jsonl|ndjson)\Z"), _as_bytes, pairwise="compare_json_lines"),
+    Format("notebook", _text(rb"\s*\{", r"\.ipynb\Z"), _reader("json", "notebook")),
     Format("json", _text(name=r"\.json\Z"), _reader("json")),
     Format("csv", _text(name=r"\.[ct]sv\Z"), _as_bytes, pairwise="compare_tables"),
     Format("text", _text(), _as_bytes, pairwise="compare"),

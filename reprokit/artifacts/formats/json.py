@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from reprokit import untrusted_json
-from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
+from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.sources import Memory, whole
 from reprokit.errors import ArtifactDamaged
 
 CATBOOST = "catboost_version_info"  # among the facts of a model
 OF_ONE_TRAINING = ("value/model_info/model_guid", "value/model_info/train_finish_time")
+# Of a notebook, by nbformat, nbclient and papermill. Cells have no names before nbformat 4.5.
+OF_ONE_EXECUTION = re.compile(
+    r"value/cells/\d+/(?:id|metadata/execution/(?:iopub|shell)[.\w]*)"
+    r"|value/(?:cells/\d+/)?metadata/papermill/(?:start_time|end_time|duration)"
+)
 MANY = 256  # numbers of a list that are compared as a tensor
 LARGEST = 64 << 20  # bytes of a text
 MEMORY = 120 << 20  # bytes that its values may take, as estimated before they are made
@@ -29,6 +35,12 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     for part in values("value", document, limits.nesting):
         if not (is_catboost and part.name in OF_ONE_TRAINING):
             yield part
+
+
+def notebook(source: Source, limits: Limits) -> Iterator[Part]:
+    """Yield the values of a Jupyter notebook; when it was executed, and the names drawn for its cells, are noise."""
+    for part in values("value", loads(whole(source, LARGEST), "it"), limits.nesting):
+        yield Noise(part.name, part.text) if isinstance(part, Value) and OF_ONE_EXECUTION.fullmatch(part.name) else part
 
 
 def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
