@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import msgspec
 
-from reprokit import names, rundir
+from reprokit import names, rundir, state_files
 from reprokit.printable import printable
 
 WHOLE = 64 << 20  # bytes of a file that was seen to be read
@@ -95,10 +95,20 @@ def with_seen(
     paths = (path for path in names.read(run) - written if not path.startswith(own))
     files = sorted(path for path in paths if _is_data(path) and known.isdisjoint((path, os.path.dirname(path))))
     entries = [_described(path, here, stop, WHOLE) for path in files[:MAX_FILES]]
+    entries += _removed(run, files[:MAX_FILES], here)
     more = max(0, len(files) - MAX_FILES)
     incomplete = more > 0 or len(names.read_lines(run)) >= MAX_NOTED
     found = _gathered([entry for entry in entries if entry is not None], incomplete)
     return named + [msgspec.to_builtins(entry) for entry in found], more
+
+
+def _removed(run: Path, files: list[str], here: str) -> Iterator[DataFile]:
+    """Yield what is gone and was not made by the run itself, as far as that was seen: not so of temporary names."""
+    gone = {path for path in files if not os.path.lexists(path)}
+    for path in gone - state_files.written(run, gone):
+        is_below = path.startswith(f"{here}/")
+        if is_below or not path.startswith(names.TEMPORARY):
+            yield DataFile(os.path.relpath(path, here) if is_below else path, 0, "", "removed before the run ended")
 
 
 def changes(recorded: Any, directory: Path, since: float) -> list[str]:
@@ -254,7 +264,8 @@ def _many(directory: str, files: list[DataFile], incomplete: bool) -> DataFile:
     size = sum(file.size for file in files)
     name = f"{directory}/*" if directory else "*"
     if incomplete or any(not file.digest for file in files):
-        return DataFile(name, size, "", f"not read: more than {MAX_FILES} files, or no time", len(files))
+        note = next((file.note for file in files if not file.digest), f"not read: more than {MAX_FILES} files")
+        return DataFile(name, size, "", note, len(files))
     lines = "".join(f"{os.path.basename(file.path)}\0{file.digest}\n" for file in files)
     digest = hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
     return DataFile(name, size, f"sha256:{digest}", "", len(files))

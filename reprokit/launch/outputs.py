@@ -35,7 +35,6 @@ MAX_METADATA = 1 << 20  # bytes of a .keras file's metadata.json
 BLOCK = 1 << 20
 
 SYSTEM = ("/dev", "/proc", "/run", "/sys", "/tmp", "/var/run", "/var/tmp")
-TEMPORARY = ("/run/", "/tmp/", "/var/tmp/")  # of them, where results may lie that a link leads to
 BELOW_SYSTEM = tuple(f"{directory}/" for directory in SYSTEM)
 WANDB_RUN = re.compile(r"(.*/wandb/(?:offline-)?run-\d{8}_\d{6}-[^/]+)(?:/.*)?", re.DOTALL)
 PIECE = 8 << 20  # bytes copied between two looks at whether to stop
@@ -217,7 +216,9 @@ def _linked(directory: str) -> tuple[tuple[str, ...], bool]:
 
     files = names.below(directory, searched)
     targets = [os.path.realpath(one.path) for one in islice(files, MAX_LINKS) if one.is_symlink()]
-    return tuple(f"{target}/" for target in targets if target.startswith(TEMPORARY)), next(files, None) is not None
+    return tuple(f"{target}/" for target in targets if target.startswith(names.TEMPORARY)), next(
+        files, None
+    ) is not None
 
 
 def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:

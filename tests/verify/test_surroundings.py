@@ -209,6 +209,30 @@ def test_declared_data_that_changed_is_a_likely_cause(reprokit: Reprokit) -> Non
     assert note.endswith("compare a recording with its replay: reprokit replay a, then reprokit verify a last")
 
 
+def test_data_that_the_run_removes_is_named_as_what_may_be_the_cause(reprokit: Reprokit) -> None:
+    code = """
+import os, shutil
+shutil.unpack_archive("packed.tar", "unpacked")
+print(open("unpacked/rows").read(), open("queue/job").read())
+shutil.rmtree("unpacked")
+os.remove("queue/job")
+"""
+    script(reprokit, result=f"exec({code!r})")
+    (reprokit.directory / "queue").mkdir()
+    for run in ("a", "b"):
+        (reprokit.directory / "queue" / "job").write_text(run)
+        (reprokit.directory / "rows").write_text("same")
+        subprocess.run(["tar", "--mtime=@0", "-cf", "packed.tar", "rows"], cwd=reprokit.directory, check=True)
+        facts = record(reprokit, run)
+        [removed] = [one for one in facts["data"] if not one["digest"]]
+        assert (removed["path"], removed["note"]) == ("queue/job", "removed before the run ended")
+        assert {one["path"] for one in facts["data"]} == {"packed.tar", "queue/job"}
+    done = reprokit.run("verify", "a", "b")
+    assert done.returncode == 1
+    assert "note: a cause may be in data that was read: of 1, first queue/job, its bytes were not" in done.stdout
+    assert "data.packed.tar" not in done.stdout
+
+
 def test_a_replay_looks_at_the_declared_data_again(reprokit: Reprokit) -> None:
     script(reprokit)
     (reprokit.directory / "data").write_text("one")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from reprokit.difference import Difference, Verdict
 
 Facts = dict[str, Any]
 
@@ -25,3 +28,10 @@ def described(entry: Facts | None) -> str:
     many = f"{entry['files']} files, " if entry.get("files") else ""
     version = f", version {entry['version']}" if entry.get("version") else ""
     return f"{many}{entry.get('size')} bytes {digest}{version}"
+
+
+def unknown_data(tree: Difference) -> Iterator[str]:
+    """Yield which data may be a cause that nobody can name."""
+    found = [leaf for leaf in tree.leaves() if leaf.verdict is Verdict.NOT_RECORDED and leaf.name.startswith("data.")]
+    if found:
+        yield f"a cause may be in data that was read: of {len(found)}, first {found[0].name[5:]}, {found[0].detail}"

@@ -491,5 +491,7 @@ def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | N
         return _told(name, *texts, "the data has another size")
     if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
         return _told(name, *texts, "the data has other bytes")
-    meaning = "of the same size; its bytes were not compared, as they were not read whole or in the same way both times"
+    notes = [str(entry["note"]) for entry in (left, right) if entry.get("note") and not entry.get("digest")]
+    why = f" ({notes[0]})" if notes else ""
+    meaning = f"its bytes were not compared, as they were not read whole or in the same way both times{why}"
     return Difference(name, Verdict.NOT_RECORDED, *texts, meaning)

@@ -19,6 +19,7 @@ from reprokit.tolerance import Tolerances
 from reprokit.verify.compare import (
     command,
     console,
+    data_reads,
     entropy,
     environment,
     evaluation,
@@ -224,6 +225,9 @@ def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
     skipped = [leaf for leaf in skipped if leaf.exclusion is None]
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
+    if tree.verdict.differs:
+        surroundings = next(child for child in tree.children if child.name == _ENVIRONMENT)
+        yield from data_reads.unknown_data(surroundings)
     in_files = any(map(tracker_metrics.compared, tree.children))
     if not (in_files or runs.has(OUTCOMES)):
         bases = [("outputs", "the outputs"), ("snapshots", "captured states"), ("console", "what was printed")]
