@@ -160,9 +160,12 @@ static bool is_of_the_agent(const char *path) {
 }
 
 /* Not modules that are installed, which programs read by the thousand, nor libraries, which the loader names, nor what
- * the agent reads: it has rk_run as it is. */
+ * the agent reads: it has rk_run as it is. In /usr/src and the rest of /usr/local images have their applications. */
 static bool may_be_data(const char *path, size_t length) {
-    static const char *const places[] = {"/proc/", "/sys/", "/dev/", "/usr/", "/etc/", "/lib/", "/lib64/"};
+    static const char *const places[] = {"/proc/",          "/sys/",           "/dev/",           "/etc/",
+                                         "/lib/",           "/lib64/",         "/usr/bin/",       "/usr/include/",
+                                         "/usr/lib/",       "/usr/lib64/",     "/usr/libexec/",   "/usr/share/",
+                                         "/usr/local/bin/", "/usr/local/cuda", "/usr/local/lib/", "/usr/local/share/"};
     if (strncmp(path, rk_run, strlen(rk_run)) == 0 || ends_with(path, length, ".so")) return false;
     for (size_t i = 0; i < RK_LENGTH(places); i++)
         if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0)

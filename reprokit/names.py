@@ -27,6 +27,12 @@ ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two char
 # Names, and when they were noted. Before format 7 only what was read said how long written.paths was then.
 LINE = re.compile(rb"((?:[^\\]|\\[^@<])*)(?:\\[@<](\d{1,20}))?")
 SHARED_MEMORY = "/dev/shm/"  # where files lie as elsewhere: the shim leaves out what libraries share there by names
+# Where the system's programs and libraries are: images have their applications in /usr/src and /usr/local.
+SYSTEM = (
+    "/bin/", "/lib/", "/lib32/", "/lib64/", "/run/", "/sbin/", "/usr/bin/", "/usr/include/", "/usr/lib/", "/usr/lib32/",
+    "/usr/lib64/", "/usr/libexec/", "/usr/local/bin/", "/usr/local/cuda", "/usr/local/lib/", "/usr/local/sbin/",
+    "/usr/local/share/", "/usr/sbin/", "/usr/share/",
+)  # fmt: skip
 TEMPORARY = ("/run/", "/tmp/", "/var/tmp/", SHARED_MEMORY)
 TO = b"\0"  # between the two names of a line, when it was read; no name has it
 

@@ -35,7 +35,7 @@ LONGEST = 200  # characters of a name, which may come from somebody else's file
 PATIENCE = 2.0  # seconds that the start of a replay and the end of a run wait for digests
 BLOCK = 1 << 20
 
-_SYSTEM = ("/bin/", "/dev/", "/etc/", "/lib", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
+_SYSTEM = ("/dev/", "/etc/", "/proc/", "/sys/", *names.SYSTEM)
 _NOISE = frozenset(
     {".config", ".git", ".matplotlib", ".nv", ".reprokit", ".triton", "__pycache__", "dist-packages", "fontconfig",
      "pyvenv.cfg", "site-packages"}
@@ -93,7 +93,7 @@ def with_seen(
     known = {os.path.normpath(os.path.join(here, entry["path"].removesuffix("/*"))) for entry in named}
     own = os.path.realpath(run) + "/"
     paths = (path for path in names.read(run) - written if not path.startswith(own))
-    files = sorted(path for path in paths if _is_data(path) and known.isdisjoint((path, os.path.dirname(path))))
+    files = sorted(path for path in paths if _is_data(path, here) and known.isdisjoint((path, os.path.dirname(path))))
     entries = [_described(path, here, stop, WHOLE) for path in files[:MAX_FILES]]
     entries += _removed(run, files[:MAX_FILES], here)
     more = max(0, len(files) - MAX_FILES)
@@ -200,11 +200,11 @@ def paths_written(run: Path) -> set[str]:
     return set(names.there(names.written(run), names.Resolver())) - names.unchanged(run)
 
 
-def _is_data(path: str) -> bool:
+def _is_data(path: str, here: str) -> bool:
     name = os.path.basename(path)
     is_code = name.endswith(names.CODE_SUFFIXES) or ".so." in name
     is_system = path.startswith(_SYSTEM) and not path.startswith(names.SHARED_MEMORY)
-    return not is_code and not is_system and _NOISE.isdisjoint(path.split("/"))
+    return not is_code and not is_system and _NOISE.isdisjoint(path.removeprefix(f"{here}/").split("/"))
 
 
 def _described(path: str, here: str, stop: Stop, whole: int) -> DataFile | None:

@@ -213,7 +213,7 @@ class Gathering:
         if seen.told:
             facts.imported = sorted(packages.imported(found, seen.packages, seen.modules))
         written = data.paths_written(self._run)
-        code = seen.modules | (sources.used(self._run, seen.path) - written)
+        code = seen.modules | (sources.used(self._run, seen.path, here) - written)
         facts.code = sources.digests(code, here, packages.places(found))
         made = state_files.made(self._run)  # what an earlier run left there, where this one puts its own
         facts.files = {name: one for name, one in facts.files.items() if os.path.realpath(here / name) not in made}

@@ -22,6 +22,7 @@ import msgspec
 from reprokit import names, private_keys, rundir
 from reprokit.model.outputs import MAX_LINKS, OutputFile, OutputLink, OutputsFile
 from reprokit.names import CODE_SUFFIXES, NOISE, NOISE_SUFFIXES
+from reprokit.state_files import INDUCTOR
 
 if TYPE_CHECKING:
     import zipfile
@@ -139,7 +140,9 @@ def collect(
     places = PlaceNames((run, fallback or run), working_directory, moved)
     written = names.written(run)
     resolver = names.Resolver()
-    there = sorted(_results(written, resolver, places) - names.unchanged(run), key=places.named)
+    left = set(names.there(written, resolver, places.has_results)) - names.unchanged(run)
+    there = sorted(_results(left, places), key=places.named)
+    temporary = sorted(filter(places.is_temporary, left), key=places.named)
     found = [path for path in there if not os.path.islink(path)]
     links = [path for path in there if os.path.islink(path)]
     gone = sorted(names.gone(written, places.has_lasting_results), key=places.named)
@@ -154,6 +157,8 @@ def collect(
         gone_more=max(0, len(gone) - MAX_GONE),
         unseen=[places.name(path) for path in unseen[:MAX_GONE]],
         unseen_more=max(0, len(unseen) - MAX_GONE),
+        temporary=[places.name(path) for path in temporary[:MAX_GONE]],
+        temporary_more=max(0, len(temporary) - MAX_GONE),
         more_links=places.more_links,
     )
 
@@ -197,6 +202,13 @@ class PlaceNames:
         """Return whether nothing that was there ought to be gone: what processes share in memory is removed."""
         return self.has_results(path) and not path.startswith(names.SHARED_MEMORY)
 
+    def is_temporary(self, path: str) -> bool:
+        """Return whether a file may be a result that is not looked at, for where it lies."""
+        named = self.named(path)
+        is_kept = any(part.startswith((".", INDUCTOR)) for part in named.split(os.sep)) or self.has_results(path)
+        is_own = any(_below(named, own) for own in self._own)
+        return named.startswith(names.TEMPORARY) and not is_kept and not is_own and _is_regular_or_link(path)
+
     def _is_environment(self, directory: str) -> bool:
         """Return whether a directory below the working directory is a virtual environment, or in one."""
         if not directory.startswith(self._directory + os.sep):
@@ -221,10 +233,9 @@ def _linked(directory: str) -> tuple[tuple[str, ...], bool]:
     ) is not None
 
 
-def _results(written: names.WrittenNames, resolver: names.Resolver, places: PlaceNames) -> set[str]:
+def _results(paths: set[str], places: PlaceNames) -> set[str]:
     """Files and symbolic links that are there."""
-    paths = set(names.there(written, resolver, places.has_results))
-    paths |= set(_wandb_files(paths))
+    paths = paths | set(_wandb_files(paths))
     return {path for path in paths if places.has_results(path) and _is_regular_or_link(path)}
 
 

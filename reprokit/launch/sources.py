@@ -30,7 +30,6 @@ PATIENCE = 1.0  # seconds for reading modules
 _SAFELY = ("-c", "core.fsmonitor=false")
 _DIFF = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=diff")
 _OWN = frozenset({".reprokit", "__pycache__"})
-_SYSTEM = ("/bin/", "/lib", "/run/", "/sbin/", "/usr/")
 OWN = os.path.realpath(reprokit.__path__[0])
 _NOISE = names.NOISE | {"dist-packages", "site-packages"}
 _LIBRARY = re.compile(r"((.*?)/lib(?:64)?/python\d[\d.]*)(?=/|$)", re.DOTALL)
@@ -104,18 +103,18 @@ def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
     return found, max(0, len(names) - MAX_UNTRACKED)
 
 
-def used(run: Path, search_path: Iterable[str]) -> set[str]:
+def used(run: Path, search_path: Iterable[str], directory: Path) -> set[str]:
     """Return the code that processes of the run read, loaded or executed, outside of Python's and the system's places.
 
     It need not be a module: `exec`, `runpy` and ctypes leave none, a killed process names none, and not all is Python.
     """
-    loaded = modules.loaded(run)
+    loaded, here = modules.loaded(run), os.path.realpath(directory)
     libraries = {match.groups() for place in (*search_path, *loaded) if (match := _LIBRARY.match(place))}
     pythons = {python for library, python in libraries if _is_of_python(library, python)}
-    known = (*_SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
+    known = (*names.SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
     read = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
     files = {path for path in read if path.endswith(".py")}.union(loaded)
-    return {path for path in files if not path.startswith(known) and not _is_kept(path)}
+    return {path for path in files if not path.startswith(known) and not _is_kept(path.removeprefix(f"{here}/"))}
 
 
 def _is_of_python(library: str, python: str) -> bool:

@@ -43,6 +43,8 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     unseen: list[str] = msgspec.field(default_factory=list)  # changed meanwhile, by what was not seen: the first
     unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
+    temporary: list[str] = msgspec.field(default_factory=list)  # in temporary places, to which no link leads: the first
+    temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
     more_links: bool = False  # beyond those that were looked at for where they lead
 
     @property
@@ -53,8 +55,11 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         )
         what = "in the working directory {} changed meanwhile by what was not seen"
         unseen = _counted(self.unseen, self.unseen_more, what, ("was",), ("were",))
+        temporary = _counted(
+            self.temporary, self.temporary_more, "{} written to a temporary place", ("was",), ("were",)
+        )
         links = f"symbolic links beyond the first {MAX_LINKS:,} files may lead to temporary places"
-        return list(filter(None, (gone, unseen, links * self.more_links)))
+        return list(filter(None, (gone, unseen, temporary, links * self.more_links)))
 
 
 def _counted(names: list[str], more: int, what: str, one: tuple[str, ...], many: tuple[str, ...]) -> str:

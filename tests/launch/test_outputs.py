@@ -104,6 +104,7 @@ def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
         for path in (*written, others[0]):
             path.write_text("weights")
         found = collect(run, here, *written, *others)
+        assert found.temporary == [str(others[0])]
         for path in (written[1], others[0]):
             path.unlink()
     assert sorted(file.path for file in found.files) == sorted(map(str, written))

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from reprokit import names, rundir, state_files
+from reprokit.launch import data as launched_data
+from reprokit.launch import sources
 from reprokit.rundir import RunDirectory
 from tests.support import COMMAND, Reprokit, python
 
@@ -178,6 +180,27 @@ def test_scripts_in_directories_that_are_called_like_python_s_or_ours_are_code(r
     assert reprokit.record(*python(code), *scripts).returncode == 0
     assert {*scripts} <= {*json.loads((reprokit.last / "environment.json").read_text())["code"]}
     assert not [name for name in names.read(reprokit.last) if "/reprokit/agent/" in name and not name.endswith("c.py")]
+
+
+def test_what_lies_where_images_have_their_applications_is_noted(reprokit: Reprokit) -> None:
+    here = reprokit.directory / ".cache" / "application"  # whose own name says nothing of what it holds
+    here.mkdir(parents=True)
+    (here / "data").write_text("rows")
+    (here / "part.py").write_text(f"print(open('/usr/..{here}/data').read())")
+    code = f"import os; os.chdir({str(here)!r}); exec(open('part.py').read())"
+    reprokit = Reprokit(here)
+    assert reprokit.record(*python(code)).returncode == 0
+    facts = json.loads((reprokit.last / "environment.json").read_text())
+    assert [one["path"] for one in facts["data"]] == ["data"]
+    assert "part.py" in facts["code"]
+    lines = [b"/usr/src/app/x", b"/usr/local/app/x", b"/libraries/x", b"/usr/lib/x", b"/usr/local/lib/x", b"/lib/x"]
+    noted = reprokit.last / "read.paths"
+    noted.write_bytes(b"".join(line + b".csv\n" + line + b".py\n" for line in lines))
+    shown, _ = launched_data.with_seen(reprokit.last, [], set(), here, bool)  # they are not there any more
+    expected = ["/libraries/x", "/usr/local/app/x", "/usr/src/app/x"]
+    assert [one["path"] for one in shown] == [f"{path}.csv" for path in expected]
+    scripts = sources.used(reprokit.last, [], here)
+    assert sorted(path for path in scripts if path.endswith("x.py")) == [f"{path}.py" for path in expected]
 
 
 def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
