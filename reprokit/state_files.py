@@ -32,7 +32,11 @@ INDUCTOR: Final = "torchinductor_"  # and the user's name: PyTorch's compiled co
 def read_first(run: RunDirectory) -> set[str]:
     """Return the files that a run read before it wrote them, or without writing them, by their absolute names."""
     written = names.written_at(run.path)
-    read = {path: at for path, at in names.read_at(run.path).items() if _can_be_state(path)}
+    read = {
+        path: at
+        for path, at in names.read_at(run.path).items()
+        if _can_be_state(shown(path, run.run.working_directory))
+    }
     if run.run.bundled is not None:  # its lists were redacted, and are not as long as they were
         read = dict.fromkeys(read)
     return {path for path, at in read.items() if not _is_written_before(path, at, written)}

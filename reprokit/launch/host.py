@@ -215,6 +215,7 @@ class Gathering:
         written = data.paths_written(self._run)
         code = seen.modules | (sources.used(self._run, seen.path, here) - written)
         facts.code = sources.digests(code, here, packages.places(found))
+        facts.code |= sources.digests(packages.built(found, facts.imported), here, ())
         made = state_files.made(self._run)  # what an earlier run left there, where this one puts its own
         facts.files = {name: one for name, one in facts.files.items() if os.path.realpath(here / name) not in made}
         facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)

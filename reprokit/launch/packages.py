@@ -86,13 +86,36 @@ def imported(packages: list[Distribution], names: set[str], files: Iterable[str]
 
 
 def places(packages: Iterable[Distribution]) -> set[str]:
-    """The directories that packages were installed in, each with a slash behind it; no source tree in development."""
-    return {package.place.rstrip("/") + "/" for package in packages if package.facts.endswith(".dist-info")}
+    """Return what the names of installed files begin with: no source tree, where packages may have been put as well."""
+    found = set()
+    for package in packages:
+        if package.facts.endswith(".dist-info"):
+            place = package.place.rstrip("/")
+            is_theirs = os.path.basename(place) in _SITES
+            found |= (
+                {f"{place}/"} if is_theirs else {f"{place}/{top}{end}" for top in _top_level(package) for end in "/."}
+            )
+    return found
+
+
+def built(packages: Iterable[Distribution], imported: Iterable[str] | None) -> set[str]:
+    """Return the lists with digests of packages that were built from a directory: one version may stand for several."""
+    facts = {package.facts for package in packages if imported is None or package.name in imported}
+    return {os.path.join(place, "RECORD") for place in facts if _is_built(os.path.join(place, "direct_url.json"))}
+
+
+def _is_built(path: str) -> bool:
+    """Return whether pip says that it came from a directory or a checkout, and was copied: links lead to the source."""
+    try:
+        with open(path, "rb", opener=rundir.open_regular) as file:
+            return b'"editable":true' not in file.read(MAX_LIST).replace(b" ", b"")
+    except OSError:
+        return False
 
 
 def _below(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
     """Yield the top-level names of files that lie in a directory where packages are installed."""
-    found = places(packages)
+    found = {f"{package.place.rstrip('/')}/" for package in packages if package.facts.endswith(".dist-info")}
     for file in files:
         for place in found:
             if file.startswith(place):

@@ -79,6 +79,26 @@ def test_another_version_of_an_imported_package_can_change_results_and_of_anothe
     assert "packages.idle" not in found
 
 
+def test_a_package_that_was_built_again_and_code_beside_packages_are_likely_causes(reprokit: Reprokit) -> None:
+    place = reprokit.directory
+    script(reprokit, "helper, built_module", "helper.X")
+    for run in ("a", "b"):
+        package(place, "built", "1.0")  # as pip install --target . does
+        (place / "helper.py").write_text(f"X = {run!r}")
+        facts = place / "built-1.0.dist-info"
+        (facts / "RECORD").write_text(f"built_module/__init__.py,sha256={run},1\n")
+        for editable in (True, False):
+            (facts / "direct_url.json").write_text(json.dumps({"dir_info": {"editable": editable}, "url": "file:///s"}))
+            name = f"{run}-editable" if editable else run
+            code = record(reprokit, name, PYTHONPATH=f"{place}:{os.environ.get('PYTHONPATH', '')}")["code"]
+            assert ("built-1.0.dist-info/RECORD" in code) is not editable
+        own = {path for path in code if not path.startswith("/")}
+        assert own == {"built-1.0.dist-info/RECORD", "helper.py", "train.py"}
+    found = leaves(reprokit)
+    assert found["code.built-1.0.dist-info/RECORD"].can_change_results
+    assert found["code.helper.py"].can_change_results
+
+
 def test_a_training_that_was_killed_says_that_nobody_knows_what_it_imported(reprokit: Reprokit) -> None:
     place = reprokit.directory / "packages"
     for run, version in (("a", "1.0"), ("b", "2.0")):
