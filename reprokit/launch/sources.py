@@ -149,5 +149,7 @@ def without(git: dict[str, Any] | None, known: set[str], directory: Path) -> dic
     if git is None:
         return None
     here = os.path.realpath(directory)
-    untracked = {name: digest for name, digest in git["untracked"].items() if os.path.join(here, name) not in known}
+    paths = {name: os.path.join(here, name) for name in git["untracked"]}
+    told = {name for name, path in paths.items() if known & {path, os.path.join(os.path.dirname(path), "*")}}
+    untracked = {name: digest for name, digest in git["untracked"].items() if name not in told}
     return {**git, "untracked": untracked}

@@ -155,6 +155,22 @@ def test_what_is_not_committed_is_seen(reprokit: Reprokit) -> None:
     assert not any("out.txt" in name or name.startswith("git.untracked.a/") for name in found)
 
 
+def test_files_that_nobody_read_come_last_of_the_likely_causes(reprokit: Reprokit) -> None:
+    rows = reprokit.directory / "rows"
+    rows.mkdir()
+    script(reprokit, result="[open(f'rows/{number}').read() for number in range(120)]")
+    git(reprokit.directory, "init", "-q")
+    git(reprokit.directory, "add", "train.py")
+    git(reprokit.directory, "commit", "-qm", "first")
+    for run in ("a", "b"):
+        for name in ("other-1", "other-2", *(f"rows/{number}" for number in range(120))):
+            (reprokit.directory / name).write_text(run)
+        record(reprokit, run)
+    done = reprokit.run("verify", "a", "b")
+    causes = [line.split()[3] for line in done.stdout.splitlines() if line.startswith("likely cause")]
+    assert causes == ["data.rows/*:", "git.untracked.other-1:", "git.untracked.other-2:"]
+
+
 def test_nothing_that_a_checkout_names_is_executed(reprokit: Reprokit) -> None:
     script(reprokit)
     git(reprokit.directory, "init", "-q")

@@ -27,7 +27,7 @@ MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
 COLLECTIVES = "collectives"
 ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
-SCRIPT = "the script's variables"
+SCRIPT, UNREAD = "the script's variables", "files that nobody was seen to read"
 # The likely causes first.
 GROUPS = (
     CODE,
@@ -41,6 +41,7 @@ GROUPS = (
     ACCELERATOR,
     PROCESSOR,
     SYSTEM,
+    UNREAD,
     RECORDING,
 )
 Values = tuple[str, str, str]  # the fact's name, and what each run has
@@ -121,7 +122,7 @@ RULES = (
     Rule("code.*", CODE, True, "the script or a module of its own has other bytes"),
     Rule("git.commit", CODE, True, "the source was another commit"),
     Rule("git.changes", CODE, True, "there were other changes that are not committed"),
-    Rule("git.untracked.*", CODE, True, "a file that git does not know has other bytes"),
+    Rule("git.untracked.*", UNREAD, True, "a file that git does not know has other bytes"),
     Rule("git.more_untracked", CODE, False, "these files were not looked at"),
     Rule("git.*", CODE, True, "the source was in another state"),
     Rule("gpu*", ACCELERATOR, True, _GPU),
@@ -382,7 +383,7 @@ def _many(left: Facts, right: Facts) -> Iterator[Difference]:
     """A leaf for each of the many files and packages that differs, and one for those of a kind that are the same."""
     yield from _files("code", _texts(left.get("code")), _texts(right.get("code")), "the script or a module of its own")
     untracked, other = (_texts(_object(facts.get("git")).get("untracked")) for facts in (left, right))
-    yield from _files("git.untracked", untracked, other, "a file that git does not know")
+    yield from _files("git.untracked", untracked, other, "a file that git does not know, and no run was seen to read,")
     yield from _packages(left, right)
     yield from _data(_entries(left), _entries(right))
 
