@@ -6,6 +6,7 @@ there was no time for has its size only, and says so.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -83,6 +84,21 @@ def _walk(place: str, depth: int = 0) -> Iterator[str]:
                     yield from _walk(entry.path, depth + 1)
             elif entry.is_file():
                 yield entry.path
+
+
+def note_given(run: Path) -> None:
+    """Note the files that this process hands on open to be read, as its standard input: nobody opens them later."""
+    lines = b""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # it was closed meanwhile
+            is_read = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            if is_read and os.get_inheritable(fd) and stat.S_ISREG(os.fstat(fd).st_mode):
+                name = os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
+                lines += name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n") + b"\\@0\n"  # before all else
+    if lines:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(run / rundir.READ, "ab", opener=lambda path, _: os.open(path, flags, 0o600)) as file:
+            file.write(lines)
 
 
 def with_seen(
@@ -202,7 +218,7 @@ def paths_written(run: Path) -> set[str]:
 
 def _is_data(path: str, here: str) -> bool:
     name = os.path.basename(path)
-    is_code = name.endswith(names.CODE_SUFFIXES) or ".so." in name
+    is_code = name.endswith((".py", ".pyc", ".so")) or ".so." in name
     is_system = path.startswith(_SYSTEM) and not path.startswith(names.SHARED_MEMORY)
     return not is_code and not is_system and _NOISE.isdisjoint(path.removeprefix(f"{here}/").split("/"))
 

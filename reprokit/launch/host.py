@@ -154,8 +154,8 @@ def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.o
 
 def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
     """Return the files among a command's arguments: the script, its configuration."""
-    names = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
-    digests = {name: file_digest(directory / name, opener=rundir.open_following) for name in names}
+    files = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
+    digests = {name: file_digest(directory / name, opener=rundir.open_following) for name in files}
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
@@ -191,6 +191,7 @@ class Gathering:
         # Only now, as they would have delayed the training's start.
         from reprokit.launch import data, sources
 
+        data.note_given(self._run)
         facts.accelerator, facts.git = driver_facts(), sources.git(directory)
         facts.gpus = gpu_facts(directory)
         facts.data = data.declared(facts.declared, directory, self._has_no_time)

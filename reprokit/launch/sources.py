@@ -113,7 +113,7 @@ def used(run: Path, search_path: Iterable[str], directory: Path) -> set[str]:
     pythons = {python for library, python in libraries if _is_of_python(library, python)}
     known = (*names.SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
     read = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
-    files = {path for path in read if path.endswith(".py")}.union(loaded)
+    files = {path for path in read if path.endswith((".py", ".pyc"))}.union(loaded)
     return {path for path in files if not path.startswith(known) and not _is_kept(path.removeprefix(f"{here}/"))}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import signal
 import subprocess
 import sys
@@ -201,6 +202,23 @@ def test_what_lies_where_images_have_their_applications_is_noted(reprokit: Repro
     assert [one["path"] for one in shown] == [f"{path}.csv" for path in expected]
     scripts = sources.used(reprokit.last, [], here)
     assert sorted(path for path in scripts if path.endswith("x.py")) == [f"{path}.py" for path in expected]
+
+
+def test_files_that_the_command_is_given_open_and_code_without_source_are_noted(reprokit: Reprokit) -> None:
+    given, compiled = reprokit.directory / "standard\n\\input", reprokit.directory / "model.pyc"
+    py_compile.compile(str(reprokit.script("source.py", "print(input(), open('objects.o').read())")), str(compiled))
+    (reprokit.directory / "objects.o").write_text("rows")
+    given.write_text("yes\n")
+    command = [COMMAND, "record", "-o", "run", "--", sys.executable, "-c", "import model"]
+    with open(given) as stdin:
+        done = subprocess.run(command, stdin=stdin, cwd=reprokit.directory, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "yes rows\n", done.stderr
+    facts = json.loads((reprokit.directory / "run" / "environment.json").read_text())
+    assert {one["path"] for one in facts["data"]} == {given.name, "objects.o"}
+    assert "model.pyc" in facts["code"]
+    given.write_text("no\n")
+    warned = reprokit.run("replay", "run", stdin="yes\n").stderr
+    assert "input: its contents differ" in warned
 
 
 def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
