@@ -20,12 +20,13 @@ Name = tuple[str, str, str]  # process, name, unit
 
 
 class Thinned:
-    """A curve of any length: the least and the largest value of each stretch, whose length doubles as it grows."""
+    """A curve of any length: its ends, and the extremes of each stretch, whose length doubles as it grows."""
 
     def __init__(self) -> None:
         self.count = 0
         self.not_finite = 0
         self._stretch = 1
+        self._ends: list[tuple[int, float | None]] = []
         self._points: list[tuple[int, float]] = []
         self._least: tuple[int, float] | None = None
         self._largest: tuple[int, float] | None = None
@@ -33,6 +34,7 @@ class Thinned:
     def add(self, step: int, value: float | None) -> None:
         """The next value; None for one that is not finite."""
         self.count += 1
+        self._ends[1:] = [(step, value)]
         if value is None:
             self.not_finite += 1
         else:
@@ -54,7 +56,9 @@ class Thinned:
     def points(self) -> tuple[CurvePoint, ...]:
         """Return what is left of it, in order."""
         self._close()
-        return tuple(CurvePoint(step, value) for step, value in self._points)
+        first, last = self._ends[:1], self._ends[-1:]
+        found = [*(first if first != self._points[:1] else ()), *self._points]
+        return tuple(CurvePoint(step, value) for step, value in (*found, *(last if last != found[-1:] else ())))
 
 
 def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:

@@ -10,6 +10,7 @@ from typing import Any
 from reprokit.errors import CannotWriteReport
 from reprokit.report.facts import AuditFacts, MetricCurve
 
+NOT_FINITE = "not finite"  # of a number that JSON does not have: DVC shows texts as well
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -39,7 +40,7 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
     if facts.entropy.exactly_answered is not None:
         found["fidelity"] = facts.entropy.exactly_answered
     last = {name: curve.left[-1].value for name, curve in _named(facts.curves) if curve.left}
-    return {"reprokit": found, "last": {name: value for name, value in last.items() if value is not None}}
+    return {"reprokit": found, "last": {name: NOT_FINITE if value is None else value for name, value in last.items()}}
 
 
 def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:

@@ -138,7 +138,8 @@ def description(curve: MetricCurve) -> str:
 
 def _side(unit: str, points: Sequence[CurvePoint], count: int, bad: int) -> str:
     values = [point.value for point in points if point.value is not None]
-    span = f", from {values[0]:.6g} to {values[-1]:.6g}, least {min(values):.6g}" if values else ""
+    ends = ["no number" if point.value is None else f"{point.value:.6g}" for point in (*points[:1], *points[-1:])]
+    span = f", from {ends[0]} to {ends[-1]}, least {min(values):.6g}" if values else ""
     span = f", {values[0]:.6g}" if count == 1 and values else span
     return f"{count:,} {unit}{'' if count == 1 else 's'}{span}" + (f", {bad:,} not finite" if bad else "")
 

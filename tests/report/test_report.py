@@ -9,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from importlib import resources
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from reprokit.model.states import Uncovered
 from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
 from reprokit.report.curves import POINTS, Thinned
-from reprokit.report.facts import AuditFacts
+from reprokit.report.facts import AuditFacts, CurvePoint
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
 from reprokit.rundir import RUN, write_json
@@ -342,12 +343,21 @@ def test_many_tensors_are_all_there(count: int, tmp_path: Path) -> None:
 def test_curves_of_any_length_keep_their_extremes() -> None:
     curve = Thinned()
     for step in range(1_000_000):
-        curve.add(step, 100.0 if step == 654_321 else -7.0 if step == 77 else None if step == 5 else step % 13)
+        curve.add(step, 100.0 if step == 654_321 else -7.0 if step == 77 else None if step == 5 else step % 13 + 1)
     points = curve.points()
     assert (curve.count, curve.not_finite) == (1_000_000, 1)
-    assert len(points) <= POINTS + 2
+    assert len(points) <= POINTS + 4
+    assert [points[0], points[-1]] == [CurvePoint(0, 1.0), CurvePoint(999_999, 999_999 % 13 + 1)]
     assert {point.value for point in points} >= {100.0, -7.0}
     assert [point.step for point in points] == sorted(point.step for point in points)
+
+
+@pytest.mark.parametrize("values", [[2.0, 1.0], [2.0], [None, 1.0], [2.0, None], [None], [1.0, 1.0]])
+def test_a_curve_ends_with_its_last_value_be_it_finite_or_not(values: list[float | None]) -> None:
+    curve = Thinned()
+    for step, value in enumerate(values):
+        curve.add(step, value)
+    assert curve.points() == tuple(starmap(CurvePoint, enumerate(values)))
 
 
 def test_the_command_writes_what_the_name_says(real: Reprokit) -> None:
