@@ -261,8 +261,14 @@ def saved(jit=False):
     tf.saved_model.save(other, "inference")
     inference = [name for name, _ in tf.train.list_variables("inference/variables/variables")]
     again = tf.saved_model.load("saved")
+    many = [tf.Variable(float(number)) for number in range(12)]
+    read = tf.function(lambda: tf.add_n(many)).get_concrete_function().variables
     tell(
-        first=first, loaded=float(again.train(one)), code=stopped(module.train, one * float("nan")), inference=inference
+        first=first,
+        loaded=float(again.train(one)),
+        code=stopped(module.train, one * float("nan")),
+        inference=inference,
+        order=[int(variable) for variable in read],
     )
 
 

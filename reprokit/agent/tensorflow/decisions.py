@@ -6,6 +6,7 @@ What a run keeps and what captures need are told by the same wrappers, which are
 
 from __future__ import annotations
 
+import sys
 import weakref
 from _thread import _local
 
@@ -150,6 +151,9 @@ class TensorFlowDecisions:
 
     def _watch_state(self, own: _Saving) -> None:
         _put(private_api.module("generators").Generator, "__init__", self._make_generator)
+        graph = getattr(getattr(sys.modules["tensorflow"], "__internal__", None), "FuncGraph", None)
+        if graph is not None and not hasattr(graph.variables.fset, MARK):
+            graph.variables = graph.variables.setter(own.make_set_variables(graph.variables.fset))
         saving, view = private_api.saving()
         if view is not None and hasattr(saving, "save_and_return_nodes"):
             _put(saving, "save_and_return_nodes", own.make_save)
@@ -319,6 +323,23 @@ class _Saving:
     def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
         self._variables = variables
         self._are_needed = False
+
+    @staticmethod
+    def make_set_variables(original: Function) -> Function:
+        """Have a graph list its variables in the order of its inputs.
+
+        TensorFlow lists them by address, and Keras' export numbers them so. What captures allocate moves addresses.
+        """
+
+        def set_variables(graph: Any, variables: Any) -> None:
+            if not isinstance(variables, (list, tuple)):  # those that a graph has used, in a set
+                places = {id(given): place for place, (given, _) in enumerate(graph.captures)}
+                handles = {id(one): id(getattr(private_api.primary(one), "handle", None)) for one in variables}
+                variables = sorted(variables, key=lambda one: places.get(handles[id(one)], len(places)))
+            original(graph, variables)
+
+        setattr(set_variables, MARK, True)
+        return set_variables
 
     def make_save(self, original: Function) -> Function:
         """Save once more with them, where TensorFlow names one of them; it has written nothing then."""
