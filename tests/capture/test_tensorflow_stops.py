@@ -158,6 +158,9 @@ def test_a_function_that_trains_can_be_saved(steps: Steps, case: str, action: st
     (found,) = told(steps.capture(script(case), action))
     inference = found.pop("inference")
     assert found.pop("order") == list(range(12))  # by which Keras' export numbers variables
+    held = found.pop("held")
+    assert held == sorted(held)  # handed to the host in the order in which they were read
+    assert (len(held) > 1) == (case == "saved")
     assert found == {"first": 2400.0, "loaded": 1200.0, "code": code}
     assert inference == ["_CHECKPOINTABLE_OBJECT_GRAPH", "w/.ATTRIBUTES/VARIABLE_VALUE"]  # and nothing of ours
     assert len(steps.snapshots) == 1

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import threading
 import weakref
 
@@ -261,6 +262,12 @@ def saved(jit=False):
     tf.saved_model.save(other, "inference")
     inference = [name for name, _ in tf.train.list_variables("inference/variables/variables")]
     again = tf.saved_model.load("saved")
+    functions = module.train.get_concrete_function().graph.as_graph_def().library.function
+    hosts = [one for one in functions if any(node.op == "EagerPyFunc" for node in one.node_def)]
+    names = [
+        re.fullmatch(".*readvariableop_?([0-9]*)", given.name) for one in hosts for given in one.signature.input_arg
+    ]
+    numbers = [int(name[1] or 0) for name in names if name]
     many = [tf.Variable(float(number)) for number in range(12)]
     read = tf.function(lambda: tf.add_n(many)).get_concrete_function().variables
     tell(
@@ -269,6 +276,7 @@ def saved(jit=False):
         code=stopped(module.train, one * float("nan")),
         inference=inference,
         order=[int(variable) for variable in read],
+        held=numbers,
     )
 
 

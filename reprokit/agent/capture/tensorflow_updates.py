@@ -208,7 +208,7 @@ class Rejections:
         values.drawn = list(zip(site.draws, seen.get("drawn", ())))
         found = RejectedStep(site.known.optimizer(), site.variables, seen["gradients"], values)
         found.state.unreadable = self.capture.attempt(lambda: site.unreadable) or []
-        found.state.held = {int(key): value for key, value in seen.get("held", {}).items()}
+        found.state.held = dict(seen.get("held", ()))
         found.after = list(seen.get("after", ()))
         found.state.moved = [variable for variable, _ in site.moved.values()]
         self.judge_norm(found, site.known)
@@ -251,7 +251,7 @@ def _seen(
     return {
         "gradients": gradients,
         "batches": [value for _, value in batches],
-        "held": {str(key): value for key, (_, value) in held.items()},
+        "held": [(key, value) for key, (_, value) in held.items()],  # no dictionary, which nest sorts: by addresses
         "activations": [finite for _, finite in step.values.activations],
         "drawn": site.drawn(),
     }
