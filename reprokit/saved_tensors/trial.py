@@ -180,7 +180,9 @@ class TensorTrial:
             near = difflib.get_close_matches(name, list(self._tensors)[:10_000], 3)
             advice = f"; near names: {', '.join(near)}" if near else ""
             yet = "" if self.loaded_all_steps else " yet"
-            raise TensorUnavailable(f"{self.path} holds no tensor {name!r}{yet}{advice}")
+            steps = [step for dropped, step in self._dropped if dropped == name]
+            why = self.why_dropped(name, steps[0]) if steps else ""
+            raise TensorUnavailable(f"{self.path} holds no tensor {name!r}{yet}{why}{advice}")
         return found
 
     def _by_name(self, name: str) -> TrialTensor | None:

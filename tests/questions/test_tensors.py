@@ -15,6 +15,7 @@ import reprokit as package
 from reprokit import notebook
 from reprokit.agent.trail_library import Library
 from reprokit.agent.trail_library import salt as salt_of
+from reprokit.errors import TensorUnavailable
 from reprokit.native import trail_path
 from reprokit.questions.proof import prove
 from reprokit.rundir import RunDirectory
@@ -179,6 +180,20 @@ def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_pa
     assert (again["known"], again["added"]) == (4, 4)
     assert {path.name for path in (run / "tensors").iterdir()} > before
     assert {place[0] for place in Saved(run).by_place} == set(range(7))
+
+
+@pytest.mark.slow
+def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAININGS / "tensorflow_tensors.py"), "compiled"]
+    selections = ("--tensors", "outputs,losses 1-2", "--tensors", "outputs mode=eval")
+    done = Reprokit(tmp_path).run("record", "-o", "run", *selections, "--", *command)
+    assert done.returncode == 0
+    unseen = "sequential/dense_output_0, dropout_output_0, sequential/dense_1_output_0, sequential_output_0"
+    assert f"not saved, as XLA compiles the step: {unseen}, sparse_categorical_crossentropy_output_0\n" in done.stderr
+    assert f"not saved, as no gradient tape watches it, as in validations: {unseen}" in done.stderr
+    with pytest.raises(TensorUnavailable, match="no tensor 'sequential_output_0', as it could not be read"):
+        package.trial(tmp_path / "run").tensor("sequential_output_0")
+    assert {place[:3] for place in Saved(tmp_path / "run").by_place} == {(1, "train", "loss"), (2, "train", "loss")}
 
 
 @pytest.mark.slow

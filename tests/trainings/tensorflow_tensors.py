@@ -11,9 +11,9 @@ tf.keras.utils.set_random_seed(int.from_bytes(os.urandom(3), "little"))
 x, y = np.random.rand(64, 6).astype("float32"), np.random.randint(0, 3, 64)
 
 
-def fit() -> None:
+def fit(jit=False) -> None:
     model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.2), layers.Dense(3, "softmax")])
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=jit)
     model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:7], y[:7]))
 
 
@@ -75,4 +75,4 @@ def loop() -> None:
 
 
 for name in sys.argv[1:]:
-    {"fit": fit, "convolved": convolved, "function": function, "loop": loop}[name]()
+    {"fit": fit, "compiled": lambda: fit(jit=True), "convolved": convolved, "function": function, "loop": loop}[name]()

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # as layers of them are called
 LOSS = "loss"
+BY_XLA = "XLA compiles the step"
+BY_REPLICAS = "several replicas compute it"
+UNWATCHED = "no gradient tape watches it, as in validations"
 _NOTHING = (0,) * 6  # the shape of what no step has written to
 
 
@@ -51,13 +54,16 @@ class GraphValues:
 
     def __init__(self) -> None:
         self._variables: dict[tuple[str, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
+        self.unseen: dict[str, tuple[Sequence[str], str]] = {}  # collections of what none takes, and why
+        self.unwatched: dict[str, Sequence[str]] = {}  # the same of what no gradient tape watches
 
-    def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> bool:
-        """In a graph that is being built: have a variable take this; return whether one does."""
+    def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
+        """In a graph that is being built: have a variable take this, if one can."""
         tensorflow = sys.modules["tensorflow"]
         replica = tensorflow.distribute.get_replica_context()
         if private_api.in_xla() or replica is None or replica.num_replicas_in_sync > 1:
-            return False
+            self.unseen[name] = collections, BY_XLA if private_api.in_xla() else BY_REPLICAS
+            return
         counts = tensor.graph._reprokit_counts = getattr(tensor.graph, "_reprokit_counts", Counter())
         counts[name] += 1
         key = name, counts[name], tensor.dtype
@@ -67,7 +73,6 @@ class GraphValues:
                 variable = tensorflow.Variable(nothing, trainable=False, shape=shape, name="reprokit_output")
             self._variables[key] = variable, collections, facts
         self._variables[key][0].assign(tensor)
-        return True
 
     def clear(self) -> None:
         """Forget what the last step has written."""
@@ -152,6 +157,9 @@ class TensorflowTensors:
             for name, collections, tensor, facts in self._computed.written():
                 if name != LOSS or not is_of_keras:
                     self._take(name, collections, tensor, facts)
+            for name, (collections, why) in self._computed.unseen.items():
+                if name != LOSS or not is_of_keras:
+                    self._steps.not_seen(name, collections, TRAIN, why)
             results = step.results if is_of_keras and step.results is not None else {}
             results = results if isinstance(results, dict) else {LOSS: results}
             for name in results:
@@ -185,6 +193,8 @@ class TensorflowTensors:
         if decimal is not None:
             self._steps.go_on()
             self._steps.put_array(LOSS, ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
+            for name, collections in self._computed.unwatched.items():
+                self._steps.not_seen(name, collections, EVAL, UNWATCHED)
 
     def _output_computed(self, event: OutputComputed) -> None:
         output = list(event.output.values()) if isinstance(event.output, dict) else event.output
@@ -204,9 +214,11 @@ class TensorflowTensors:
             self._steps.go_on()
             if self._steps.is_armed:
                 self._take(name, collections, tensor, facts)
-        elif private_api.is_in_function(tensor) and (name == LOSS or private_api.is_watched()):
-            if not self._computed.take(name, collections, tensor, facts):
-                self._steps.writer.drop(self._steps.step, TRAIN, name, "unreadable")
+        elif private_api.is_in_function(tensor):
+            if name == LOSS or private_api.is_watched():
+                self._computed.take(name, collections, tensor, facts)
+            else:
+                self._computed.unwatched[name] = collections
 
     def _take_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for variable, gradient in pairs:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from ..events import EventListener, Events
 
+MAX_NAMED = 5  # tensors that are not seen
 _REDUCED = {"float32": False, "float64": True}  # as they lie, and whether the library takes them for double
 
 
@@ -43,6 +44,7 @@ class SavedSteps:
         self.rules = TensorRules(self._question["rules"])
         self._calls: dict[tuple[str, str], int] = {}
         self._modes: dict[str, None] = {}
+        self._unseen: dict[str, dict[str, None]] = {}  # names by why they are
         self.step = 0
         self.is_armed = self.rules.are_due(0)
         self.writer.forget()
@@ -78,6 +80,12 @@ class SavedSteps:
         place = array.__array_interface__["data"][0], array.nbytes
         self.writer.put(at, choice, array.dtype.name, shape, place, lambda: _numbers(array))
 
+    def not_seen(self, name: str, collections: Sequence[str], mode: str, why: str) -> None:
+        """Say, where a rule is about a tensor, why it cannot be saved."""
+        if self.rules.choice(name, collections, mode) is not None:
+            self.writer.drop(self.step, mode, name, "unreadable")
+            self._unseen.setdefault(why, {})[name] = None
+
     def updated(self, optimizer: object) -> None:
         """Count an update. It ends the step once something else comes than updates by other optimizers."""
         if self._window.updated(optimizer):
@@ -110,6 +118,9 @@ class SavedSteps:
         self._end_step()
         self.writer.finish()
         if self._window.step:
+            for why, names in self._unseen.items():
+                more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+                self._agent.warn(f"--tensors: not saved, as {why}: {', '.join([*names][:MAX_NAMED])}{more}")
             for problem in self.rules.problems():
                 self._agent.warn(problem)
 
