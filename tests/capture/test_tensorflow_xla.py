@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,19 @@ def test_it_is_the_state_that_is_held_before_each_step(reprokit: Reprokit) -> No
         if run == "single":  # the script is given what a step that is skipped came to
             seen = [f"logs ['loss', 'mae'] [{one}, {one}]" for one in (False, True, False, True, False)]
             assert also_told[:-1] == told[:-1] == seen * 2
+
+
+@pytest.mark.extended
+def test_a_step_left_out_is_one_whose_state_the_script_puts_back(reprokit: Reprokit) -> None:
+    """Seeds of dropout, statistics, metrics and the optimizer are as they were before it."""
+    arguments = ["20", "the state before"]
+    script = reprokit.script("bare.py", SCRIPT)
+    bare = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=True)
+    told, headers, _ = trained(reprokit, "run", *arguments)
+    assert [header["step"] for header in headers] == [20, 61]
+    assert told[-1] in bare.stdout
+    also_told, _, _ = trained(reprokit, "nothing", "20", "nothing")
+    assert also_told[-1] == told[-1]
 
 
 @pytest.mark.extended

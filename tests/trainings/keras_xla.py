@@ -26,10 +26,18 @@ y[[one * 8 + 3 for one in (bad, *others)]] = numpy.nan
 
 
 class Writing(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        if writes == "the state before" and batch in (bad, *others):
+            kept = [*made.variables, *made.optimizer.variables, *[v for m in made.metrics for v in m.variables]]
+            self.before = [(variable, variable.numpy()) for variable in kept]
+
     def on_train_batch_end(self, batch, logs=None):
         if {batch, batch - 1} & {bad, *others}:
             print("logs", sorted(logs), [value == value for value in logs.values()])
-        if writes == "the rate":
+        if writes == "the state before" and batch in (bad, *others):
+            for variable, value in self.before:
+                variable.assign(value)
+        elif writes == "the rate":
             made.optimizer.learning_rate.assign(made.optimizer.learning_rate)
         elif writes == "a checkpoint" and batch == bad - 2:
             made.set_weights([weight + 1 for weight in made.get_weights()])
