@@ -24,8 +24,8 @@ ENVIRONMENT = "pyvenv.cfg"  # a virtual environment holds more files than all el
 MAX_WATCHED = 10_000  # files below the working directory that are looked at
 MAX_DEPTH = 64  # of directories below one that was put in place
 ESCAPED = re.compile(rb"\\(.)")  # a backslash and a line feed stand as two characters each, and so does TO
-# Names, and when they were noted. Before format 7 only what was read said how long written.paths was then.
-LINE = re.compile(rb"((?:[^\\]|\\[^@<])*)(?:\\[@<](\d{1,20}))?")
+# Names, and when they were noted: by the shim.
+LINE = re.compile(rb"((?:[^\\]|\\[^@])*)(?:\\@(\d{1,20}))?")
 SHARED_MEMORY = "/dev/shm/"  # where files lie as elsewhere: the shim leaves out what libraries share there by names
 # Where the system's programs and libraries are: images have their applications in /usr/src and /usr/local.
 SYSTEM = (

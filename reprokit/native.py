@@ -257,7 +257,7 @@ def write_shim_plan(path: Path, plan: Plan, shim: Path, python_path: Path) -> No
         *_printed(plan),
         os.getpid(),
         *_piped(),
-        plan.knows_children,
+        MODES[plan.mode] == MODES["replay"],  # its recording wrote down which programs it started
         b"",
     )
     data += struct.pack("<Q", check_in_python(data))

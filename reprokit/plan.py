@@ -130,7 +130,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     push: str = ""  # URL to which another process writes what the run saves
     data: tuple[str, ...] = ()  # files and directories that are part of what the run is made of
     profile: Path | None = None  # replay: the entropy directory of the recording
-    knows_children: bool = False  # replay: the recording wrote down which programs it started
     replay_of: ReplayOf | None = None
     force: bool = False  # replay: also where the recorded seeds cannot be read
     variables: Mapping[str, str] | None = None  # replay: the kept variables as they were

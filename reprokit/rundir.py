@@ -34,7 +34,6 @@ from reprokit.errors import (
     RunTooNew,
     reason,
 )
-from reprokit.model import states
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, FORMAT, RUNNING, RunFile, SealedFile
 
@@ -116,8 +115,6 @@ DIRECTORIES = frozenset(
     }
 )
 
-STATES = 7  # the format from which on run.json holds states and no words for them
-CHILDREN = 8  # the format from which on a recording wrote down which programs it started
 MAX_JSON = 64 << 20  # bytes of run.json, environment.json, outputs.json
 MAX_METRICS = 4 << 30  # bytes of metrics.jsonl
 MAX_LINE = 16 << 20  # bytes of one of its lines
@@ -202,8 +199,9 @@ class RunDirectory:
                 newer = f"has format {version}, this reprokit reads up to {FORMAT}"
                 raise RunTooNew(f"{path} {newer}; upgrade reprokit")
             _check_seal(path, content, data)
-            if kind is RunFile and type(version) is int and version < STATES:
-                states.from_text(content)
+            if kind is RunFile and type(version) is int and version < FORMAT:
+                older = f"has format {version} of an earlier reprokit, this one reads {FORMAT}"
+                raise RunNotReadable(f"{path} {older}; record the run again")
             if kind in (RunFile, OutputsFile):
                 _check_range(content, "")
             return msgspec.convert(content, kind)

@@ -21,8 +21,6 @@ from reprokit.model.run import SealedFile
 from reprokit.rundir import TRAIL, RunDirectory
 
 FORMAT = 4  # RKT_FORMAT of native/trail/trail.h
-OLDEST = 2
-WITH_BUFFERS = 3  # the format that brought them
 ENDING = ".trail"
 MAX_FILE = 4 << 30
 MAX_SERIES = 4096  # of a file
@@ -33,7 +31,7 @@ LATE = 64  # steps at the end of a series that a killed process may have left un
 
 _HEAD = struct.Struct("<8sIIII256sQ QIIQ")
 _CHUNK = struct.Struct("<IHHQQIIQQQQ")
-_RECORDS = {2: struct.Struct("<II7Q"), 3: struct.Struct("<II9Q"), 4: struct.Struct("<II10Q")}
+_RECORD = struct.Struct("<II10Q")
 _HEAD_SIZE, _CHUNK_SIZE, _CHUNK_MAGIC = 512, 64, 0x4B435254
 _SERIES, _STEPS, _TENSORS = 1, 2, 3
 _GENERATORS = ("torch", "python", "numpy")
@@ -115,7 +113,6 @@ class _File:
     def __init__(self, path: Path, fd: int):
         self.path = path
         self.check = native.checker()
-        self.format = FORMAT
         with os.fdopen(fd, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE:
@@ -124,11 +121,6 @@ class _File:
                 raise self.damaged(0, "it is cut short")
             self.size = size
             self.map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-
-    @property
-    def record(self) -> struct.Struct:
-        """How a step is laid out."""
-        return _RECORDS[self.format]
 
     def damaged(self, offset: int, what: str) -> RunDamaged:
         return RunDamaged(f"{self.path}, at byte {offset}: {what}; the run cannot be used")
@@ -154,7 +146,6 @@ class Series:
         self.framework = text.framework  # whose random state `torch` is
         self.generators = text.generators  # the random states before the first step, where they are known
         self.untouched = text.untouched  # the generators that nobody had seeded or drawn from until then
-        self.format = file.format
         self._file, self._tables = file, tables
         self.count = self._count() - skipped
 
@@ -168,7 +159,7 @@ class Series:
         for table in reversed(self._tables):
             for first, offset, count in reversed(table.chunks):
                 for position in range(count - 1, -1, -1):
-                    if any(self._file.read(offset + position * self._file.record.size, 4)):
+                    if any(self._file.read(offset + position * _RECORD.size, 4)):
                         return first + position + 1
         return 0
 
@@ -179,7 +170,7 @@ class Series:
 
     def records(self, start: int, stop: int) -> bytes:
         """Return the steps as they stand in the file: what is equal here is equal."""
-        places, size = self._places(start, min(stop, self.count)), self._file.record.size
+        places, size = self._places(start, min(stop, self.count)), _RECORD.size
         return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
 
     def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -190,10 +181,10 @@ class Series:
             for first, offset, count in table.chunks:
                 low, high = max(start, first), min(stop, end, first + count)
                 if low < high:
-                    yield low, offset + (low - first) * self._file.record.size, high - low
+                    yield low, offset + (low - first) * _RECORD.size, high - low
 
     def _read(self, number: int, offset: int, count: int) -> Iterator[TrailStep]:
-        size = self._file.record.size
+        size = _RECORD.size
         for position in range(0, count, 4096):
             some = min(4096, count - position)
             data = self._file.read(offset + position * size, some * size)
@@ -202,7 +193,7 @@ class Series:
                 yield self._step(step, offset + position * size + at, data[at : at + size])
 
     def _step(self, number: int, offset: int, record: bytes) -> TrailStep:
-        check, flags, *values = self._file.record.unpack(record)
+        check, flags, *values = _RECORD.unpack(record)
         expected = self._file.check(record[4:], number) & 0xFFFFFFFF or 1
         if check != expected:
             if number + LATE < self.count + self.skipped:
@@ -210,7 +201,7 @@ class Series:
             flags = 0
         known = {
             name: value if flags & flag and not flags & _UNSTEADY.get(name, 0) else None
-            for (name, flag), value in zip(_FLAGS.items(), values, strict=False)
+            for (name, flag), value in zip(_FLAGS.items(), values, strict=True)
         }
         unsteady = tuple(name for name, flag in _UNSTEADY.items() if flags & flag)
         facts = {
@@ -276,11 +267,10 @@ class Trail:
             raise file.damaged(0, "it is no trail")
         if version > FORMAT:
             raise RunTooNew(f"{path} has format {version}, this reprokit reads up to {FORMAT}; upgrade reprokit")
-        if version < OLDEST:
-            raise RunNotReadable(f"{path} has format {version}, whose digests are other ones; record the run again")
+        if version < FORMAT:
+            raise RunNotReadable(f"{path} has format {version} of an earlier reprokit; record the run again")
         if check != file.check(file.read(0, 280), 0):
             raise file.damaged(0, "its head does not match its check")
-        file.format = version
         if not _HEAD_SIZE <= self._used <= file.size:
             raise file.damaged(288, "it is cut short")
         self.process = identity.partition(b"\0")[0].decode("utf-8", "replace")
@@ -309,7 +299,7 @@ class Trail:
                 raise file.damaged(at, "no chunk")
             if size < _CHUNK_SIZE or size % 8 or size > self._used - at or kind not in (_SERIES, _STEPS, _TENSORS):
                 raise file.damaged(at, "a chunk is cut short")
-            if _body(kind, count, kept, length, file.record.size) > size - _CHUNK_SIZE:
+            if _body(kind, count, kept, length) > size - _CHUNK_SIZE:
                 raise file.damaged(at, "a chunk holds less than it says")
             yield at + _CHUNK_SIZE, kind, series, first, count, kept, length, text_check
             at += size
@@ -358,10 +348,10 @@ class Trail:
         return _Table(number, first, tensors, tuple(steps), kept)
 
 
-def _body(kind: int, count: int, kept: int, length: int, record: int) -> int:
+def _body(kind: int, count: int, kept: int, length: int) -> int:
     """Bytes that a chunk with this head must hold; more than any has where the head is absurd."""
     if kind == _STEPS:
-        return count * record
+        return count * _RECORD.size
     if count > MAX_TENSORS or length > MAX_TEXT or kept > MAX_KEPT or (kind == _TENSORS and not kept):
         return MAX_FILE
     return length if kind == _SERIES else 2 * kept * (16 + 16 * count)

@@ -15,7 +15,6 @@ from reprokit.native import check_in_python
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 FIELDS = ("batch", "loss", "gradients", "parameters", "torch", "python", "numpy", "before", "buffers", "inputs")
-KNOWN_BY = {2: FIELDS[:7], 3: FIELDS[:9], 4: FIELDS}  # the formats
 FLAGS = dict(zip(FIELDS, (1, 2, 4, 8, 16, 32, 64, 128, 2048, 8192), strict=True))
 UNCHANGED, INPUTS_PARTIAL, INPUTS_SEVERAL = 4096, 16384, 32768
 UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS = 512, 1024
@@ -82,9 +81,9 @@ def _chunk(kind: int, series: int, body: bytes, **fields: int) -> bytes:
     return head + struct.pack("<QQ", check_in_python(head), 0) + _padded(body)
 
 
-def _record(number: int, step: dict[str, int], fields: Sequence[str] = FIELDS) -> bytes:
+def _record(number: int, step: dict[str, int]) -> bytes:
     flags = sum(flag for name, flag in FLAGS.items() if name in step) | step.get("flags", 0)
-    body = struct.pack(f"<I{len(fields)}Q", flags, *(step.get(name, 0) for name in fields))
+    body = struct.pack(f"<I{len(FIELDS)}Q", flags, *(step.get(name, 0) for name in FIELDS))
     return struct.pack("<I", check_in_python(body, number) & 0xFFFFFFFF or 1) + body
 
 
@@ -99,13 +98,13 @@ def _kept(table: Table, kept: int = 16) -> bytes:
     return bytes(body)
 
 
-def _chunks(number: int, table: Table, fields: Sequence[str]) -> bytes:
+def _chunks(number: int, table: Table) -> bytes:
     text: dict[str, Any] = {"name": table.name, "class": table.kind, "tensors": table.tensors, **table.facts}
     data, count = json.dumps(text).encode(), len(table.tensors)
     chunks = _chunk(1, number, data, first=table.first, count=count, text=len(data))
     if table.kept:
         chunks += _chunk(3, number, _kept(table), count=count, kept=16)
-    records = [_record(table.first + index, step, fields) for index, step in enumerate(table.steps)]
+    records = [_record(table.first + index, step) for index, step in enumerate(table.steps)]
     for begin in range(0, len(records), 64):
         some = records[begin : begin + 64]
         chunks += _chunk(2, number, b"".join(some), first=table.first + begin, count=len(some))
@@ -115,7 +114,7 @@ def _chunks(number: int, table: Table, fields: Sequence[str]) -> bytes:
 def write(directory: Path, tables: Sequence[Table], process: str = "0", incarnation: int = 0, version: int = 4) -> Path:
     """A trail file of a process in the directory of a run's trails."""
     directory.mkdir(exist_ok=True, mode=0o700)
-    body = b"".join(_chunks(number, table, KNOWN_BY[version]) for number, table in enumerate(tables))
+    body = b"".join(_chunks(number, table) for number, table in enumerate(tables))
     head = struct.pack("<8sIIII256s", b"RKTRAIL", version, incarnation, 4711, 0, process.encode())
     head += struct.pack("<QQIIQ", check_in_python(head), 512 + len(body), 0, 0, 0)
     path = directory / f"{check_in_python(process.encode()):016x}-{incarnation}.trail"

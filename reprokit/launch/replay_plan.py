@@ -76,7 +76,6 @@ def replay_plan(
         keep_outputs=keep_outputs,
         data=_declared(recording),
         profile=place / rundir.ENTROPY,
-        knows_children=run.format >= rundir.CHILDREN,
         replay_of=ReplayOf(
             path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -59,7 +59,7 @@ class Loading(PartState, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source of entropy seen in a run that nothing recorded; `text` is for people."""
 
-    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "unknown"]
+    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock"]
     text: str
     option: str = ""  # of the command line, which could not be followed
     module: str = ""  # path of the library that holds the instructions
@@ -87,23 +87,3 @@ def off(why: str, code: Code = "unavailable") -> Switch:
 def not_loaded(why: str, code: Code = "unavailable") -> Loading:
     """Return a part that is not in the training's process, and why."""
     return Loading(state="not-loaded", code=code, why=why)
-
-
-def from_text(run: dict[str, Any]) -> None:
-    """Turn what run.json up to format 6 says in words into states, in place."""
-    known = {part.words: part for part in (WITHOUT_SUPERVISOR, WITHOUT_TRAIL, WITHOUT_SYSTEM_CALLS, WITH_GRADIENTS)}
-    profiling = run.get("profiling")
-    places: list[tuple[dict[str, Any], tuple[str, ...]]] = [
-        (run, ("supervisor", "trail", "address_randomization", "shim", "agent")),
-        (profiling if isinstance(profiling, dict) else {}, ("system_calls",)),
-    ]
-    for place, names in places:
-        for name in names:
-            text = place.get(name)
-            if isinstance(text, str):
-                state, _, why = text.partition(": ")
-                part = {"state": state.replace(" ", "-"), "why": why, "code": known[text].code if text in known else ""}
-                place[name] = part if text else None
-    texts = run.get("uncovered")
-    if isinstance(texts, list):
-        run["uncovered"] = [{"source": "unknown", "text": text} for text in texts]

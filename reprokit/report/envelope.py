@@ -125,8 +125,6 @@ def _statement(path: Path, content: dict[str, Any]) -> Signed:
         raise BadEnvelope(f"{path} holds no in-toto Statement: its _type or predicateType is missing")
     if version != STATEMENT:
         raise Refused(f"{path} holds {version[:200]}, not an in-toto Statement of version 1")
-    if kind == predicate.OLD_RERUN:
-        raise Refused(f"{path} states {kind} of an older reprokit, also of a run and its copy; make a new statement")
     if kind not in PREDICATES.values():
         raise Refused(f"{path} states {kind[:200]}, which is another tool's and not about a re-run")
     found = _convert(path, content, _Statement, "an in-toto Statement")

@@ -14,7 +14,6 @@ from msgspec import Meta
 
 RERUN: Final = "urn:reprokit:bitwise-rerun:2"
 TEST_RESULT: Final = "https://in-toto.io/attestation/test-result/v0.1"
-OLD_RERUN: Final = "urn:reprokit:bitwise-rerun:1"  # of runs and their copies too
 RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FAILED", "failed": "FAILED"}
 
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"

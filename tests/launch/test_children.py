@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from reprokit import entropy, rundir
-from reprokit.rundir import RunDirectory
 from tests.interpreters import interpreter
 from tests.support import Reprokit
 
@@ -50,16 +48,3 @@ def test_helpers_of_other_pythons(reprokit: Reprokit, version: str, way: str) ->
     if path is None:
         pytest.skip(f"no CPython {version} here")
     compare(reprokit, [path], way)
-
-
-def test_recordings_of_before_know_children_by_their_numbers(reprokit: Reprokit) -> None:
-    command = [sys.executable, TRAINING, "reordered", "start", "cache"]
-    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
-    run = reprokit.directory / "recorded"
-    (run / "entropy" / "children.entropy").unlink()
-    facts = RunDirectory(run).run
-    facts.format, facts.profile = 7, entropy.summarize(run / "entropy")
-    rundir.write_json(run / rundir.RUN, facts)
-    (reprokit.directory / "cache").unlink()
-    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
-    assert drawn(replayed.stdout) == drawn(recorded.stdout), replayed.stderr

@@ -240,7 +240,7 @@ def test_the_envelopes_of_other_tools_are_refused(signed: Reprokit) -> None:
     }
     for kind, content, status in [
         (PAYLOAD, statement, 1),
-        (PAYLOAD, {**statement, "predicateType": predicate.OLD_RERUN}, 1),
+        (PAYLOAD, {**statement, "predicateType": "urn:reprokit:bitwise-rerun:1"}, 1),
         (PAYLOAD, {**statement, "_type": "https://in-toto.io/Statement/v0.1"}, 1),
         (PAYLOAD, {"_type": "link", "name": "build"}, 2),
         ("application/vnd.dev.cosign.simplesigning.v1+json", {"critical": {}}, 1),

@@ -21,10 +21,10 @@ from reprokit.errors import (
     RunError,
     RunInProgress,
     RunNotFound,
+    RunNotReadable,
     RunTooNew,
 )
 from reprokit.model.run import FORMAT, NO_END, RUNNING, timestamp
-from reprokit.model.states import LOADED, WITH_GRADIENTS, WITHOUT_SUPERVISOR, Uncovered, not_loaded
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import compare
 from reprokit.verify.show.summary import summarize
@@ -365,25 +365,12 @@ def test_file_names_that_are_no_utf8(tmp_path: Path) -> None:
     assert compare(path, path).identical
 
 
-def test_states_of_a_run_by_an_earlier_format_are_read(tmp_path: Path) -> None:
-    """Up to format 6 they were words."""
+def test_a_run_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
     path = Path(recording(tmp_path / "run").write())
     content = json.loads((path / rundir.RUN).read_text())
-    content |= {
-        "format": 6,
-        "supervisor": "off: --no-supervisor",
-        "trail": "on: with gradients in graphs",
-        "shim": "not loaded: it is static",
-        "agent": "loaded",
-        "address_randomization": "",
-        "uncovered": ["RDRAND in a.so"],
-    }
-    rundir.write_json(path / rundir.RUN, content)
-    run = RunDirectory(path).run
-    assert (run.supervisor, run.trail, run.agent) == (WITHOUT_SUPERVISOR, WITH_GRADIENTS, LOADED)
-    assert run.shim == not_loaded("it is static", "")
-    assert run.address_randomization is None
-    assert run.uncovered == [Uncovered(source="unknown", text="RDRAND in a.so")]
+    rundir.write_json(path / rundir.RUN, {**content, "format": 7})
+    with pytest.raises(RunNotReadable, match=r"run.json has format 7 of an earlier reprokit.*; record the run again"):
+        RunDirectory(path)
 
 
 def test_errors_that_no_system_has(tmp_path: Path) -> None:

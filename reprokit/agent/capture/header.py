@@ -54,8 +54,6 @@ class Trigger:
     @classmethod
     def read(cls, content: Any) -> Trigger:
         """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
-        if isinstance(content, dict) and "optimizer" in content:  # of older snapshots of TensorFlow
-            content = {"optimizers": [content["optimizer"]], **content}
         return cls(**typed(cls, content))
 
     @property

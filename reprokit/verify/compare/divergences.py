@@ -178,9 +178,8 @@ def _is_excused(
     name: str, values: tuple[int | None, int | None], steps: tuple[TrailStep, TrailStep], sides: tuple[Side, Side]
 ) -> bool:
     """Return whether a side that does not know it has a reason that is no difference."""
-    is_older = name == BUFFERS and any(side.series.format < trails.WITH_BUFFERS for side in sides)
-    if name in (BEFORE, INPUTS) or is_older:
-        return None in values  # not every step looks at them, nor did earlier trails
+    if name in (BEFORE, INPUTS):
+        return None in values  # not every step looks at them
     not_asked = name == "gradients" and sides[0].asked != sides[1].asked
     return any(
         value is None and (name in step.unsteady or not side.whole or not_asked)
