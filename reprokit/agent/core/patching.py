@@ -10,9 +10,9 @@ from types import ModuleType
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeAlias
 
-    Function = Callable[..., Any]
+Function: TypeAlias = "Callable[..., Any]"  # which may be a method
 
 MARK = "_reprokit_original"
 _IS_CPYTHON = sys.implementation.name == "cpython"

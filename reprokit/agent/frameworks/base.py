@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
     from ..agent import Agent
     from .boosting import BoostingHooks
-
-    Function = Callable[..., Any]
 
 SEED_NAMES = ("seed", "random_state", "random_seed")
 

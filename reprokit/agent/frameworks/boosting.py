@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..core.patching import Function
     from ..events import Handler, TrainingEvent
 
-    Function = Callable[..., Any]
     Columns = dict[str, list[Any]]  # of the nodes of trees
 
 NODES = {  # columns of trees, and their types

@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 
 from ..core.exact_values import describe
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .base import SEED_NAMES, Adapter
 from .estimators import Estimators, Scoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
-
-    Function = Callable[..., Any]
 
 
 class CatboostAdapter(Adapter):

@@ -11,18 +11,16 @@ import sys
 from collections import OrderedDict
 from copy import copy
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..reader_names import file_name, named
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 ITERABLES = "datasets.iterable_dataset"
 MARK = "\0"  # around our keys

@@ -11,7 +11,7 @@ from _thread import _local
 from functools import partial
 
 from ..core.exact_values import described, leaves
-from ..core.patching import replace
+from ..core.patching import Function, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 LIBRARIES = frozenset(["catboost", "imblearn", "joblib", "lightgbm", "sklearn", "xgboost"])
 METHODS = ("predict", "predict_proba", "score")

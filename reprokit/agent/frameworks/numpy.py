@@ -11,18 +11,15 @@ from _thread import _local
 from functools import partial
 
 from ..core.digests import text_digest
-from ..core.patching import replace, replace_in_static_type
+from ..core.patching import Function, replace, replace_in_static_type
 from ..seeds.ledger import seeding, seeding_method
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..seeds.ledger import Ledger
-
-    Function = Callable[..., Any]
 
 
 class NumpyAdapter(Adapter):

@@ -12,17 +12,14 @@ import sys
 from functools import partial
 
 from ..core.json_text import to_json
-from ..core.patching import noting, replace, replace_in_static_type
+from ..core.patching import Function, noting, replace, replace_in_static_type
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 MAX_OBJECTS = 10_000  # of one process; known to launch/objects.py
 LONGEST = 2000  # characters of a text that is kept

@@ -5,20 +5,18 @@ from __future__ import annotations
 import sys
 
 from ..core.exact_values import described
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .base import Adapter
 from .estimators import Estimators, Scoring, is_inside
 from .sklearn_validation import FOLD, MAX_ROWS, Validation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FrameType, ModuleType
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 _CLASSIFICATION = (
     "accuracy_score average_precision_score balanced_accuracy_score brier_score_loss classification_report"

@@ -9,19 +9,16 @@ from __future__ import annotations
 import sys
 
 from ..core.exact_values import described
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .estimators import watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
     from ..agent import Agent
     from .estimators import Scoring
-
-    Function = Callable[..., Any]
 
 KEY = "_reprokit_predictions"
 FOLD = "fold"  # the name that the metrics are given in a fold

@@ -12,20 +12,17 @@ from _thread import _local
 from functools import partial, wraps
 
 from ..core.exact_values import described
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..predictions.log import aligned
 from ..pytorch.tensors import is_plain
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..agent import Agent
     from ..predictions.log import Tally
-
-    Function = Callable[..., Any]
 
 MAX_PENDING = 64  # batches on a GPU that wait to be read together
 MAX_PENDING_BYTES = 64 << 20

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..agent import Agent
-
-    Function = Callable[..., Any]
 
 STORES = ("mlflow.store.tracking.file_store", "mlflow.store.tracking.sqlalchemy_store")
 LONGEST = 1000  # characters of what is written down

@@ -15,14 +15,13 @@ from . import tensorflow_graphs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
+    from ..core.patching import Function
     from ..tensorflow.operator_doors import EagerCall
     from . import Observer
     from .tensorflow_operators import Tensorflow
-
-    Function = Callable[..., Any]
 
 MAX_CALLS = 10_000  # different ones
 MAX_LIST = 64  # tensors in a list that is one input

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..tensorflow import private_api
 from . import tensorflow_eager, tensorflow_graphs
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from . import Observer
     from .tensorflow_confirm import TensorflowConfirmer
-
-    Function = Callable[..., Any]
 
 MAX_GRAPHS = 2000
 _SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimizer's variables their first values

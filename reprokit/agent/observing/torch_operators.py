@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
@@ -16,15 +16,12 @@ from .torch_places import OURS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
     from . import Observer
     from .torch_confirm import TorchConfirmer
     from .torch_places import Places
-
-    Function = Callable[..., Any]
 
 WHOLE = 3  # first steps, all of which are observed
 MAX_WHOLE = 100  # of the first steps, while each brings calls that are not known yet

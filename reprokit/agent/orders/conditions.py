@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .locks import OrderedLock
 from .turns import PATIENCE, Patience
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
     from .turns import Choices
-
-    Method = Callable[..., Any]
 
 PAUSE = 0.0005  # seconds between two looks at an event that was set in the recording
 
@@ -49,7 +47,7 @@ class ConditionOrders:
         )
         return self._orders.choices(kind, caller) if is_watched else None
 
-    def _make_is_set(self, original: Method) -> Method:
+    def _make_is_set(self, original: Function) -> Function:
         def is_set(event: Any) -> bool:
             choices = self._choices("is_set", _condition_of(event), sys._getframe(1))
             if choices is None:
@@ -71,7 +69,7 @@ class ConditionOrders:
 
         return is_set
 
-    def _make_wait(self, original: Method, condition_of: Callable[[Any], Any]) -> Method:
+    def _make_wait(self, original: Function, condition_of: Callable[[Any], Any]) -> Function:
         def wait(waited: Any, timeout: Any = None) -> Any:
             if timeout is None:
                 return original(waited)
@@ -81,8 +79,8 @@ class ConditionOrders:
 
         return wait
 
-    def _make_wait_for(self, original: Method) -> Method:
-        def wait_for(condition: Any, predicate: Method, timeout: Any = None) -> Any:
+    def _make_wait_for(self, original: Function) -> Function:
+        def wait_for(condition: Any, predicate: Function, timeout: Any = None) -> Any:
             choices = self._choices("wait_for", condition, sys._getframe(1)) if timeout is not None else None
             if choices is None:
                 return original(condition, predicate, timeout)

@@ -10,18 +10,16 @@ import sys
 import time
 from bisect import bisect_left
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .turns import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from .tracks import Orders
     from .turns import Choices
-
-    Function = Callable[..., Any]
 
 NUMBER = "_reprokit_number"  # attribute of a Future
 SLICE = 0.5  # seconds for which a future is waited for at once

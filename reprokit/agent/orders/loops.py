@@ -11,20 +11,19 @@ import time
 from _thread import RLock, get_ident
 from collections import deque
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .futures import NUMBER
 from .tracks import caller_outside
 from .turns import PAUSE, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any, Optional
 
     from .tracks import Orders
     from .turns import Choices
 
-    Function = Callable[..., Any]
     Source = Optional[tuple[str, int]]
     Call = tuple[Any, ...]  # original, loop, callback, arguments
 

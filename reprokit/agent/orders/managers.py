@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .workers import Gate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .tracks import Orders
-
-    Method = Callable[..., Any]
 
 PLAIN = frozenset(["dict", "list", "Namespace", "Value", "Array"])  # kinds whose requests do not wait for each other
 MAX_NAME = 100  # characters of a client's
@@ -35,14 +32,14 @@ class ManagerOrders:
         replace(managers.Server, "accept_connection", self._make_accept)
         replace(managers.Server, "create", self._make_create)
 
-    def _make_accept(self, original: Method) -> Method:
+    def _make_accept(self, original: Function) -> Function:
         def accept_connection(server: Any, connection: Any, name: str) -> Any:
             self._orders.actors.rename(f"client {str(name)[:MAX_NAME]}")
             return original(server, connection, name)
 
         return accept_connection
 
-    def _make_create(self, original: Method) -> Method:
+    def _make_create(self, original: Function) -> Function:
         def create(server: Any, connection: Any, typeid: str, *arguments: Any, **keywords: Any) -> Any:
             before = self._orders.actors.mine.name
             self._orders.actors.rename("manager")  # whichever thread it is
@@ -94,7 +91,7 @@ _REFERENT, _SET_REFERENT = _SLOTS["referent"].__get__, _SLOTS["referent"].__set_
 _GATE, _SET_GATE = _SLOTS["gate"].__get__, _SLOTS["gate"].__set__
 
 
-def _call(gate: Gate, method: Method, *arguments: Any, **keywords: Any) -> Any:
+def _call(gate: Gate, method: Function, *arguments: Any, **keywords: Any) -> Any:
     return gate.enter(partial(method, *arguments, **keywords), is_turn=_is_turn)
 
 

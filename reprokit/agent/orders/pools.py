@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .tracks import caller_outside
 from .turns import HeldBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .tracks import Orders
-
-    Function = Callable[..., Any]
 
 POOL = "multiprocessing.pool"
 RESULTS = "_reprokit_results"  # attribute of an iterator

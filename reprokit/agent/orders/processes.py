@@ -11,7 +11,7 @@ import re
 import time
 from zlib import crc32
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .futures import END, SLICE
 from .tracks import caller_outside, place
 from .turns import Patience
@@ -19,14 +19,12 @@ from .worker_turns import TurnLock, WorkerTurns, watch_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import FrameType
     from typing import Any
 
     from .tracks import Orders
     from .turns import Choices
-
-    Method = Callable[..., Any]
 
 MAX_LOCKS = 1000  # of a process
 TRACK = "lock"
@@ -62,7 +60,7 @@ class ProcessOrders:
             replace(module.SemLock, "__setstate__", self._make_setstate)
             replace(module.Condition, "__init__", self._make_condition)
 
-    def _make_init(self, original: Method) -> Method:
+    def _make_init(self, original: Function) -> Function:
         def initialize(lock: Any, *arguments: Any, **keywords: Any) -> None:
             original(lock, *arguments, **keywords)
             if not _is_counter(lock):
@@ -70,7 +68,7 @@ class ProcessOrders:
 
         return initialize
 
-    def _make_condition(self, original: Method) -> Method:
+    def _make_condition(self, original: Function) -> Function:
         def initialize(condition: Any, *arguments: Any, **keywords: Any) -> None:
             original(condition, *arguments, **keywords)
             # Who of those that wait is woken, and who has had enough before: neither is guarded by the lock.
@@ -89,7 +87,7 @@ class ProcessOrders:
                 WorkerTurns(self._orders, name, self._directory, file[1:], (TRACK,))
                 self._order(lock, file)
 
-    def _make_setstate(self, original: Method) -> Method:
+    def _make_setstate(self, original: Function) -> Function:
         def restore(lock: Any, state: Any) -> None:
             original(lock, state)
             self._orders.attempt(self._order, lock, str(state[-1]))
@@ -108,7 +106,7 @@ class ProcessOrders:
         caller = _caller()
         return None if caller is None else self._orders.choices(kind, caller)
 
-    def _make_look(self, original: Method) -> Method:
+    def _make_look(self, original: Function) -> Function:
         def look(queue: Any) -> Any:
             choices = self._choices("look")
             found = original(queue)
@@ -116,7 +114,7 @@ class ProcessOrders:
 
         return look
 
-    def _make_wait(self, original: Method) -> Method:
+    def _make_wait(self, original: Function) -> Function:
         def wait(object_list: Iterable[Any], timeout: float | None = None) -> Any:
             choices = self._choices("ready")
             if choices is None:
@@ -134,7 +132,7 @@ class ProcessOrders:
         return wait
 
 
-def ready_again(orders: Orders, wait: Method, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
+def ready_again(orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
     """Return what was ready in the recording, when it is; None where that is not known."""
     ready = []
     for text in iter(choices.next, END):

@@ -15,7 +15,7 @@ import time
 import weakref
 from functools import partial
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .actors import ACTIONS
 from .tracks import creates_referent, place
 from .turns import Patience
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from .tracks import Orders
     from .turns import Turns
 
-    Method = Callable[..., Any]
     Asked = tuple[Any, Any]  # block and timeout
 
 ORDER = "_reprokit_order"  # attribute of a queue
@@ -90,7 +89,7 @@ class ReplayedQueue:
         self.gets = self.puts if is_merged else orders.turns(gets, condition)
         self._looks = self.puts if is_merged else None
 
-    def call(self, turns: Turns, code: int, refused: type[Exception], call: Method, asked: Asked) -> Any:
+    def call(self, turns: Turns, code: int, refused: type[Exception], call: Function, asked: Asked) -> Any:
         """Have a thread put or get at its turn."""
         polls = not asked[0] or asked[1] is not None
         mine = self._orders.actors.mine
@@ -105,7 +104,7 @@ class ReplayedQueue:
         finally:
             turns.leave()
 
-    def _come(self, refused: type[Exception], call: Method) -> Any:
+    def _come(self, refused: type[Exception], call: Function) -> Any:
         """Wait for what was there in the recording."""
         patience = Patience(self._orders, self._since)
         while True:
@@ -116,7 +115,7 @@ class ReplayedQueue:
                     self._orders.lost += 1
                     raise
 
-    def look(self, call: Method) -> Any:
+    def look(self, call: Function) -> Any:
         """Look at the turn of this thread."""
         turns, look = self._looks, self._orders.actors.mine.look
         if turns is None:
@@ -152,7 +151,7 @@ class QueueOrders:
         replace(queue.Queue, "get", lambda original: self._make_caller_of_get(original, queue.Empty))
         queue.SimpleQueue = _make_simple(queue, self._orders, self._order)
 
-    def _make_init(self, original: Method) -> Method:
+    def _make_init(self, original: Function) -> Function:
         def initialize(queue: Any, *arguments: Any, **keywords: Any) -> None:
             original(queue, *arguments, **keywords)
             setattr(queue, ORDER, self._orders.attempt(self._order, queue, sys._getframe(1)))
@@ -171,7 +170,7 @@ class QueueOrders:
         is_fifo = not isinstance(queue, (kinds.LifoQueue, kinds.PriorityQueue))
         return ReplayedQueue(self._orders, given, queue, is_fifo) if given else None
 
-    def _make_put(self, original: Method) -> Method:
+    def _make_put(self, original: Function) -> Function:
         actors, replays = self._orders.actors, self._replays
 
         def _put(queue: Any, item: Any) -> None:
@@ -186,7 +185,7 @@ class QueueOrders:
 
         return _put
 
-    def _make_get(self, original: Method) -> Method:
+    def _make_get(self, original: Function) -> Function:
         actors, replays = self._orders.actors, self._replays
 
         def _get(queue: Any) -> Any:
@@ -202,7 +201,7 @@ class QueueOrders:
 
         return _get
 
-    def _make_look(self, original: Method, answer: Method) -> Method:
+    def _make_look(self, original: Function, answer: Function) -> Function:
         """Return a method that looks, whose answer is this where the lock is held."""
         actors, replays = self._orders.actors, self._replays
 
@@ -218,7 +217,7 @@ class QueueOrders:
 
         return look
 
-    def _make_caller_of_put(self, original: Method, full: type[Exception]) -> Method:
+    def _make_caller_of_put(self, original: Function, full: type[Exception]) -> Function:
         actors, replays = self._orders.actors, self._replays
 
         def recorded(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
@@ -237,7 +236,7 @@ class QueueOrders:
 
         return replayed if replays else recorded
 
-    def _make_caller_of_get(self, original: Method, empty: type[Exception]) -> Method:
+    def _make_caller_of_get(self, original: Function, empty: type[Exception]) -> Function:
         actors, replays = self._orders.actors, self._replays
 
         def recorded(queue: Any, block: Any = True, timeout: Any = None) -> Any:
@@ -253,7 +252,7 @@ class QueueOrders:
 
         return replayed if replays else recorded
 
-    def _polled(self, queue: Any, refused: type[Exception], call: Method, refuses: Method, asked: Asked) -> Any:
+    def _polled(self, queue: Any, refused: type[Exception], call: Function, refuses: Function, asked: Asked) -> Any:
         """Call put or get; that it is refused is noted at a moment at which it would be."""
         order = queue.__dict__.get(ORDER)
         while True:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from .futures import END
 from .processes import ready_again
 from .tracks import caller_outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .tracks import Orders
-
-    Function = Callable[..., Any]
 
 
 class RayOrders:

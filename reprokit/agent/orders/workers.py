@@ -11,7 +11,7 @@ import sys
 import weakref
 from zlib import crc32
 
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..core.thread_names import WORKERS
 from .turns import Choices
 from .worker_turns import SEAT, WorkerTurns, take_seat
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tracks import Orders
-
-    Method = Callable[..., Any]
 
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
 
@@ -50,7 +48,7 @@ class WorkerOrders:
             if owner in vars(module):
                 replace(vars(module)[owner], function, make)
 
-    def _make_start(self, original: Method) -> Method:
+    def _make_start(self, original: Function) -> Function:
         def start(process: Any) -> Any:
             target = getattr(process, "_target", None)
             if (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS:
@@ -69,7 +67,7 @@ class WorkerOrders:
         pool: WorkerTurns | None = self._pools[tasks]
         return None if pool is None else pool.seat()
 
-    def _make_run(self, original: Method) -> Method:
+    def _make_run(self, original: Function) -> Function:
         def run(process: Any) -> Any:
             seat = vars(process).get(SEAT)
             if seat is not None:
@@ -78,7 +76,7 @@ class WorkerOrders:
 
         return run
 
-    def _make_setup(self, original: Method) -> Method:
+    def _make_setup(self, original: Function) -> Function:
         def _setup_queues(pool: Any) -> None:
             original(pool)
             self._orders.attempt(self._order_pool, pool)
@@ -91,7 +89,7 @@ class WorkerOrders:
             takes, results = Gate(self._orders, f"{name} takes"), Gate(self._orders, f"{name} results")
             pool._inqueue, pool._outqueue = TaskQueue(pool._inqueue, takes), ResultQueue(pool._outqueue, results)
 
-    def _make_executor(self, original: Method) -> Method:
+    def _make_executor(self, original: Function) -> Function:
         def initialize(executor: Any, *arguments: Any, **keywords: Any) -> None:
             original(executor, *arguments, **keywords)
             self._orders.attempt(self._order_executor, executor)
@@ -109,7 +107,7 @@ class WorkerOrders:
         if hasattr(executor, "_work_queue"):  # of threads
             executor._work_queue = TaskQueue(executor._work_queue, Gate(self._orders, f"{name} takes"))
 
-    def _make_batches(self, original: Method) -> Method:
+    def _make_batches(self, original: Function) -> Function:
         def compute_batch_size(backend: Any) -> Any:
             size = original(backend)
             return self._orders.attempt(self._batch_size, backend, size) or size
@@ -136,7 +134,7 @@ class Gate:
         self._note = self._track.note if self._turns is None else self._turns.advance
         self.is_replay = self._turns is not None
 
-    def enter(self, action: Method, *arguments: Any, is_turn: Callable[[Any], bool]) -> Any:
+    def enter(self, action: Function, *arguments: Any, is_turn: Callable[[Any], bool]) -> Any:
         """Do it at this thread's turn; whether it was one is seen by the result."""
         me, turns = self._actors.mine.code, self._turns
         if turns is not None:

@@ -15,12 +15,11 @@ from . import PatchUnfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
+    from ..core.patching import Function
     from . import Tell
-
-    Function = Callable[..., Any]
 
 _SETTERS = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
 _ADVICE = "install tensorflow-determinism==0.3.0 in the training's Python"

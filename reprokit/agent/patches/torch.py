@@ -16,12 +16,10 @@ from . import PatchUnfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from ..core.patching import Function
     from . import Tell
-
-    Function = Callable[..., Any]
 
 # What only workers take; without any, DataLoader refuses some of it.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context", "in_order")

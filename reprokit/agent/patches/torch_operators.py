@@ -19,12 +19,10 @@ from . import PatchUnfit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from ..core.patching import Function
     from . import Tell
-
-    Function = Callable[..., Any]
 
 _DEVICES = ("CPU", "CUDA", "HIP", "XPU", "MPS", "SparseCPU", "SparseCUDA", "MkldnnCPU", "QuantizedCPU", "QuantizedCUDA")
 

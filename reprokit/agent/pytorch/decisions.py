@@ -13,12 +13,11 @@ from . import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
+    from ..core.patching import Function
     from .events import EventHooks
-
-    Function = Callable[..., Any]
 
 
 def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:

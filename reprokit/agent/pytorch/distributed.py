@@ -12,19 +12,16 @@ import weakref
 from functools import partial
 
 from ..collectives import CollectiveLog, digest_of, object_digest_of
-from ..core.patching import replace
+from ..core.patching import Function, replace
 from ..events import UpdateDone
 from . import private_api, tensors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
-
-    Function = Callable[..., Any]
 
 COLLECTIVES = "torch.distributed.distributed_c10d"
 PARALLEL = "torch.nn.parallel.distributed"
