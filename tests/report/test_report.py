@@ -303,7 +303,7 @@ def test_a_page_answers_in_order_and_needs_nothing(pair: Pair) -> None:
 def test_hostile_texts_are_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = training(tmp_path / "left")
     left.run.command = ["python", HOSTILE]
-    left.run.uncovered = [Uncovered(source="unknown", text=HOSTILE)]
+    left.run.uncovered = [Uncovered(source="program", text=HOSTILE)]
     left.run.warnings = [HOSTILE]
     left.environment["packages"] = {HOSTILE: HOSTILE}
     left.environment["code"] = {HOSTILE: digest("code")}

@@ -108,7 +108,7 @@ def hostile() -> RoundJournal:
             directory=HOSTILE,
             ended=HOSTILE,
             patches=[patched],
-            uncovered=[Uncovered(source="unknown", text=HOSTILE)],
+            uncovered=[Uncovered(source="program", text=HOSTILE)],
             fidelity=HOSTILE,
         )
     ]
