@@ -6,6 +6,8 @@ Only ``reprokit.cli.main`` prints them, as ``reprokit: <slug>: <what, and what t
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 EXIT_IDENTICAL = 0
 EXIT_DIFFERENT = 1
@@ -34,6 +36,15 @@ def reason(error: BaseException) -> str:
     """Return what an exception says, in one line; its type where it says nothing, as MemoryError does."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
+
+
+@contextmanager
+def refused_as(kind: type[ReprokitError], what: object, then: str = "") -> Iterator[None]:
+    """Raise an error of ours where the system refuses something: of what, why, and what to do then."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}{then and f'; {then}'}") from None
 
 
 class UsageError(ReprokitError, slug="usage"):
@@ -206,6 +217,15 @@ class ExtraMissing(ReprokitError, slug="extra-missing"):
         names = " and ".join(library.partition("[")[0] for library in libraries)
         message = f"{purpose} needs {names}: pip install {shlex.join(libraries)}"
         super().__init__(f"{message}, {otherwise}" if otherwise else message)
+
+
+@contextmanager
+def needed_for(purpose: str, *libraries: str, otherwise: str = "") -> Iterator[None]:
+    """Say so where libraries that are imported in this block are not installed."""
+    try:
+        yield
+    except ImportError:
+        raise ExtraMissing(purpose, *libraries, otherwise=otherwise) from None
 
 
 class TrackerFailed(ReprokitError, slug="tracker-failed"):

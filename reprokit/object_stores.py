@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from reprokit.errors import ExtraMissing, ReprokitError, StoreUnreachable, reason
+from reprokit.errors import StoreUnreachable, needed_for, reason
 
 REMOTE = re.compile("(s3|gs|az|abfss?|https?)://.")
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -25,10 +26,8 @@ def is_remote(text: str) -> bool:
 
 def library() -> Any:
     """Return obstore, an extra."""
-    try:
+    with needed_for("an object store", "obstore"):
         import obstore
-    except ImportError:
-        raise ExtraMissing("an object store", "obstore") from None
     return obstore
 
 
@@ -45,10 +44,8 @@ def open_store(url: str, *, timeout: float | None = None) -> Any:
     if url.startswith("s3://"):
         settings |= {"endpoint": endpoint} if endpoint else {}
         settings |= _credentials()
-    try:
+    with _refusals(url):
         return from_url(url, **settings)
-    except Exception as error:  # obstore's have no base of their own for what a URL can be wrong in
-        raise failed(url, error) from None
 
 
 def _credentials() -> dict[str, Any]:
@@ -63,54 +60,48 @@ def _credentials() -> dict[str, Any]:
         return {}
 
 
-def failed(url: str, error: BaseException) -> ReprokitError:
-    """Return what is said where the store refuses: the first line of its answer."""
-    text = (str(error).splitlines() or [""])[0] or reason(error)
-    return StoreUnreachable(f"{url}: {text[:LONGEST]}; name a place that the store has, and keys that may use it")
+@contextmanager
+def _refusals(url: str) -> Iterator[None]:
+    """Say where it was that the store refuses, and the first line of its answer."""
+    try:
+        yield
+    except Exception as error:  # neither obstore's nor those of providers of credentials have a base of their own
+        text = (str(error).splitlines() or [""])[0] or reason(error)
+        told = f"{url}: {text[:LONGEST]}; name a place that the store has, and keys that may use it"
+        raise StoreUnreachable(told) from None
 
 
 def listed(store: Any, url: str) -> list[Any]:
     """Return what the store says of each object below its root: path, size, e_tag."""
-    try:
+    with _refusals(url):
         return [meta for batch in library().list(store) for meta in batch]
-    except Exception as error:  # a provider of credentials has errors of its own
-        raise failed(url, error) from None
 
 
 def found(store: Any, url: str, name: str) -> Any:
     """Return what the store says of one object; None if there is none."""
-    try:
+    with _refusals(f"{url}/{name}"), suppress(FileNotFoundError):
         return library().head(store, name)
-    except FileNotFoundError:
-        return None
-    except Exception as error:
-        raise failed(f"{url}/{name}", error) from None
+    return None
 
 
 def content(store: Any, url: str, name: str) -> Iterator[bytes]:
     """Yield the bytes of an object."""
-    try:
+    with _refusals(f"{url}/{name}"):
         yield from map(bytes, library().get(store, name).stream(min_chunk_size=1 << 20))
-    except Exception as error:
-        raise failed(f"{url}/{name}", error) from None
 
 
 def create(store: Any, url: str, name: str, data: Path | bytes | IO[bytes]) -> None:
     """Write an object that must not be there yet; the store itself refuses that of all but the largest."""
     size = len(data) if isinstance(data, bytes) else os.stat(data if isinstance(data, Path) else data.fileno()).st_size
     mode = "create" if size <= MOST_AT_ONCE else "overwrite"  # only that goes in parts
-    try:
+    with _refusals(f"{url}/{name}"):
         library().put(store, name, data, mode=mode)
-    except Exception as error:
-        raise failed(f"{url}/{name}", error) from None
 
 
 def write(store: Any, url: str, name: str, data: bytes) -> None:
     """Write an object, in the place of what is there."""
-    try:
+    with _refusals(f"{url}/{name}"):
         library().put(store, name, data)
-    except Exception as error:
-        raise failed(f"{url}/{name}", error) from None
 
 
 class StoredObject:
@@ -127,19 +118,15 @@ class StoredObject:
         if offset >= end:
             return b""
         options = {"range": (offset, end), "if_match": self._meta["e_tag"]}
-        try:
+        with _refusals(f"{self._url}/{self._meta['path']}"):
             return bytes(library().get(self._store, self._meta["path"], options=options).bytes())
-        except Exception as error:
-            raise failed(f"{self._url}/{self._meta['path']}", error) from None
 
     def stream(self, *, ahead: bool = False) -> Iterator[Any]:
         """Yield all bytes, by one request, as buffers; another thread may fetch the next one meanwhile."""
-        try:
+        with _refusals(f"{self._url}/{self._meta['path']}"):
             answer = library().get(self._store, self._meta["path"], options={"if_match": self._meta["e_tag"]})
             stream = answer.stream(min_chunk_size=1 << 20)
             yield from _fetched_ahead(stream) if ahead else stream
-        except Exception as error:
-            raise failed(f"{self._url}/{self._meta['path']}", error) from None
 
 
 def _fetched_ahead(stream: Iterator[Any]) -> Iterator[Any]:

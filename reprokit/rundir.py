@@ -33,6 +33,7 @@ from reprokit.errors import (
     RunNotReadable,
     RunTooNew,
     reason,
+    refused_as,
 )
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import FINISHED, FORMAT, RUNNING, RunFile, SealedFile
@@ -372,14 +373,12 @@ def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | Non
     """Size of these files and digest of their names and contents, None where there are none."""
     digest, size = hashlib.sha256(f"{what}\0".encode()), 0
     for name in names:
-        try:
-            with open(directory / name, "rb", opener=open_regular) as file:
-                digest.update(os.fsencode(name) + b"\0" + os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
-                for block in iter(lambda: file.read(1 << 20), b""):
-                    digest.update(block)
-                    size += len(block)
-        except OSError as error:
-            raise RunDamaged(f"{directory / name}: {error.strerror}; the run cannot be used") from None
+        refused = refused_as(RunDamaged, directory / name, "the run cannot be used")
+        with refused, open(directory / name, "rb", opener=open_regular) as file:
+            digest.update(os.fsencode(name) + b"\0" + os.fstat(file.fileno()).st_size.to_bytes(8, "little"))
+            for block in iter(lambda: file.read(1 << 20), b""):
+                digest.update(block)
+                size += len(block)
     return SealedFile(size=size, digest="sha256:" + digest.hexdigest()) if names else None
 
 
@@ -448,10 +447,8 @@ def write_json(path: Path, value: Any) -> None:
     content = msgspec.to_builtins(value)
     if isinstance(content, dict):
         content["check"] = _seal(content)
-    try:
+    with refused_as(CannotWriteRun, path):
         write_whole(path, _indented(json.dumps(content)) + b"\n")
-    except OSError as error:
-        raise CannotWriteRun(f"{path}: {error.strerror}") from None
 
 
 def write_whole(path: Path, data: bytes, *, synced: bool = False, mode: int = 0o600) -> None:

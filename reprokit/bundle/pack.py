@@ -21,7 +21,7 @@ from reprokit import console, names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import manifest
 from reprokit.bundle.manifest import BundleContents, Packed
-from reprokit.errors import CannotWriteReport, CannotWriteRun, ExtraMissing, ReprokitError, RunDamaged
+from reprokit.errors import CannotWriteReport, CannotWriteRun, ReprokitError, RunDamaged, needed_for
 from reprokit.launch.variables import is_kept
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Bundled, RunFile
@@ -293,10 +293,8 @@ def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> 
 
 def zstandard_library() -> Any:
     """Return the package, which is one of an extra."""
-    try:
+    with needed_for("a bundle", "zstandard"):
         import zstandard
-    except ImportError:
-        raise ExtraMissing("a bundle", "zstandard") from None
     return zstandard
 
 

@@ -16,7 +16,7 @@ from reprokit.bundle import manifest
 from reprokit.bundle.manifest import BundleContents
 from reprokit.bundle.pack import BundleRequest, encoded, stage
 from reprokit.bundle.unpack import decoded, require_room, write_listed
-from reprokit.errors import BadBundle, CannotWriteReport
+from reprokit.errors import BadBundle, CannotWriteReport, refused_as
 from reprokit.rundir import RunDirectory
 
 
@@ -54,10 +54,8 @@ def pull(url: str, output: Path) -> tuple[BundleContents, int]:
     for name in listed.files:
         if not manifest.is_allowed(name):
             raise BadBundle(f"{url} holds {name[:200]!r}, which no run directory has")
-    try:
+    with refused_as(CannotWriteReport, output, "choose another place"):
         return listed, _place(store, url, listed, output)
-    except OSError as error:
-        raise CannotWriteReport(f"{output}: {error.strerror}; choose another place") from None
 
 
 def _place(store: object, url: str, listed: BundleContents, output: Path) -> int:

@@ -17,7 +17,7 @@ from reprokit import untrusted_json
 from reprokit.bundle import manifest
 from reprokit.bundle.manifest import BundleContents, Packed
 from reprokit.bundle.pack import zstandard_library
-from reprokit.errors import BadBundle, CannotWriteReport, reason
+from reprokit.errors import BadBundle, CannotWriteReport, reason, refused_as
 from reprokit.rundir import RUN, RunDirectory
 
 WINDOW = 128 << 20  # bytes that a decompressor may take
@@ -73,10 +73,8 @@ def unpack(path: Path, output: Path) -> BundleContents:
     library = zstandard_library()
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another directory with -o")
-    try:
+    with refused_as(CannotWriteReport, output, "choose another place with -o"):
         scratch = Path(tempfile.mkdtemp(prefix=".unpack-", dir=output.parent))
-    except OSError as error:
-        raise CannotWriteReport(f"{output}: {error.strerror}; choose another place with -o") from None
     try:
         listed = _extract(path, scratch, library)
         if RunDirectory(scratch).run.run_id != listed.run_id:
@@ -90,10 +88,8 @@ def unpack(path: Path, output: Path) -> BundleContents:
 
 
 def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
-    try:
+    with refused_as(BadBundle, path):
         file = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        raise BadBundle(f"{path}: {error.strerror}") from None
     decompressor = library.ZstdDecompressor(max_window_size=WINDOW)
     try:
         with (

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from reprokit.cli import options
 from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
-from reprokit.errors import CannotWriteReport, ReprokitError, UsageError
+from reprokit.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
 from reprokit.gate.reports import Reports
 from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.launch.messages import say
@@ -187,15 +187,11 @@ def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
 
 def _runs(output: Path | None) -> Path:
     """Return a directory for the runs."""
-    try:
+    with refused_as(CannotWriteReport, output or "a temporary directory", "choose another with -o"):
         if output is None:
             return Path(tempfile.mkdtemp(prefix="reprokit-gate-")).resolve()
         output.mkdir(mode=0o700)
         return output.resolve()
-    except OSError as error:
-        raise CannotWriteReport(
-            f"{output or 'a temporary directory'}: {error.strerror}; choose another with -o"
-        ) from None
 
 
 def _without_removed(work: GateWork, output: Path | None, verdict: GateVerdict) -> GateVerdict:
@@ -270,13 +266,11 @@ def prepare(key: Path | None, directory: Path | None, trainings: Iterable[GateTr
     from reprokit.report import keys
 
     private = keys.read_private(key)
-    try:
+    with refused_as(CannotWriteReport, directory, "choose another with --statements"):
         directory.mkdir(parents=True, exist_ok=True)
         for training in trainings:
             for number in range(1, training.pairs + 1):
                 (directory / file_name(training.name, number)).unlink(missing_ok=True)
         if not os.access(directory, os.W_OK):
             raise PermissionError(13, "permission denied")
-    except OSError as error:
-        raise CannotWriteReport(f"{directory}: {error.strerror}; choose another with --statements") from None
     return Statements(directory.absolute(), private)

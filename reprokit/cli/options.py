@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from reprokit import redaction, run_home
-from reprokit.errors import DashesMissing, WorkingDirectoryMissing
+from reprokit.errors import DashesMissing, WorkingDirectoryMissing, refused_as
 from reprokit.model.states import ON, WITHOUT_TRAIL, Switch
 from reprokit.plan import CapturePlan, Plan, RulesPlan
 
@@ -30,10 +30,8 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def current_directory() -> Path:
     """Return the working directory, which may have been deleted under our feet."""
-    try:
+    with refused_as(WorkingDirectoryMissing, "the current directory", "change to one that exists"):
         return Path.cwd()
-    except OSError as error:
-        raise WorkingDirectoryMissing(f"the current directory: {error.strerror}; change to one that exists") from None
 
 
 # Kinds of values

@@ -15,7 +15,7 @@ import click
 
 from reprokit import redaction, run_home, rundir
 from reprokit.cli import options
-from reprokit.errors import CannotWriteReport
+from reprokit.errors import CannotWriteReport, refused_as
 from reprokit.launch.rundirectory import shown
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ def stdout_kept(for_a_document: bool) -> Iterator[None]:
 
 def write_whole(path: Path, text: str) -> None:
     """Replace a file whole or not at all."""
-    try:
+    with refused_as(CannotWriteReport, path, "choose another place with -o"):
         rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=0o666)
-    except OSError as error:
-        raise CannotWriteReport(f"{path}: {error.strerror}; choose another place with -o") from None
 
 
 def say_next(*words: str) -> None:

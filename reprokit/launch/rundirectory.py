@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reprokit import run_home, rundir
-from reprokit.errors import CannotWriteRun, RunError, RunExists, RunNotFound
+from reprokit.errors import CannotWriteRun, RunError, RunExists, RunNotFound, refused_as
 from reprokit.run_home import LAST, home_of
 
 NAMES = rundir.FILES | rundir.DIRECTORIES
@@ -124,10 +124,8 @@ def _no_run(place: Path) -> str:
     """Say why a place is neither a run directory nor an empty one; empty text where it is."""
     if not place.is_dir() or place.is_symlink():
         return "is a link" if place.is_symlink() else "is not a directory"
-    try:
+    with refused_as(CannotWriteRun, place, "choose another directory with -o"):
         names = set(os.listdir(place))
-    except OSError as error:
-        raise CannotWriteRun(f"{place}: {error.strerror}; choose another directory with -o") from None
     foreign = sorted(name for name in names - NAMES if name.removesuffix(".partial") not in NAMES)
     if foreign or (names and rundir.RUN not in names):
         return "is not a run directory" + (f" (it holds {foreign[0]})" if foreign else "")
@@ -152,10 +150,8 @@ def require_run(path: Path) -> None:
 def delete(path: Path) -> None:
     """Delete a run directory at once for every reader; `last` then names the newest that is still there."""
     old = path.with_name(f"{path.name}.old-{_random_hex()}")
-    try:
+    with refused_as(CannotWriteRun, f"{path} cannot be removed"):
         os.rename(path, old)
-    except OSError as error:
-        raise CannotWriteRun(f"{path} cannot be removed: {error.strerror}") from None
     remove(old)
     if old.exists():
         raise CannotWriteRun(f"{old} cannot be removed whole; remove it as its owner")
@@ -169,12 +165,9 @@ def delete(path: Path) -> None:
 
 
 def _make_directory(path: Path, *, exist_ok: bool = False) -> None:
-    try:
+    what = f"{path.parent}: cannot make a run directory there"
+    with refused_as(CannotWriteRun, what, "choose another place with -o"):
         path.mkdir(mode=0o700, exist_ok=exist_ok)
-    except OSError as error:
-        raise CannotWriteRun(
-            f"{path.parent}: cannot make a run directory there: {error.strerror}; choose another place with -o"
-        ) from None
 
 
 def _point_last_to(place: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from reprokit.errors import ExtraMissing
+from reprokit.errors import needed_for
 from reprokit.printable import printable
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ _DIGEST = re.compile(r"\b((?:[a-z]+-)?sha256:)?([0-9a-f]{64})\b")
 
 def environment(package: str, otherwise: str = "") -> Environment:
     """Return the templates of a package, which may use the shared ones; the words say what to do without jinja2."""
-    try:
+    with needed_for("an HTML page", "jinja2", otherwise=otherwise):
         import jinja2
-    except ImportError:
-        raise ExtraMissing("an HTML page", "jinja2", otherwise=otherwise) from None
     loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.pages")]
     made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
     made.filters |= {"short": printable, "heading": _heading, "digests": _digests}

@@ -15,7 +15,7 @@ import msgspec
 
 from reprokit import rundir
 from reprokit.bounds import bounded_names, open_file
-from reprokit.errors import CannotWriteRun, RunDamaged, reason
+from reprokit.errors import CannotWriteRun, RunDamaged, reason, refused_as
 from reprokit.launch.early_end import ENOUGH
 from reprokit.model.run import FINISHED
 from reprokit.questions.replays import AskedReplay
@@ -47,13 +47,11 @@ def add(asked: AskedReplay, recording: RunDirectory) -> AskedTensors:
     result = AskedTensors()
     source, target = asked.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
     if source.is_dir():
-        try:
+        with refused_as(CannotWriteRun, target, "free space, and ask again"):
             target.mkdir(mode=0o700, exist_ok=True)
             with _locked(target):
                 for name in bounded_names(source, INDEX):
                     _Merge(asked, recording, source, target, name.removesuffix(INDEX), result).run()
-        except OSError as error:
-            raise CannotWriteRun(f"{target}: {error.strerror}; free space, and ask again") from None
     return result
 
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, Final
 
-from reprokit.errors import ExtraMissing, ReprokitError
+from reprokit.errors import ReprokitError, needed_for
 from reprokit.report.facts import AuditFacts, Package
 
 VERSION: Final = "1.6"
@@ -24,11 +24,9 @@ MAX_FILES = 1000  # of outputs: the validator holds each component against all t
 def document(facts: AuditFacts) -> str:
     """Return the bill of materials as JSON text, valid by the strict schema."""
     text = json.dumps(_content(facts), indent=2) + "\n"
-    try:
+    with needed_for("CycloneDX", "cyclonedx-python-lib[json-validation]"):
         from cyclonedx.schema import SchemaVersion
         from cyclonedx.validation.json import JsonStrictValidator
-    except ImportError:
-        raise ExtraMissing("CycloneDX", "cyclonedx-python-lib[json-validation]") from None
     problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if problem is not None:
         raise ReprokitError(f"the bill of materials is not valid CycloneDX {VERSION}: {problem}"[:400])

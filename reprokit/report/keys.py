@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reprokit.bounds import read_whole
-from reprokit.errors import BadKey, ExtraMissing
+from reprokit.errors import BadKey, needed_for
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -97,8 +97,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _require_library() -> None:
-    try:
+    with needed_for("signing", "securesystemslib[crypto]"):
         import cryptography  # noqa: F401
         import securesystemslib.signer  # noqa: F401
-    except ImportError:
-        raise ExtraMissing("signing", "securesystemslib[crypto]") from None

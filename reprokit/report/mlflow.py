@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reprokit.errors import ExtraMissing, TrackerFailed, UsageError
+from reprokit.errors import TrackerFailed, UsageError, needed_for
 from reprokit.model.run import timestamp
 from reprokit.printable import printable
 from reprokit.report import curves
@@ -73,11 +73,9 @@ def export(facts: AuditFacts, paths: Sequence[Path], files: Sequence[Path], targ
 
 
 def _library() -> tuple[Any, type[Exception]]:
-    try:
+    with needed_for("exporting to MLflow", "mlflow-skinny"):
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
-    except ImportError:
-        raise ExtraMissing("exporting to MLflow", "mlflow-skinny") from None
     return MlflowClient, MlflowException
 
 

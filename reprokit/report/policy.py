@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from reprokit import rundir
-from reprokit.errors import PolicyNotMet, Refused
+from reprokit.errors import PolicyNotMet, Refused, refused_as
 from reprokit.report.envelope import Signed, Subject
 from reprokit.report.predicate import Rerun, moment
 
@@ -114,8 +114,5 @@ def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
 def _sha256(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise Refused(f"{path} is not a regular file, so it is not an artifact")
-    try:
-        with open(path, "rb") as file:
-            return rundir.sealed(file).digest.removeprefix("sha256:")
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}") from None
+    with refused_as(Refused, path), open(path, "rb") as file:
+        return rundir.sealed(file).digest.removeprefix("sha256:")

@@ -12,7 +12,7 @@ import msgspec
 
 from reprokit import recipe as recipes
 from reprokit import rundir
-from reprokit.errors import CannotWriteRun, ReprokitError
+from reprokit.errors import CannotWriteRun, ReprokitError, refused_as
 from reprokit.launch import run_patches
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.messages import say
@@ -114,7 +114,5 @@ def write_recipe(journal: RoundJournal, path: Path) -> None:
         f"reprokit record --recipe recipe.toml -- {shlex.join(journal.command)}"
     )
     found = Recipe(schema=recipes.SCHEMA, record=journal.settings, why=why)
-    try:
+    with refused_as(CannotWriteRun, path, "make room, then copy the settings from journal.md"):
         recipes.write(path, found, comment)
-    except OSError as error:
-        raise CannotWriteRun(f"{path}: {error.strerror}; make room, then copy the settings from journal.md") from None

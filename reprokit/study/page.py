@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reprokit import rundir
-from reprokit.errors import CannotWriteReport
+from reprokit.errors import CannotWriteReport, refused_as
 from reprokit.pages import environment as pages
 from reprokit.printable import bounded, listed, printable
 from reprokit.study import plots, tables
@@ -51,10 +51,8 @@ def missing() -> list[str]:
 def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
     """Write the page, whole or not at all; raises CannotWriteReport."""
     text = page(analysis)
-    try:
+    with refused_as(CannotWriteReport, path, "choose another file"):
         rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=mode)
-    except OSError as error:
-        raise CannotWriteReport(f"{path}: {error.strerror}; choose another file") from None
 
 
 def page(analysis: Analysis) -> str:

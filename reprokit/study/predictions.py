@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun
+from reprokit.errors import CannotWriteRun, refused_as
 from reprokit.rundir import RunDirectory, beginning, write_whole
 from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
@@ -164,8 +164,6 @@ def _encodable(text: str) -> str:
 
 def _write(file: Path, data: bytes) -> None:
     """Replace the file whole or not at all, readable by its owner only."""
-    try:
+    with refused_as(CannotWriteRun, file, "make room, then start the study again"):
         file.parent.mkdir(mode=0o700, exist_ok=True)
         write_whole(file, data)
-    except OSError as error:
-        raise CannotWriteRun(f"{file}: {error.strerror}; make room, then start the study again") from None

@@ -15,7 +15,7 @@ from functools import lru_cache
 from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Any, Final
 
-from reprokit.errors import ExtraMissing
+from reprokit.errors import needed_for
 from reprokit.study.facts import Interval, Magnitude, Share, Spread, ValueSummary
 
 CONFIDENCE: Final = 0.95
@@ -69,10 +69,8 @@ def rank_sum(left: Values, right: Values) -> RankSum | None:
 
 
 def _scipy() -> Any:
-    try:
+    with needed_for("the statistics of a study", "scipy", otherwise="the runs themselves are kept"):
         from scipy import stats
-    except ImportError:
-        raise ExtraMissing("the statistics of a study", "scipy", otherwise="the runs themselves are kept") from None
     return stats
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from reprokit.errors import CannotWriteRun, StudyDamaged, reason
+from reprokit.errors import CannotWriteRun, StudyDamaged, reason, refused_as
 from reprokit.rundir import open_regular, write_whole
 from reprokit.study import results
 from reprokit.study.description import PairPlace, Study
@@ -61,10 +61,8 @@ def name_of(setup: str, pair: int, part: str) -> str:
 def write_study(directory: Path, study: StudyFile) -> None:
     """Write study.json, whole or not at all."""
     data = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
-    try:
+    with refused_as(CannotWriteRun, directory / STUDY, "choose another directory with -o"):
         write_whole(directory / STUDY, data, synced=True)
-    except OSError as error:
-        raise CannotWriteRun(f"{directory / STUDY}: {error.strerror}; choose another directory with -o") from None
 
 
 def read_study(directory: Path) -> StudyFile:
@@ -146,7 +144,7 @@ def _decoded(path: Path, number: int, line: bytes, kind: type[R]) -> R:
 
 def _append(path: Path, line: bytes) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
+    with refused_as(CannotWriteRun, path, "make room, then start the same command again"):
         descriptor = os.open(path, flags, 0o600)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             _drop_cut_line(file.fileno())
@@ -154,8 +152,6 @@ def _append(path: Path, line: bytes) -> None:
             while view:
                 view = view[file.write(view) :]
             os.fsync(file.fileno())
-    except OSError as error:
-        raise CannotWriteRun(f"{path}: {error.strerror}; make room, then start the same command again") from None
 
 
 def _drop_cut_line(descriptor: int) -> None:

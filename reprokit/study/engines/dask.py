@@ -11,7 +11,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import CannotBegin, EngineUnusable, ExtraMissing, reason
+from reprokit.errors import CannotBegin, EngineUnusable, needed_for, reason
 from reprokit.launch.messages import warn
 from reprokit.study.description import Engine
 from reprokit.study.engines.worker import work
@@ -25,10 +25,8 @@ VERSION_THERE: Final = "__import__('reprokit.study.engines.worker') and __import
 
 def check(settings: Engine) -> None:
     """Refuse what cannot be used."""
-    try:
+    with needed_for('kind = "dask"', "distributed"):
         import distributed  # noqa: F401
-    except ImportError:
-        raise ExtraMissing('kind = "dask"', "distributed") from None
     if settings.options and not settings.address:
         raise EngineUnusable("engine.options are resources of workers, which need the address of a scheduler")
     if not all(isinstance(value, int | float) for value in settings.options.values()):

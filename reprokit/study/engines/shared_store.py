@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from reprokit.errors import ExtraMissing, StoreUnreachable
+from reprokit.errors import StoreUnreachable, needed_for, refused_as
 from reprokit.rundir import open_regular
 
 PATIENCE: Final = 60.0  # seconds that a store has to answer before a study begins
@@ -75,10 +75,8 @@ class DepotDirectory:
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file, over one that may be there."""
-        try:
+        with refused_as(StoreUnreachable, self._path):
             os.replace(self._written(name, data), self._path / name)
-        except OSError as error:
-            raise StoreUnreachable(f"{self._path}: {error.strerror}") from None
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a file that must be new; False if it is there already."""
@@ -123,10 +121,8 @@ class DepotStore:
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = threading.Lock()  # a file system of fsspec's is for one thread at a time
-        try:
+        with needed_for("a store that is a URL", "fsspec"):
             from fsspec.core import url_to_fs
-        except ImportError:
-            raise ExtraMissing("a store that is a URL", "fsspec") from None
         found = self._tried(lambda: url_to_fs(url, use_listings_cache=False))
         self._system, self._root = found[0], str(found[1]).rstrip("/")
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from reprokit.errors import EngineUnusable, ExtraMissing, reason
+from reprokit.errors import EngineUnusable, needed_for, reason
 from reprokit.study.description import Engine
 from reprokit.study.engines.local import last_line
 from reprokit.study.engines.worker import own_name, work
@@ -21,10 +21,8 @@ MAX_LINE: Final = 500
 
 def check(settings: Engine) -> None:
     """Refuse what cannot be used, with submitit's own list of parameters."""
-    try:
+    with needed_for('kind = "slurm"', "submitit"):
         import submitit  # noqa: F401
-    except ImportError:
-        raise ExtraMissing('kind = "slurm"', "submitit") from None
     if settings.address not in ("", LOCAL):
         raise EngineUnusable('engine.address of kind = "slurm" is left out, or "local" for processes of this machine')
     if settings.address != LOCAL:
