@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reprokit import dtypes
-from reprokit.agent.capture.store import NAMES
+from reprokit.agent.capture.store import NAMES, SavedTensor
 
 if TYPE_CHECKING:
     import numpy
-
-    from reprokit.agent.capture.store import SavedTensor
 
 
 class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):

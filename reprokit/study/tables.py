@@ -13,15 +13,7 @@ import msgspec
 from reprokit.printable import printable
 from reprokit.screen import Cells, print_rows
 from reprokit.study import wording
-from reprokit.study.facts import (
-    Analysis,
-    Inconsistent,
-    Overhead,
-    PairFacts,
-    SetupFacts,
-    Spread,
-    Variance,
-)
+from reprokit.study.facts import Analysis, Inconsistent, Overhead, PairFacts, SetupFacts, Spread, Variance
 from reprokit.study.wording import number, points, quantity
 
 MAX_ROWS = 200  # of a table on the screen; the CSV files and the JSON document have all

@@ -15,17 +15,14 @@ import os
 import sys
 from dataclasses import dataclass
 
-from . import checks
-from .header import GRADIENT, Trigger, in_words
+from . import CaptureSession, checks
+from .header import GRADIENT, SnapshotHeader, Trigger, in_words
 from .store import SnapshotError, SnapshotFile, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, NoReturn, Optional
-
-    from . import CaptureSession
-    from .header import SnapshotHeader
 
     Samples = tuple[int, ...]
     Next = tuple[Optional[Samples], "SmallestPart"]

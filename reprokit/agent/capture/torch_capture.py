@@ -14,9 +14,9 @@ from .. import events
 from ..pytorch import private_api
 from ..pytorch.events import EventHooks
 from ..pytorch.state import Modules
-from . import checks
+from . import CaptureSession, checks
 from .checks import NormMean
-from .header import GRADIENT
+from .header import GRADIENT, Trigger
 from .random_states import RandomStates
 from .torch_checks import FiniteTests, StepChecks
 from .torch_copies import UpdateBackup
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from . import CaptureSession
-    from .header import Trigger
     from .torch_explain import InPlaceExplanation
 
 MAX_TRIGGERS = 1000

@@ -21,7 +21,7 @@ from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers, tensors_in
 from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
-from .header import PARAMETER
+from .header import PARAMETER, SnapshotHeader
 from .redo import RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
 from .torch_rows import MovedRows
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.user_frames import Place
-    from .header import SnapshotHeader
     from .torch_capture import Training
     from .torch_fit import Names
 

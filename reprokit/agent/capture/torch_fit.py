@@ -6,9 +6,9 @@ import sys
 import weakref
 
 from ..core.signal_errors import pass_on
-from ..pytorch.state import module_name, named_tensors, parts_of
+from ..pytorch.state import Modules, module_name, named_tensors, parts_of
 from ..pytorch.tensors import dtype_name
-from .store import NAMES, SnapshotError, saved_optimizers
+from .store import NAMES, SnapshotError, SnapshotFile, saved_optimizers
 from .torch_state import SnapshotReader, parameters_of, put_optimizer, put_random, put_stateful
 
 TYPE_CHECKING = False
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..pytorch.state import Modules
-    from .store import SnapshotFile
 
 MAX_NAMED = 3  # differences that are told
 

@@ -6,7 +6,7 @@ import sys
 
 from ..pytorch import private_api
 from ..pytorch.state import named_tensors, parts_of
-from .header import PARAMETER, in_words
+from .header import PARAMETER, Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .torch_copies import StateCopy
 from .torch_snapshot import left_out_of
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .header import Trigger
     from .torch_capture import OptimizerSteps, Training
     from .torch_steps import TrainingStep
 

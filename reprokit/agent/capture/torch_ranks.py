@@ -13,7 +13,7 @@ import weakref
 from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from . import checks
-from .header import ACTIVATION, CONDITION, GRADIENT, LOSS
+from .header import ACTIVATION, CONDITION, GRADIENT, LOSS, SnapshotHeader, Trigger
 from .settings import OTHER_RANK
 
 TYPE_CHECKING = False
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-    from .header import SnapshotHeader, Trigger
     from .store import Part
 
 PATIENCE = 60  # seconds for which the others are waited for, before this process ends

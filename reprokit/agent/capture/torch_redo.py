@@ -19,7 +19,7 @@ from ..pytorch import private_api
 from ..pytorch.decisions import own_step, replace_targets
 from ..pytorch.tensors import tensors_in
 from .causes import CALLED_WITH
-from .header import ACTIVATION, CONDITION, PARAMETER
+from .header import ACTIVATION, CONDITION, PARAMETER, Trigger
 from .redo import EXPLAIN, MINIMIZE, RedoDriver
 from .store import SnapshotError
 from .torch_capture import hooks_of
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from ..pytorch.events import EventHooks
     from ..pytorch.state import Modules
     from . import CaptureSession
-    from .header import Trigger
     from .torch_batches import Batch
-    from .torch_trials import StepTrials
 
 
 class RedoInputs:

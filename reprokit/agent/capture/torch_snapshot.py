@@ -7,9 +7,9 @@ import sys
 from ..pytorch import private_api
 from ..pytorch.state import module_name
 from ..pytorch.tensors import is_nested, is_plain, is_tensor
-from .header import SnapshotHeader
+from .header import SnapshotHeader, Trigger
 from .torch_batches import BatchRecord, leaf
-from .torch_checks import values_of
+from .torch_checks import FiniteTests, values_of
 from .torch_state import (
     Tensors,
     digest,
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from .header import Trigger
     from .store import Part
     from .torch_capture import Watched
-    from .torch_checks import FiniteTests
     from .torch_fit import Names
     from .torch_steps import TrainingStep
     from .trees import Node

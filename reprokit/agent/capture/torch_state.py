@@ -11,15 +11,13 @@ from ..pytorch.state import named_tensors, parts_of
 from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
-from .store import DTYPES, NAMES, Part, SnapshotError, free_name
+from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name
 from .torch_batches import leaf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
-
-    from .store import SavedTensor
 
     Node = dict[str, Any]
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from ..pytorch.private_api import changes
 from .torch_batches import Batches
-from .torch_copies import BufferCopies
+from .torch_copies import BufferCopies, StateCopy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .header import Trigger
     from .random_states import RandomReader, RandomStates
     from .torch_capture import Epoch, Training
-    from .torch_copies import StateCopy
 
 LOSSES = 100
 MAX_ENTRIES = 64

@@ -9,9 +9,9 @@ from _thread import _local
 from ..pytorch.tensors import is_finite, numbers
 from . import checks
 from .header import ACTIVATION, GRADIENT, LOSS, Trigger
-from .redo import EXPLAIN, MINIMIZE, StepOutcome
+from .redo import EXPLAIN, MINIMIZE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
-from .store import SnapshotError
+from .store import SnapshotError, SnapshotFile
 from .torch_batches import Batch, Turn, leaves_out, shares, turns
 from .torch_checks import FiniteTests
 from .torch_ranks import are_several
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .redo import RedoDriver
-    from .store import SnapshotFile
     from .torch_explain import Explaining
     from .torch_fit import Built
 

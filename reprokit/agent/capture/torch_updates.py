@@ -14,7 +14,7 @@ from ..pytorch.decisions import own_step
 from . import checks
 from .header import GRADIENT
 from .torch_copies import StateCopy
-from .torch_steps import Phase, StepStarts
+from .torch_steps import Phase, StepStarts, TrainingStep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .. import events
     from .torch_capture import OptimizerSteps, Training
-    from .torch_steps import TrainingStep
 
 SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
 MAX_NODES = 16  # of a graph in which a loss's target is looked for

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..core.attributes import MAX_NAME, ObjectFields, class_name, own_attributes, set_own_attribute
 from ..core.signal_errors import pass_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Protocol
 
     Node = dict[str, Any]

@@ -11,7 +11,7 @@ import linecache
 import math
 import sys
 from numbers import Real
-from types import FunctionType
+from types import CodeType, FrameType, FunctionType
 
 from ..core import user_frames
 from ..core.attributes import own_attributes
@@ -21,7 +21,6 @@ from ..core.user_frames import is_users, running_code, variables_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import CodeType, FrameType
     from typing import Any
 
     from ..core.user_frames import Place

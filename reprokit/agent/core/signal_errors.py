@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-from types import FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType, FrameType
     from typing import Any
 
 _TAKES_MORE = 4  # CO_VARARGS

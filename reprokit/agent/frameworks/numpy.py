@@ -12,14 +12,12 @@ from functools import partial
 
 from ..core.digests import text_digest
 from ..core.patching import Function, replace, replace_in_static_type
-from ..seeds.ledger import seeding, seeding_method
+from ..seeds.ledger import Ledger, seeding, seeding_method
 from .base import Adapter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from ..seeds.ledger import Ledger
 
 
 class NumpyAdapter(Adapter):

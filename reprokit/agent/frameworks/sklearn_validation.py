@@ -10,7 +10,7 @@ import sys
 
 from ..core.exact_values import described
 from ..core.patching import Function, replace
-from .estimators import watched
+from .estimators import Scoring, watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from .estimators import Scoring
 
 KEY = "_reprokit_predictions"
 FOLD = "fold"  # the name that the metrics are given in a fold

@@ -13,7 +13,7 @@ from functools import partial, wraps
 
 from ..core.exact_values import described
 from ..core.patching import Function, replace
-from ..predictions.log import aligned
+from ..predictions.log import Tally, aligned
 from ..pytorch.tensors import is_plain
 from .base import Adapter
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..predictions.log import Tally
 
 MAX_PENDING = 64  # batches on a GPU that wait to be read together
 MAX_PENDING_BYTES = 64 << 20

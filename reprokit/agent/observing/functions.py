@@ -13,7 +13,7 @@ from _thread import get_ident
 from ..core.live_objects import without_collections
 from ..core.patching import replace
 from ..core.user_frames import running_code
-from . import FUNCTIONS
+from . import FUNCTIONS, Observer
 from .call_graph import Calls, describe
 
 TYPE_CHECKING = False
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-    from . import Observer
 
 MAX_ENTRIES = 50_000  # functions that are counted: a program that makes code without end is not followed
 MAX_THREADS = 64  # profiles of threads before those of ended ones are summed up

@@ -16,7 +16,7 @@ import time
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import attributes_of, count_outputs
-from . import tensorflow_graphs
+from . import Observer, tensorflow_graphs
 from .confirm import PRESENT, Confirmations, KeptCalls
 from .tensorflow_functions import FunctionInputs
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from . import Observer
     from .tensorflow_eager import Call as EagerCall
     from .tensorflow_graphs import GraphOperator
     from .tensorflow_operators import Tensorflow

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from ..core import user_frames
 from ..tensorflow import private_api
-from ..tensorflow.operator_doors import OperatorDoors, frames_of_caller
-from . import tensorflow_graphs
+from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
+from . import Observer, tensorflow_graphs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from ..tensorflow.operator_doors import EagerCall
-    from . import Observer
     from .tensorflow_operators import Tensorflow
 
 MAX_CALLS = 10_000  # different ones

@@ -11,7 +11,7 @@ import weakref
 
 from ..core.patching import Function, replace
 from ..tensorflow import private_api
-from . import tensorflow_eager, tensorflow_graphs
+from . import Observer, tensorflow_eager, tensorflow_graphs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from . import Observer
     from .tensorflow_confirm import TensorflowConfirmer
 
 MAX_GRAPHS = 2000

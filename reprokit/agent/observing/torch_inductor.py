@@ -7,7 +7,7 @@ import weakref
 
 from ..core.patching import replace
 from .torch_confirm import COMPILED
-from .torch_operators import CallRecord
+from .torch_operators import CallRecord, TorchOperators
 from .torch_places import Places
 
 TYPE_CHECKING = False
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import Observer
-    from .torch_operators import TorchOperators
 
 MAX_GRAPHS = 2000
 MAX_OPERATORS = 64

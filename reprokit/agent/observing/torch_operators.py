@@ -12,7 +12,7 @@ from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from .torch_calls import Operator, Signatures, described, passed_on
-from .torch_places import OURS
+from .torch_places import OURS, Places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from . import Observer
     from .torch_confirm import TorchConfirmer
-    from .torch_places import Places
 
 WHOLE = 3  # first steps, all of which are observed
 MAX_WHOLE = 100  # of the first steps, while each brings calls that are not known yet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ..agent import ORDERS
+from ..agent import ORDERS, Agent
 from ..frameworks.base import Adapter
 from .conditions import ConditionOrders
 from .locks import LockOrders
@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..agent import Agent
     from .processes import ProcessOrders
     from .workers import WorkerOrders
 

@@ -11,7 +11,7 @@ import time
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
-from .turns import PATIENCE, Patience
+from .turns import PATIENCE, Choices, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tracks import Orders
-    from .turns import Choices
 
 PAUSE = 0.0005  # seconds between two looks at an event that was set in the recording
 

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 
 from ..core.patching import Function, replace
-from .turns import Patience
+from .turns import Choices, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tracks import Orders
-    from .turns import Choices
 
 NUMBER = "_reprokit_number"  # attribute of a Future
 SLICE = 0.5  # seconds for which a future is waited for at once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from ..core.patching import replace
-from .tracks import caller_outside
+from .tracks import Orders, caller_outside
 from .turns import HeldBack
 
 TYPE_CHECKING = False
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .tracks import Orders
 
 NUMBER = "_reprokit_number"  # attribute of a batch of tasks
 

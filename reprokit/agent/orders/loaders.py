@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 
 from ..pytorch import private_api
-from .tracks import caller_outside
-from .turns import Patience
+from .tracks import Orders, caller_outside
+from .turns import Choices, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from .tracks import Orders
-    from .turns import Choices
 
     Batch = tuple[int, Any]  # its number and its data
     Get = Callable[[], Batch]

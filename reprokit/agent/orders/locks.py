@@ -11,7 +11,7 @@ from _thread import TIMEOUT_MAX, RLock, allocate_lock
 from itertools import starmap
 
 from ..core.user_frames import is_users
-from .tracks import creates_referent, place
+from .tracks import Orders, creates_referent, place
 from .turns import PATIENCE
 
 TYPE_CHECKING = False
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from .tracks import Orders
 
 MAX_LOCKS = 10_000  # of a process
 _BLOCKING = (True,)

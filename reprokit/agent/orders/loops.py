@@ -13,16 +13,13 @@ from collections import deque
 
 from ..core.patching import Function, replace
 from .futures import NUMBER
-from .tracks import caller_outside
-from .turns import PAUSE, Patience
+from .tracks import Orders, caller_outside
+from .turns import PAUSE, Choices, Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Optional
-
-    from .tracks import Orders
-    from .turns import Choices
 
     Source = Optional[tuple[str, int]]
     Call = tuple[Any, ...]  # original, loop, callback, arguments

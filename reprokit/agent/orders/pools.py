@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from ..core.patching import Function, replace
-from .tracks import caller_outside
+from .tracks import Orders, caller_outside
 from .turns import HeldBack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .tracks import Orders
 
 POOL = "multiprocessing.pool"
 RESULTS = "_reprokit_results"  # attribute of an iterator

@@ -13,8 +13,8 @@ from zlib import crc32
 
 from ..core.patching import Function, replace
 from .futures import END, SLICE
-from .tracks import caller_outside, place
-from .turns import Patience
+from .tracks import Orders, caller_outside, place
+from .turns import Choices, Patience
 from .worker_turns import TurnLock, WorkerTurns, watch_lock
 
 TYPE_CHECKING = False
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    from .tracks import Orders
-    from .turns import Choices
 
 MAX_LOCKS = 1000  # of a process
 TRACK = "lock"

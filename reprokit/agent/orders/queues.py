@@ -17,17 +17,14 @@ from functools import partial
 
 from ..core.patching import Function, replace
 from .actors import ACTIONS
-from .tracks import creates_referent, place
-from .turns import Patience
+from .tracks import Orders, creates_referent, place
+from .turns import Patience, Turns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
     from typing import Any
-
-    from .tracks import Orders
-    from .turns import Turns
 
     Asked = tuple[Any, Any]  # block and timeout
 

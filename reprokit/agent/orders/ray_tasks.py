@@ -5,13 +5,11 @@ from __future__ import annotations
 from ..core.patching import Function, replace
 from .futures import END
 from .processes import ready_again
-from .tracks import caller_outside
+from .tracks import Orders, caller_outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from .tracks import Orders
 
 
 class RayOrders:

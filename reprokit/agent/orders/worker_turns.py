@@ -12,7 +12,7 @@ from array import array
 from contextlib import suppress
 from posix import listdir  # not os.listdir, in whose place the agent sees what the training lists
 
-from .turns import GRACE, LONGEST, MAX_LOST, PATIENCE
+from .turns import GRACE, LONGEST, MAX_LOST, PATIENCE, Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .tracks import Orders
-    from .turns import Choices
 
 SEAT = "_reprokit_seat"  # attribute of a Process
 TRACKS = TAKES, RESULTS = "takes", "results"  # of a pool: who took a task, who handed in what came of it

@@ -11,7 +11,7 @@ import os
 import re
 
 from ..tensorflow import private_api
-from . import PatchUnfit
+from . import PatchUnfit, Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from . import Tell
 
 _SETTERS = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
 _ADVICE = "install tensorflow-determinism==0.3.0 in the training's Python"

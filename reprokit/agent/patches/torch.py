@@ -12,14 +12,13 @@ import sys
 
 from ..core.thread_names import on_thread
 from ..pytorch import private_api
-from . import PatchUnfit
+from . import PatchUnfit, Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from . import Tell
 
 # What only workers take; without any, DataLoader refuses some of it.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context", "in_order")

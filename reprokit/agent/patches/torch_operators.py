@@ -15,14 +15,13 @@ import sys
 from _thread import allocate_lock
 
 from ..pytorch import private_api
-from . import PatchUnfit
+from . import PatchUnfit, Tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from . import Tell
 
 _DEVICES = ("CPU", "CUDA", "HIP", "XPU", "MPS", "SparseCPU", "SparseCUDA", "MkldnnCPU", "QuantizedCPU", "QuantizedCUDA")
 

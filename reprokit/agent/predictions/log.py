@@ -8,7 +8,7 @@ from _thread import RLock
 
 from ..core.thread_names import on_thread
 from .files import MAX_BYTES, MAX_FILES, Files
-from .samples import FLOAT, rows_of
+from .samples import FLOAT, Rows, rows_of
 from .scores import REGRESSION, TASKS, VALUES, Accuracy, Error, TaskJudgment, judge
 
 TYPE_CHECKING = False
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..core.journal import Journal
     from .files import RowPlace
-    from .samples import Rows
 
 MAX_LINES = 1000  # of one name; what is predicted beyond goes into one line at the end
 MAX_TYPES = 100  # of such predictions beyond

@@ -10,13 +10,12 @@ import sys
 from collections import Counter
 
 from ..core.exact_values import from_float
-from .samples import BOOL, FLOAT, INTEGER
+from .samples import BOOL, FLOAT, INTEGER, Rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .samples import Rows
 
 CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
 

@@ -9,16 +9,10 @@ from __future__ import annotations
 import sys
 import weakref
 
-from ..agent import on_thread
+from ..agent import Agent, on_thread
 from ..core import live_objects
 from ..core.digests import distinct, text_entry
-from ..events import (
-    ModelEnded,
-    OptimizerEnded,
-    OptimizerMade,
-    OptimizerNamed,
-    tell,
-)
+from ..events import Events, ModelEnded, OptimizerEnded, OptimizerMade, OptimizerNamed, tell
 from . import private_api
 from .tensors import entry, is_tensor
 
@@ -27,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-    from ..agent import Agent
     from ..core.digests import Tensor
-    from ..events import Events
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
 _MAX_SEARCHES = 8  # of the whole heap: 50 ms each

@@ -8,14 +8,13 @@ import threading
 from ..core.patching import replace
 from ..core.user_frames import where
 from .array_digests import ArrayDigests, described, parts, signature
-from .operator_log import NO_OUTPUTS, UNREAD
+from .operator_log import NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from .operator_log import CallLog
 
 # Seen in 0.10.2: what executes a compiled function, and what hands its later calls to C++, past that.
 _EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"

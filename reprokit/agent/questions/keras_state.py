@@ -19,10 +19,10 @@ from ..capture.tensorflow_state import (
 )
 from ..events import EpochEnded, FirstCallDue, UpdateDone, UpdateDue
 from ..tensorflow import private_api
-from ..tensorflow.state import optimizer_variables
+from ..tensorflow.state import OptimizerStep, optimizer_variables
 from ..tensorflow.tensors import entry, name_of
 from ..tensorflow.trail import seed_states
-from .training_state import BUFFERS, DATA, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, short, state_digest
+from .training_state import BUFFERS, DATA, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, short, state_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
-    from ..tensorflow.state import OptimizerStep
-    from .training_state import StateAnswers
 
 METRICS, SEEDS, EAGER = "metrics", "seed generators of Keras", "TensorFlow generator"
 GENERATORS = {"python": "Python generator", "numpy": "NumPy generator"}

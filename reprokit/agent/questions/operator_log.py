@@ -12,7 +12,7 @@ import sys
 from _thread import get_ident
 from importlib import import_module
 
-from ..capture.store import index_of, write_tensors
+from ..capture.store import Part, index_of, write_tensors
 from ..core.json_text import to_json
 from ..events import UpdateDone
 from . import ANSWERS
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from ..agent import Agent
-    from ..capture.store import Part
     from ..events import Events, Handler, TrainingEvent
 
     class CallSource(Protocol):

@@ -11,14 +11,13 @@ import os
 import sys
 
 from ..capture.torch_state import SnapshotReader, Tensors
-from .training_state import DATA
+from .training_state import DATA, StateAnswers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from ..events import BatchDue, BatchFetched, LoaderBegan, LoaderExhausted
-    from .training_state import StateAnswers
 
 MAX_BYTES = 512 << 20  # of batches that are kept
 AHEAD = 8  # batches that a loop may have fetched before the step that has the first of them

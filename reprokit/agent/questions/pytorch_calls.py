@@ -18,7 +18,7 @@ from ..pytorch.content_digests import PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
-from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
+from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..capture.store import Part
-    from .operator_log import CallLog
 
 MAX_TEXTS = 10_000
 COMPILERS = ("torch._inductor.codecache", "torch._inductor.output_code")

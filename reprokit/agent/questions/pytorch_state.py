@@ -34,7 +34,7 @@ from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
 from .pytorch_batches import BatchStream
-from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, short, state_digest
+from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, short, state_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
-    from .training_state import StateAnswers
 
     NamedTensors = dict[str, Any]
 

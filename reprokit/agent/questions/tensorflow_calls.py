@@ -16,19 +16,16 @@ from ..core.patching import replace
 from ..observing import tensorflow_graphs as graphs
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
-from ..tensorflow.operator_doors import OperatorDoors, frames_of_caller
+from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
 from .array_digests import ArrayDigests, described, parts, signature, stable
-from .operator_log import DRAWS, NO_OUTPUTS, UNREAD
+from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from ..capture.store import Part
-    from ..tensorflow.operator_doors import EagerCall
-    from .operator_log import CallLog
 
 _RESOURCE, _VARIANT = 20, 21
 _WAITING = ("Collective", "Nccl", "Send", "Recv", "_Send", "_Recv")

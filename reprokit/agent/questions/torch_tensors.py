@@ -8,18 +8,10 @@ import sys
 import weakref
 
 from ..core.user_frames import users_frame
-from ..events import (
-    ClippingDue,
-    InputsGiven,
-    LossComputed,
-    ModelCalled,
-    OutputComputed,
-    UpdateDone,
-    UpdateDue,
-)
+from ..events import ClippingDue, InputsGiven, LossComputed, ModelCalled, OutputComputed, UpdateDone, UpdateDue
 from ..pytorch import private_api, tensors
 from ..pytorch.state import named_tensors, parts_of, unwrapped
-from .tensor_rules import EVAL, TRAIN
+from .tensor_rules import EVAL, TRAIN, Choice
 from .tensor_writer import NumbersOf
 
 TYPE_CHECKING = False
@@ -29,7 +21,6 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..events import Handler, TrainingEvent
-    from .tensor_rules import Choice
     from .tensors import SavedSteps
 
 OF_LOSS = ("predictions", "labels")  # what a loss module is given, in this order

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from ..capture import numeric_variable
-from ..capture.store import PREFIX, SnapshotContents, SnapshotFile, Store
+from ..capture.store import PREFIX, Part, SnapshotContents, SnapshotFile, Store
 from ..core.json_text import to_json
 from ..core.signal_errors import pass_on
 from ..observing.files import append
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..capture.store import Part
     from ..events import EventListener, Events
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
