@@ -90,10 +90,7 @@ class RedoInputs:
 
     def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
         """Return the part of a batch as the script is given it."""
-        try:
-            value = batch.part(samples, like, self._driver.fills)
-        except SnapshotError as error:
-            self._driver.trouble(str(error))
+        value = self._driver.attempt(lambda: batch.part(samples, like, self._driver.fills))
         if self._driver.mode == EXPLAIN:
             name = "the batch" if batch.source == "loader" else CALLED_WITH
             tensors = [(name, tensor) for tensor in tensors_in(value)]
@@ -156,20 +153,14 @@ class RedoInputs:
             return target
         batch, samples = inputs.targets[min(inputs.judged, len(inputs.targets) - 1)]
         inputs.judged += 1
-        try:
-            return batch.part(samples, None, self._driver.fills)["target"].to(target.device)
-        except SnapshotError as error:
-            self._driver.trouble(str(error))
+        return self._driver.attempt(lambda: batch.part(samples, None, self._driver.fills)["target"].to(target.device))
 
     def _is_wanted(self, module: Any) -> bool:
         """Return whether the snapshot's module was called as this one is; the snapshot may not tell."""
         names = {batch.name for batch, _ in self._trials.trial.inputs.called}
         if not names or None in names or not private_api.has_children(module):
             return not names or None in names
-        try:
-            return self._built.name_of(module) in names
-        except SnapshotError as error:
-            self._driver.trouble(str(error))
+        return bool(self._driver.attempt(lambda: self._built.name_of(module) in names))
 
     def _is_evaluating(self, module: Any) -> bool:
         """Return whether the module is not being trained, where the snapshot's models were."""

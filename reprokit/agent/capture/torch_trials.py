@@ -190,10 +190,7 @@ class StepTrials:
         if not trial.is_put:
             if self._explaining is not None:
                 self._explaining.end()  # what is put in is no operator's result
-            try:
-                self.built.put()
-            except SnapshotError as error:
-                self.driver.trouble(str(error))
+            self.driver.attempt(self.built.put)
         trial.is_put = False
         if self.driver.trials:
             for parameter in self.built.parameters(self.built.optimizers).values():
