@@ -16,16 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reprokit import native, rundir
-from reprokit.errors import (
-    CannotWriteRun,
-    CommandNotExecutable,
-    CommandNotFound,
-    LaunchError,
-    NestedRun,
-    ReplayStopped,
-    RunExists,
-)
+from reprokit import errors, native, rundir
 from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch import host, variables
@@ -86,7 +77,7 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
             prepared = _prepare(plan, command, own, instruments, place, new)
         except OSError as error:
             new.discard()
-            raise CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
+            raise errors.CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
         except BaseException:
             new.discard()
             raise
@@ -106,7 +97,7 @@ def _instruments(plan: Plan) -> Shimmed | Unshimmed:
 def own_environment(plan: Plan) -> dict[str, str]:
     """Return the user's variables; in a replay the kept ones as they were."""
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
-        raise NestedRun("reprokit runs inside a run already; start it from a shell of its own")
+        raise errors.NestedRun("reprokit runs inside a run already; start it from a shell of its own")
     own = environments.without_own(environments.inherited())
     own = environments.without_rdrand(own) if plan.hide_rdrand else own
     return own if plan.variables is None else variables.given_again(own, plan.variables)
@@ -142,7 +133,7 @@ def _refuse_others_snapshots(fallback: Path | None) -> None:
     """Raise RunExists where another run of the same name has used the fallback: its snapshots would be this run's."""
     if fallback is not None and os.path.lexists(fallback):
         advice = "remove it, or choose another directory with --snapshot-fallback"
-        raise RunExists(f"{shown(fallback)} is there already, of another run of this name; {advice}")
+        raise errors.RunExists(f"{shown(fallback)} is there already, of another run of this name; {advice}")
 
 
 def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPatches | None:
@@ -362,7 +353,7 @@ class Shimmed:
         say(f"run: {shown(prepared.path)}")
         say_captured(prepared.plan, prepared.path, prepared.run)
         if self._stopped:
-            raise ReplayStopped(self._stopped)
+            raise errors.ReplayStopped(self._stopped)
 
 
 def hook_of(plan: Plan, path: Path) -> Hook | None:
@@ -428,18 +419,18 @@ def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: comman
         warn(f"the shim cannot load: {refusal.why}; {what}")
 
 
-def start_error(name: str, error: OSError) -> LaunchError:
+def start_error(name: str, error: OSError) -> errors.LaunchError:
     """Return what is said of a command that the kernel does not start."""
     what = f"{name}: {error.strerror}; it cannot be run"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return CommandNotFound(what)
-    return CommandNotExecutable(what)
+        return errors.CommandNotFound(what)
+    return errors.CommandNotExecutable(what)
 
 
 def write_run(path: Path, run: RunFile) -> None:
     try:
         rundir.write_json(path / rundir.RUN, run)
-    except CannotWriteRun as error:
+    except errors.CannotWriteRun as error:
         run.warnings.append(str(error))
         warn(str(error))
 

@@ -10,22 +10,7 @@ from msgspec.structs import replace
 from reprokit.findings import COMPILED, MAX_FINDINGS, VERDICTS, Finding, FindingsFile
 from reprokit.knowledge import Fact, load
 from reprokit.printable import bounded
-from reprokit.profiling import sources
-from reprokit.profiling.lines import (
-    CompiledCode,
-    Completion,
-    ConfirmedCall,
-    Function,
-    Helper,
-    Loader,
-    Note,
-    Observed,
-    ObservedLines,
-    ObservedProcess,
-    OperatorLine,
-    Sampling,
-    Setting,
-)
+from reprokit.profiling import lines, sources
 from reprokit.profiling.operators import Operators
 from reprokit.profiling.surroundings import Surroundings
 from reprokit.rundir import RunDirectory
@@ -43,39 +28,39 @@ class Diagnosis:
         self.notes: list[str] = []
         self.files: set[int] = set()
         self.helpers: set[int] = set()  # ids of processes that agents started to measure
-        self._confirmed: list[tuple[int, ConfirmedCall]] = []
+        self._confirmed: list[tuple[int, lines.ConfirmedCall]] = []
         self._scale: dict[tuple[object, str], float] = {}
         self._left_out = 0
         self._takers: dict[type, Callable[[int, Any], None]] = {
-            OperatorLine: self.operators.add,
-            CompiledCode: self.operators.add_compiled,
-            Function: self.surroundings.add_function,
-            Setting: self.surroundings.add_setting,
-            Loader: self.surroundings.add_loader,
-            Completion: self.surroundings.add_completion,
-            ConfirmedCall: self._add_confirmed,
-            ObservedProcess: self._add_process,
-            Sampling: self._add_sampling,
-            Helper: lambda _, line: self.helpers.add(line.pid),
-            Note: lambda _, line: self.notes.append(line.text) if len(self.notes) < 2 * MAX_NOTES else None,
+            lines.OperatorLine: self.operators.add,
+            lines.CompiledCode: self.operators.add_compiled,
+            lines.Function: self.surroundings.add_function,
+            lines.Setting: self.surroundings.add_setting,
+            lines.Loader: self.surroundings.add_loader,
+            lines.Completion: self.surroundings.add_completion,
+            lines.ConfirmedCall: self._add_confirmed,
+            lines.ObservedProcess: self._add_process,
+            lines.Sampling: self._add_sampling,
+            lines.Helper: lambda _, line: self.helpers.add(line.pid),
+            lines.Note: lambda _, line: self.notes.append(line.text) if len(self.notes) < 2 * MAX_NOTES else None,
         }
 
-    def take(self, process: int, line: Observed) -> None:
+    def take(self, process: int, line: lines.Observed) -> None:
         """Take in one line."""
         self.files.add(process)
         self._takers[type(line)](process, line)
 
-    def _add_confirmed(self, process: int, line: ConfirmedCall) -> None:
+    def _add_confirmed(self, process: int, line: lines.ConfirmedCall) -> None:
         if len(self._confirmed) < MAX_CONFIRMED:
             self._confirmed.append((process, line))
         else:
             self._left_out += 1
 
-    def _add_sampling(self, process: int, line: Sampling) -> None:
+    def _add_sampling(self, process: int, line: lines.Sampling) -> None:
         if len(self._scale) < MAX_SCALES:
             self._scale[process, line.framework] = line.steps / line.observed if line.observed else 1.0
 
-    def _add_process(self, process: int, line: ObservedProcess) -> None:
+    def _add_process(self, process: int, line: lines.ObservedProcess) -> None:
         self._left_out += line.left_out
         if line.sampled_steps:
             self.surroundings.scale[process] = line.steps / line.sampled_steps
@@ -96,7 +81,7 @@ class Diagnosis:
 
 def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
     """Return the findings of a profiled run; raises a RunError where the run cannot be read at all."""
-    reader, diagnosis = ObservedLines(run), Diagnosis(load() if facts is None else facts)
+    reader, diagnosis = lines.ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:
         diagnosis.take(process, line)
     told = sources.journal(run)
@@ -110,7 +95,7 @@ def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsF
     return FindingsFile(run_id=run.run.run_id, findings=_ordered(found, notes), notes=_bounded(notes))
 
 
-def _about_reading(run: RunDirectory, reader: ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
+def _about_reading(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
     if not diagnosis.files:
         yield "no Python process was observed: only sources of randomness are told"
     if reader.bad:

@@ -9,24 +9,9 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from reprokit.study import overhead, statistics, store, variance, wording
+from reprokit.study import facts, overhead, statistics, store, variance, wording
 from reprokit.study.description import Setup as Described
 from reprokit.study.description import Study
-from reprokit.study.facts import (
-    Analysis,
-    AttemptFacts,
-    Curve,
-    CurveLine,
-    Kind,
-    Overhead,
-    PairCounts,
-    PairFacts,
-    ProcessVariance,
-    Sentences,
-    SetupFacts,
-    Source,
-    Variance,
-)
 from reprokit.study.results import MetricSeries, PairResult, RunResult
 from reprokit.version import VERSION
 
@@ -54,7 +39,7 @@ METHODS: Final = (
 )
 
 
-def analyze(directory: Path) -> Analysis:
+def analyze(directory: Path) -> facts.Analysis:
     """The analysis of a study's directory, as far as the study has come; reads files that anybody may have written."""
     study = store.read_study(directory)
     return analysis_of(study.study, store.read_results(directory), store.read_pairs(directory), directory, study.host)
@@ -66,7 +51,7 @@ def analysis_of(
     compared: Sequence[PairResult],
     directory: Path,
     host: Mapping[str, object] | None = None,
-) -> Analysis:
+) -> facts.Analysis:
     """Return the analysis of results; the directory holds the predictions that they name."""
     names = {one.name for one in study.setup}
     results = [run for run in results if run.setup in names and run.pair <= study.pairs]
@@ -84,7 +69,7 @@ def analysis_of(
     processes = [variance.processes(sample) for sample in samples]
     process = tuple(row for rows, _ in processes for row in rows)
     drawn, left_out = _curves(results)
-    return Analysis(
+    return facts.Analysis(
         reprokit=VERSION,
         made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         name=study.name,
@@ -108,7 +93,7 @@ def analysis_of(
     )
 
 
-def kind(setup: Described) -> Kind:
+def kind(setup: Described) -> facts.Kind:
     """Return what a setup does to the training, in a word."""
     patched = any(not one.startswith("seed=") for one in setup.patches)
     if not setup.observe:
@@ -120,7 +105,7 @@ def kind(setup: Described) -> Kind:
     return "patched" if patched else "bare"
 
 
-def source(study: Study, setup: Described) -> Source:
+def source(study: Study, setup: Described) -> facts.Source:
     """Return what is left to vary between the runs of a setup.
 
     Seeds do not hold all of the software. Where a recording tells what the hardware does, seeds tell what they leave.
@@ -135,7 +120,7 @@ def source(study: Study, setup: Described) -> Source:
 
 # ---- setups and their runs -------------------------------------------------------------------------------------------
 
-_WORDS: Final[dict[Kind, str]] = {
+_WORDS: Final[dict[facts.Kind, str]] = {
     "untouched": "the command alone, nothing of reprokit in it",
     "bare": "nothing held; runs are only watched",
     "seeded": "both runs of a pair are seeded alike",
@@ -153,10 +138,10 @@ def _by_setup(names: Iterable[str], results: Iterable[R]) -> dict[str, list[R]]:
     return found
 
 
-def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> SetupFacts:
+def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> facts.SetupFacts:
     finished = [run for run in runs if run.outcome == "finished"]
     replays = setup.entropy == "replayed"
-    return SetupFacts(
+    return facts.SetupFacts(
         name=setup.name,
         kind=kind(setup),
         controls=study.controls_of(setup),
@@ -179,12 +164,12 @@ def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Seq
     )
 
 
-def _counts(study: Study, pairs: Sequence[PairResult]) -> PairCounts:
+def _counts(study: Study, pairs: Sequence[PairResult]) -> facts.PairCounts:
     identical, different = _yes_and_no(one.identical for one in pairs)
     process = _yes_and_no(one.process_equal for one in pairs)
     evaluation = _yes_and_no(one.evaluation_equal for one in pairs)
     judged = identical + different
-    counts = PairCounts(
+    counts = facts.PairCounts(
         planned=study.pairs,
         made=len(pairs),
         identical=identical,
@@ -214,13 +199,13 @@ def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> ove
     return overhead.CostSample(setup.name, kind(setup), training, patches, finished)
 
 
-def _run(run: RunResult) -> AttemptFacts:
+def _run(run: RunResult) -> facts.AttemptFacts:
     scored = [one for one in run.evaluations if one.accuracy is not None or one.mae is not None]
     main = scored[-1] if scored else None  # what the training ended with
     texts = {name: wording.short(getattr(run, name)) for name in ("ended", "started", "host", "worker")}
-    return AttemptFacts(
+    return facts.AttemptFacts(
         **{
-            **{name: getattr(run, name) for name in AttemptFacts.__struct_fields__ if hasattr(run, name)},
+            **{name: getattr(run, name) for name in facts.AttemptFacts.__struct_fields__ if hasattr(run, name)},
             **texts,
             "seconds": _number(run.seconds),
             "processor": _number(run.processor),
@@ -238,7 +223,7 @@ def _number(value: float | None) -> float | None:
 # ---- pairs -----------------------------------------------------------------------------------------------------------
 
 
-def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iterator[PairFacts]:
+def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iterator[facts.PairFacts]:
     runs: dict[tuple[str, int], list[RunResult]] = {}
     for run in results:
         if run.outcome == "finished":
@@ -246,9 +231,9 @@ def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iter
     return (_pair(pair, runs.get((pair.setup, pair.pair), [])) for pair in compared)
 
 
-def _pair(pair: PairResult, both: Sequence[RunResult]) -> PairFacts:
+def _pair(pair: PairResult, both: Sequence[RunResult]) -> facts.PairFacts:
     lengths, equal_until = _course(*both) if len(both) == 2 else (None, None)
-    return PairFacts(
+    return facts.PairFacts(
         setup=pair.setup,
         pair=pair.pair,
         outcome="not compared" if pair.identical is None else "identical" if pair.identical else "different",
@@ -300,9 +285,9 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
 # ---- the metrics of all runs, thinned out to what a drawing can show -------------------------------------------------
 
 
-def _curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
+def _curves(runs: Sequence[RunResult]) -> tuple[tuple[facts.Curve, ...], int]:
     """Return a curve for each metric, and how many metrics are left out; those that most runs have come first."""
-    found: dict[tuple[str, Literal["epoch", "step"]], list[CurveLine]] = {}
+    found: dict[tuple[str, Literal["epoch", "step"]], list[facts.CurveLine]] = {}
     for run in runs:
         for one in run.series:
             if one.values:
@@ -311,7 +296,7 @@ def _curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
         lines.sort(key=lambda line: line.pair)  # of each setup as many, where there are too many
     ordered = sorted(found.items(), key=lambda item: -len(item[1]))
     made = tuple(
-        Curve(
+        facts.Curve(
             metric=wording.short(name), by=by, lines=tuple(lines[:MAX_LINES]), left_out=max(0, len(lines) - MAX_LINES)
         )
         for (name, by), lines in ordered[:MAX_CURVES]
@@ -319,9 +304,9 @@ def _curves(runs: Sequence[RunResult]) -> tuple[tuple[Curve, ...], int]:
     return made, max(0, len(ordered) - MAX_CURVES)
 
 
-def _curve_line(run: RunResult, series: MetricSeries) -> CurveLine:
+def _curve_line(run: RunResult, series: MetricSeries) -> facts.CurveLine:
     finite = [(number, value if statistics.usable(value) else None) for number, value in enumerate(series.values, 1)]
-    return CurveLine(
+    return facts.CurveLine(
         setup=run.setup,
         pair=run.pair,
         part=run.part,
@@ -351,7 +336,7 @@ def thinned(points: Sequence[tuple[int, float | None]], most: int) -> Sequence[t
 
 
 def _attention(
-    study: Study, setups: Sequence[SetupFacts], results: Sequence[RunResult], costs: Sequence[Overhead]
+    study: Study, setups: Sequence[facts.SetupFacts], results: Sequence[RunResult], costs: Sequence[facts.Overhead]
 ) -> Iterator[str]:
     planned = 2 * study.pairs * len(study.setup)
     if len(results) < planned:
@@ -369,7 +354,9 @@ def _attention(
         yield f"Runs were made on {len(hosts)} machines: differences in time may be theirs."
 
 
-def _verdicts(setups: Sequence[SetupFacts], costs: Sequence[Overhead], varying: Sequence[Variance]) -> Iterator[str]:
+def _verdicts(
+    setups: Sequence[facts.SetupFacts], costs: Sequence[facts.Overhead], varying: Sequence[facts.Variance]
+) -> Iterator[str]:
     for setup in setups:
         yield f"{setup.name} ({setup.words}): {setup.pairs.sentence}"
         yield from (row.sentence for row in varying if row.setup == setup.name)
@@ -377,12 +364,12 @@ def _verdicts(setups: Sequence[SetupFacts], costs: Sequence[Overhead], varying: 
 
 
 def _sentences(
-    setups: Sequence[SetupFacts],
-    costs: Sequence[Overhead],
-    varying: Sequence[Variance],
-    process: Sequence[ProcessVariance],
-) -> Sentences:
-    return Sentences(
+    setups: Sequence[facts.SetupFacts],
+    costs: Sequence[facts.Overhead],
+    varying: Sequence[facts.Variance],
+    process: Sequence[facts.ProcessVariance],
+) -> facts.Sentences:
+    return facts.Sentences(
         pairs=wording.all_pairs([(one.name, one.pairs) for one in setups]),
         overhead=wording.all_overheads(costs),
         variance=wording.all_variances(varying),

@@ -6,18 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
-from reprokit.study import statistics
-from reprokit.study.facts import (
-    SOURCES,
-    Interval,
-    Overhead,
-    PairCounts,
-    ProcessVariance,
-    Share,
-    Source,
-    Spread,
-    Variance,
-)
+from reprokit.study import facts, statistics
 
 MAX_TEXT: Final = 400  # characters of a text of a run
 MAX_LISTED: Final = 8
@@ -61,7 +50,7 @@ def size(value: float) -> str:
     return f"{number(value)} TiB"
 
 
-def between(interval: Interval | None) -> str:
+def between(interval: facts.Interval | None) -> str:
     """Return a ratio's interval as change in per cent."""
     if interval is None or interval.low is None or interval.high is None:
         return ""
@@ -80,7 +69,7 @@ def p_value(p: float | None) -> str:
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
 
-def of(share: Share) -> str:
+def of(share: facts.Share) -> str:
     """Return what a share leaves open, in words."""
     low, high = share.interval.low or 0.0, share.interval.high or 0.0
     if share.count == 0:
@@ -90,7 +79,7 @@ def of(share: Share) -> str:
     return f"between {percent(low, 2)} and {percent(high, 2)} of further pairs would differ"
 
 
-def further(share: Share | None) -> str:
+def further(share: facts.Share | None) -> str:
     """Return how many further pairs would differ, in a cell."""
     if share is None:
         return "-"
@@ -103,7 +92,7 @@ def further(share: Share | None) -> str:
 # ---- a sentence a row ------------------------------------------------------------------------------------------------
 
 
-def pairs(counts: PairCounts) -> str:
+def pairs(counts: facts.PairCounts) -> str:
     """Return what came of the pairs of a setup."""
     share = counts.differing
     left = f"; {counts.not_compared} could not be compared" if counts.not_compared else ""
@@ -116,7 +105,7 @@ def pairs(counts: PairCounts) -> str:
     return f"{share.count} of {share.of} pairs differ{left}. With 95 % confidence {of(share)}."
 
 
-def overhead(row: Overhead) -> str:
+def overhead(row: facts.Overhead) -> str:
     """Return what a row of the table of overheads means."""
     what, verb = row.measure, _VERBS[row.measure]
     medians = f"{quantity(row.median, row.unit)} against {quantity(row.base_median, row.unit)}"
@@ -148,7 +137,7 @@ def _by_chance(p: float | None) -> str:
     return f"Were there no difference, only about one of {studies} such studies would show any as clear."
 
 
-def _none_shown(row: Overhead, what: str, medians: str) -> str:
+def _none_shown(row: facts.Overhead, what: str, medians: str) -> str:
     if row.difference_interval is not None and row.difference_interval.low == row.difference_interval.high == 0:
         return f"{what}: {row.setup} and {row.base} are the same ({medians})."
     sure = between(row.ratio_interval)
@@ -158,7 +147,7 @@ def _none_shown(row: Overhead, what: str, medians: str) -> str:
     return f"{what}: no difference between {row.setup} and {row.base} is shown ({medians}){limits}{needed}."
 
 
-def variance(row: Variance) -> str:
+def variance(row: facts.Variance) -> str:
     """Return what a row of the table of variances means."""
     which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
     head = f"{row.evaluation} in {row.setup}, between {which}:"
@@ -183,13 +172,13 @@ def variance(row: Variance) -> str:
     return f"{head} {', '.join(parts) or 'something differs that cannot be measured'}{_further(row)}."
 
 
-def _comparisons(row: Variance) -> int:
+def _comparisons(row: facts.Variance) -> int:
     """Of two runs, in what most of them have."""
     parts = (row.accuracy, row.mae, row.inconsistent, *(one.spread for one in row.classes))
     return max((part.comparisons for part in parts if part is not None), default=0)
 
 
-def _left_open(row: Variance, comparisons: int) -> str:
+def _left_open(row: facts.Variance, comparisons: int) -> str:
     """What further runs might do although these were equal: pairs are independent, two of any two runs are not."""
     independent = comparisons if row.way == "within pairs" else row.runs - 1
     which = "pairs" if row.way == "within pairs" else "runs"
@@ -199,7 +188,7 @@ def _left_open(row: Variance, comparisons: int) -> str:
     return f"; with 95 % confidence no more than {percent(bound, 2)} of further {which} would differ"
 
 
-def _further(row: Variance) -> str:
+def _further(row: facts.Variance) -> str:
     """Return how far the range that was seen can be trusted."""
     if row.way != "any two runs" or row.runs < 2:
         return ""
@@ -207,7 +196,7 @@ def _further(row: Variance) -> str:
     return f"; one more run lies outside that range with a chance of up to {chance}"
 
 
-def process(row: ProcessVariance) -> str:
+def process(row: facts.ProcessVariance) -> str:
     """Return what a row of the table of metrics through the run means."""
     which = "any two runs" if row.way == "any two runs" else "the two runs of a pair"
     where = f"at the last {row.by} that {'all' if row.way == 'any two runs' else 'both'} have"
@@ -223,7 +212,7 @@ def process(row: ProcessVariance) -> str:
 # ---- a sentence a table ----------------------------------------------------------------------------------------------
 
 
-def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
+def all_pairs(setups: Sequence[tuple[str, facts.PairCounts]]) -> str:
     """Return the table of pairs in a sentence or two."""
     compared = [(name, counts.differing) for name, counts in setups if counts.differing is not None]
     if not compared:
@@ -244,7 +233,7 @@ def all_pairs(setups: Sequence[tuple[str, PairCounts]]) -> str:
     return " ".join(told)
 
 
-def all_overheads(rows: Sequence[Overhead]) -> str:
+def all_overheads(rows: Sequence[facts.Overhead]) -> str:
     """Return the table of overheads in a sentence or two."""
     times = [row for row in rows if row.measure == "time"]
     if not times:
@@ -268,11 +257,11 @@ def all_overheads(rows: Sequence[Overhead]) -> str:
     return " ".join(told)
 
 
-def _about(row: Overhead) -> str:
+def _about(row: facts.Overhead) -> str:
     return f" (about {change(row.ratio)})" if row.ratio is not None else ""
 
 
-def all_variances(rows: Sequence[Variance]) -> str:
+def all_variances(rows: Sequence[facts.Variance]) -> str:
     """Return the table of variances in a sentence or two."""
     if not rows:
         return "No run was evaluated, so nothing can be said about predictions and accuracy."
@@ -291,11 +280,13 @@ def all_variances(rows: Sequence[Variance]) -> str:
 
 
 def _by_source(
-    rows: Sequence[Variance], spread: Callable[[Variance], Spread | None], shown: Callable[[float | None], str]
+    rows: Sequence[facts.Variance],
+    spread: Callable[[facts.Variance], facts.Spread | None],
+    shown: Callable[[float | None], str],
 ) -> str:
     """Return the largest difference of each source, and in which setup, of which evaluation."""
     is_only = len({row.evaluation for row in rows}) == 1
-    worst: dict[Source, tuple[float, str]] = {}
+    worst: dict[facts.Source, tuple[float, str]] = {}
     for row in rows:
         found = spread(row)
         if found is not None and found.largest is not None:
@@ -303,13 +294,13 @@ def _by_source(
             worst[row.source] = max(worst.get(row.source, (-1.0, "")), (found.largest, name), key=itemgetter(0))
     told = [
         f"{words} {shown(worst[source][0])} ({worst[source][1]})"
-        for source, words in SOURCES.items()
+        for source, words in facts.SOURCES.items()
         if source in worst
     ]
     return ", ".join(told)
 
 
-def all_processes(rows: Sequence[ProcessVariance]) -> str:
+def all_processes(rows: Sequence[facts.ProcessVariance]) -> str:
     """Return the table of metrics through the run in a sentence or two."""
     if not rows:
         return "No run told of a metric, so nothing can be said about its course."

@@ -5,31 +5,10 @@ from __future__ import annotations
 import atexit
 import sys
 
+from .. import events
+from ..capture import torch_state
 from ..capture.random_states import RandomStates
 from ..capture.torch_fit import MadeObjects
-from ..capture.torch_state import (
-    IMPLEMENTATION,
-    SnapshotReader,
-    Tensors,
-    parameters_of,
-    put_optimizer,
-    put_random,
-    put_stateful,
-    take_all,
-    take_optimizer,
-    take_random,
-)
-from ..events import (
-    BatchDue,
-    BatchFetched,
-    LoaderBegan,
-    LoaderExhausted,
-    ModelCalled,
-    OptimizerMade,
-    ScalerMade,
-    ScheduleMade,
-    UpdateDone,
-)
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
@@ -69,15 +48,15 @@ class PytorchState:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
-            OptimizerMade: lambda event: self._optimizers.add(event.target),
-            ScheduleMade: lambda event: self._schedules.add(event.schedule),
-            ScalerMade: lambda event: self._scalers.add(event.scaler),
-            LoaderBegan: self._loader_began,
-            BatchDue: self._batches.due,
-            BatchFetched: self._batch_fetched,
-            LoaderExhausted: self._batches.exhausted,
-            ModelCalled: self._model_called,
-            UpdateDone: self._updated,
+            events.OptimizerMade: lambda event: self._optimizers.add(event.target),
+            events.ScheduleMade: lambda event: self._schedules.add(event.schedule),
+            events.ScalerMade: lambda event: self._scalers.add(event.scaler),
+            events.LoaderBegan: self._loader_began,
+            events.BatchDue: self._batches.due,
+            events.BatchFetched: self._batch_fetched,
+            events.LoaderExhausted: self._batches.exhausted,
+            events.ModelCalled: self._model_called,
+            events.UpdateDone: self._updated,
         }
 
     def failed(self, error: Exception, handler: Handler) -> None:
@@ -86,7 +65,7 @@ class PytorchState:
 
     # Moments
 
-    def _loader_began(self, event: LoaderBegan) -> None:
+    def _loader_began(self, event: events.LoaderBegan) -> None:
         """Before the loader draws its order."""
         generator = getattr(event.loader, "generator", None)
         if generator is None:
@@ -98,7 +77,7 @@ class PytorchState:
             self._put_generators(file, "random_at_loader")
         self._at_loader = self._states()
 
-    def _batch_fetched(self, event: BatchFetched) -> None:
+    def _batch_fetched(self, event: events.BatchFetched) -> None:
         """Before the script makes anything of a batch, such as one with noise."""
         answers = self._answers
         self._batches.fetched(event)
@@ -115,7 +94,7 @@ class PytorchState:
         own = None if self._generator is None else self._generator.get_state()
         return self._random.taken(), own
 
-    def _model_called(self, event: ModelCalled) -> None:
+    def _model_called(self, event: events.ModelCalled) -> None:
         if not event.has_gradients or not getattr(event.module, "training", True):
             return
         self._calls += 1
@@ -131,7 +110,7 @@ class PytorchState:
             answers.attempt("the state was not kept", self._keep)
             self._batches.keep()
 
-    def _updated(self, event: UpdateDone) -> None:
+    def _updated(self, event: events.UpdateDone) -> None:
         answers = self._answers
         if not answers.window.updated(event.optimizer):
             return
@@ -144,7 +123,7 @@ class PytorchState:
 
     def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, dict[int, str]]:
         """Return parameters, buffers, tensors of models that no optimizer trains, and names by identity."""
-        trained = [parameter for optimizer in self._optimizers for parameter in parameters_of(optimizer)]
+        trained = [parameter for optimizer in self._optimizers for parameter in torch_state.parameters_of(optimizer)]
         modules = self._hooks().modules
         owners = modules.owners(trained, self._torch.nn.Module)
         parameters: NamedTensors = {}
@@ -183,7 +162,7 @@ class PytorchState:
             for number, optimizer in enumerate(self._optimizers):
                 for key, value in _settings(number, optimizer):
                     found[SETTINGS].update(_digests_of(key, value))
-                for parameter in parameters_of(optimizer):
+                for parameter in torch_state.parameters_of(optimizer):
                     state = optimizer.state.get(parameter, {})
                     found[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
             for kind, made in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
@@ -199,28 +178,30 @@ class PytorchState:
     # Into a snapshot, and back
 
     def _keep(self) -> None:
-        tensors = Tensors()
+        tensors = torch_state.Tensors()
         *models, names = self._tensors()
         header: dict[str, Any] = {}
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
             header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
         header["optimizers"] = [
-            take_optimizer(tensors, number, one, [names[id(parameter)] for parameter in parameters_of(one)])
+            torch_state.take_optimizer(
+                tensors, number, one, [names[id(parameter)] for parameter in torch_state.parameters_of(one)]
+            )
             for number, one in enumerate(self._optimizers)
         ]
-        header["schedules"] = take_all(tensors, "schedule", list(self._schedules))
-        header["scalers"] = take_all(tensors, "scaler", list(self._scalers))
+        header["schedules"] = torch_state.take_all(tensors, "schedule", list(self._schedules))
+        header["scalers"] = torch_state.take_all(tensors, "scaler", list(self._scalers))
         moments = {"random": self._states(), "random_at_loader": self._at_loader, "random_at_batch": self._at_batch}
         for moment, taken in moments.items():
             if taken is not None:
                 states, own = taken
-                header[moment] = take_random(tensors, states(), moment)
+                header[moment] = torch_state.take_random(tensors, states(), moment)
                 header[f"{LOADER} {moment}"] = None if own is None else tensors.pack(f"{LOADER} {moment}", own)
         self._answers.save("state", header, tensors.parts)
 
     def _put(self, file: Any) -> None:
         """Put in the parts that were asked for, last of all the generators."""
-        header, reader, parts = file.header, SnapshotReader(self._torch, file.tensors), self._answers.parts
+        header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         attempt = self._answers.attempt
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), self._tensors()):
             if part in parts:
@@ -232,20 +213,20 @@ class PytorchState:
             (SCALER, self._scalers, header["scalers"]),
         ):
             for owner, entry_ in zip(made, kept) if part in parts else ():
-                attempt(part, put_stateful, owner, entry_, reader)
+                attempt(part, torch_state.put_stateful, owner, entry_, reader)
         self._put_generators(file, "random")
 
-    def _put_tensors(self, named: NamedTensors, kept: dict[str, str], reader: SnapshotReader) -> None:
+    def _put_tensors(self, named: NamedTensors, kept: dict[str, str], reader: torch_state.SnapshotReader) -> None:
         with self._torch.no_grad():
             for name, key in kept.items():
                 named[name].data.copy_(reader.tensor(key))
 
-    def _put_optimizer(self, optimizer: Any, kept: Any, reader: SnapshotReader) -> None:
+    def _put_optimizer(self, optimizer: Any, kept: Any, reader: torch_state.SnapshotReader) -> None:
         parts = self._answers.parts
         if parts.isdisjoint((OPTIMIZER, SETTINGS)):
             return
         groups, state = [dict(group) for group in optimizer.param_groups], dict(optimizer.state)
-        put_optimizer(optimizer, kept, reader)
+        torch_state.put_optimizer(optimizer, kept, reader)
         if SETTINGS not in parts:
             for group, before in zip(optimizer.param_groups, groups):
                 group.update(before)
@@ -254,10 +235,10 @@ class PytorchState:
             optimizer.state.update(state)
 
     def _put_generators(self, file: Any, which: str) -> None:
-        header, reader, parts = file.header, SnapshotReader(self._torch, file.tensors), self._answers.parts
+        header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         states = header.get(which) or {}
         chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
-        self._answers.attempt("generators", put_random, self._torch, chosen, reader)
+        self._answers.attempt("generators", torch_state.put_random, self._torch, chosen, reader)
         own = header.get(f"{LOADER} {which}")
         if LOADER in parts and own is not None and self._generator is not None:
             self._answers.attempt(LOADER, lambda: self._generator.set_state(reader.value(own)))
@@ -274,7 +255,7 @@ def _digests_of(name: str, value: Any) -> dict[str, str]:
 def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:
     for place, group in enumerate(optimizer.param_groups):
         for key in group:
-            if key not in IMPLEMENTATION:
+            if key not in torch_state.IMPLEMENTATION:
                 yield f"optimizer#{number}.group{place}.{key}", group[key]
 
 

@@ -11,17 +11,8 @@ import weakref
 from collections import Counter
 from types import MappingProxyType
 
+from .. import events
 from ..core.exact_values import leaves
-from ..events import (
-    BackwardBegan,
-    EpochEnded,
-    GradientsDue,
-    InputsGiven,
-    OutputComputed,
-    ResultsReported,
-    UpdateDone,
-    UpdateDue,
-)
 from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
@@ -104,18 +95,18 @@ class TensorflowTensors:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         always: dict[type[TrainingEvent], Handler] = {
-            GradientsDue: self._gradients_due,
-            UpdateDue: self._update_due,
-            UpdateDone: self._update_done,
+            events.GradientsDue: self._gradients_due,
+            events.UpdateDue: self._update_due,
+            events.UpdateDone: self._update_done,
         }
         rules = self._steps.rules
         outputs: dict[type[TrainingEvent], Handler] = {
-            OutputComputed: self._output_computed,
-            BackwardBegan: self._backward_began,
-            EpochEnded: self._epoch_ended,
-            ResultsReported: self._results_reported,
+            events.OutputComputed: self._output_computed,
+            events.BackwardBegan: self._backward_began,
+            events.EpochEnded: self._epoch_ended,
+            events.ResultsReported: self._results_reported,
         }
-        inputs: dict[type[TrainingEvent], Handler] = {InputsGiven: self._inputs_given}
+        inputs: dict[type[TrainingEvent], Handler] = {events.InputsGiven: self._inputs_given}
         always.update(outputs if rules.wants("outputs", "losses", ever=True) else {})
         return {**always, **inputs} if rules.wants("inputs", "labels", ever=True) else always
 
@@ -123,7 +114,7 @@ class TensorflowTensors:
         """What could not be saved is said; the training, and further saving, goes on."""
         self._agent.failed(handler, error)
 
-    def _gradients_due(self, event: GradientsDue) -> None:
+    def _gradients_due(self, event: events.GradientsDue) -> None:
         rules, pairs = self._steps.rules, event.pairs
         if not pairs:
             return
@@ -137,7 +128,7 @@ class TensorflowTensors:
             for gradient, variable in pairs:
                 take_in_graph(holders, gradient, variable)
 
-    def _update_due(self, event: UpdateDue) -> None:
+    def _update_due(self, event: events.UpdateDue) -> None:
         """A step of Keras begins, or of a function."""
         step = event.optimizer
         if step.optimizer is not None:
@@ -145,7 +136,7 @@ class TensorflowTensors:
             if self._steps.is_armed and step.model is not None:
                 self._take_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
 
-    def _update_done(self, event: UpdateDone) -> None:
+    def _update_done(self, event: events.UpdateDone) -> None:
         step = event.optimizer
         if step.optimizer is None:
             return
@@ -170,7 +161,7 @@ class TensorflowTensors:
         if self._steps.is_armed:
             self._computed.clear()
 
-    def _inputs_given(self, event: InputsGiven) -> None:
+    def _inputs_given(self, event: events.InputsGiven) -> None:
         """Save a batch of fit; of several kinds of labels none is known to be of a loss."""
         if not self._steps.is_armed:
             return
@@ -181,10 +172,10 @@ class TensorflowTensors:
         for part, truth in truths:
             self._take(name if len(truths) == 1 else f"labels{part}", ("inputs", "labels"), truth)
 
-    def _epoch_ended(self, event: EpochEnded) -> None:
+    def _epoch_ended(self, event: events.EpochEnded) -> None:
         self._take_evaluation(event.values.get("val_loss"))
 
-    def _results_reported(self, event: ResultsReported) -> None:
+    def _results_reported(self, event: events.ResultsReported) -> None:
         if event.kind == "evaluate":
             self._take_evaluation(event.values.get("loss"))
 
@@ -196,7 +187,7 @@ class TensorflowTensors:
             for name, collections in self._computed.unwatched.items():
                 self._steps.not_seen(name, collections, EVAL, UNWATCHED)
 
-    def _output_computed(self, event: OutputComputed) -> None:
+    def _output_computed(self, event: events.OutputComputed) -> None:
         output = list(event.output.values()) if isinstance(event.output, dict) else event.output
         parts = output if isinstance(output, (list, tuple)) else [output]
         module, is_layer = event.module, hasattr(event.module, "weights")
@@ -205,7 +196,7 @@ class TensorflowTensors:
         for number, part in enumerate(parts):
             self._take_computed(f"{name}_output_{number}", collections, part, facts)
 
-    def _backward_began(self, event: BackwardBegan) -> None:
+    def _backward_began(self, event: events.BackwardBegan) -> None:
         self._take_computed(LOSS, ("losses",), event.tensors, {})
 
     def _take_computed(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
