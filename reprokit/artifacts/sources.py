@@ -31,30 +31,22 @@ class FileSource:
     def __init__(self, fd: int):
         self.beside: Siblings | None = None
         self._file = os.fdopen(fd, "rb", buffering=0)
-        self._fd = fd
-        self._size = os.fstat(fd).st_size
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def fd(self) -> int:
-        return self._fd
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
 
     def read(self, offset: int, length: int) -> bytes:
-        length = min(length, self._size - offset)
+        length = min(length, self.size - offset)
         if length <= 0:
             return b""
-        found = os.pread(self._fd, length, offset)
-        while len(found) < length and (more := os.pread(self._fd, length - len(found), offset + len(found))):
+        found = os.pread(self.fd, length, offset)
+        while len(found) < length and (more := os.pread(self.fd, length - len(found), offset + len(found))):
             found += more
         return found
 
     def read_into(self, offset: int, target: memoryview) -> int:
         """As read, into memory that is there already."""
         done = 0
-        while done < len(target) and (count := os.preadv(self._fd, [target[done:]], offset + done)):
+        while done < len(target) and (count := os.preadv(self.fd, [target[done:]], offset + done)):
             done += count
         return done
 

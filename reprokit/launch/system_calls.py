@@ -65,7 +65,7 @@ class Reduction:
         self._births: dict[int, Birth] = {}
         self._programs: dict[int, str] = {}
         self._parser = CallParser()
-        self._left_out = 0
+        self.left_out = 0  # calls of more callers than are told apart
 
     def add(self, line: bytes) -> None:
         """One line of the trace."""
@@ -91,7 +91,7 @@ class Reduction:
         if caller in self._counts or len(self._counts) < MAX_CALLERS:
             self._counts[caller] += 1
         else:
-            self._left_out += 1
+            self.left_out += 1
 
     def calls(self) -> list[SystemCall]:
         """Return the calls by process, the most frequent first."""
@@ -111,11 +111,6 @@ class Reduction:
                 break
             thread = self._births[thread].parent
         return self._programs.get(thread, "")
-
-    @property
-    def left_out(self) -> int:
-        """Calls of more callers than are told apart."""
-        return self._left_out
 
 
 class SystemCalls:

@@ -32,7 +32,7 @@ class StudyProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._left = Counter(planned)
-        self._total = sum(planned.values())
+        self.total = sum(planned.values())  # how many runs there are to be
         self._seconds: dict[str, list[float]] = {}
         self._parallel, self._say, self._clock = parallel, say, clock
         for one in made:
@@ -42,12 +42,7 @@ class StudyProgress:
     @property
     def made(self) -> int:
         """How many runs there are."""
-        return self._total - sum(self._left.values())
-
-    @property
-    def total(self) -> int:
-        """How many there are to be."""
-        return self._total
+        return self.total - sum(self._left.values())
 
     def _count(self, run: RunResult) -> None:
         if self._left[run.setup] > 0:
@@ -61,9 +56,9 @@ class StudyProgress:
         self._spent += run.seconds
         how = f"{in_time(run.seconds)}" if run.outcome == "finished" else f"{run.outcome.upper()}, {run.ended}"
         left = self.left()
-        rest = f"; about {in_time(left)} left" if left is not None and self.made < self._total else ""
+        rest = f"; about {in_time(left)} left" if left is not None and self.made < self.total else ""
         name = f"{run.setup}, pair {run.pair}, {run.part} run ({run.mode})"
-        self._say(printable(f"{name}: {how[:SHOWN]} ({self.made} of {self._total} runs{rest})"))
+        self._say(printable(f"{name}: {how[:SHOWN]} ({self.made} of {self.total} runs{rest})"))
 
     def pair_ended(self, pair: PairResult) -> None:
         """Say what came of a pair."""

@@ -53,14 +53,14 @@ class Tensorflow:
         self.version = str(getattr(module, "__version__", ""))
         self._reader: tensorflow_graphs.GraphReader | None = None
         self.busy = threading.local()  # so that what the observer executes itself is not observed
-        self._confirmer: TensorflowConfirmer | None = None
+        self.confirmer: TensorflowConfirmer | None = None  # executes operators again, where that was asked for
         self.forget()
         self.eager = tensorflow_eager.EagerCalls(self, observer)
         if observer.confirm and self.version[:2] != "1." and private_api.module("eager") is not None:
             from .tensorflow_confirm import TensorflowConfirmer
 
-            self._confirmer = TensorflowConfirmer(observer, self)
-            observer.callbacks.at_end.append(self._confirmer.finish)
+            self.confirmer = TensorflowConfirmer(observer, self)
+            observer.callbacks.at_end.append(self.confirmer.finish)
 
     def forget(self) -> None:
         """At the beginning, and in a forked child: what the parent noted is the parent's."""
@@ -69,8 +69,8 @@ class Tensorflow:
         self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _GraphCounts]] = weakref.WeakKeyDictionary()
         self._graphs: list[_GraphCounts] = []
         self._uncounted = -1  # the number of steps when a graph with an update was last executed
-        if self._confirmer is not None:
-            self._confirmer.forget()
+        if self.confirmer is not None:
+            self.confirmer.forget()
 
     @property
     def reader(self) -> tensorflow_graphs.GraphReader:
@@ -78,11 +78,6 @@ class Tensorflow:
         if self._reader is None:
             self._reader = tensorflow_graphs.GraphReader(self.version, _default_device())
         return self._reader
-
-    @property
-    def confirmer(self) -> TensorflowConfirmer | None:
-        """What executes operators again, where that was asked for."""
-        return self._confirmer
 
     def line(self, line: dict[str, Any], *, write: bool = True) -> dict[str, Any]:
         """Return the one line of all operators like this."""
@@ -171,7 +166,7 @@ class Tensorflow:
             self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
             return None
         found = self._read(known, operations)
-        return None if self._confirmer is None else self._confirmer.function(_text(function.name), inputs, found)
+        return None if self.confirmer is None else self.confirmer.function(_text(function.name), inputs, found)
 
     def _read(
         self, known: _GraphCounts, operations: Iterable[Any], phase: str = ""

@@ -66,7 +66,7 @@ class TensorflowCalls:
         self._run = FunctionRun(self, only_needed=True)
         self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
         self._constants: dict[tuple[str, str], Any] = {}
-        self._is_on = False
+        self.watching = False
         self._thread = threading.local()  # .busy: what is executed now is ours
 
     def begin(self) -> None:
@@ -77,12 +77,7 @@ class TensorflowCalls:
 
     def watch(self, is_on: bool) -> None:
         """Begin or cease to log."""
-        self._is_on = is_on
-
-    @property
-    def watching(self) -> bool:
-        """Whether calls are logged now."""
-        return self._is_on
+        self.watching = is_on
 
     # Eager calls
 
