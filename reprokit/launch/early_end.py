@@ -18,7 +18,7 @@ from reprokit import rundir
 from reprokit.errors import EXIT_IDENTICAL
 from reprokit.launch import agent_lines
 from reprokit.launch.process import GRACE, Child, Ended
-from reprokit.launch.stragglers import PAUSE, processes
+from reprokit.launch.stragglers import has_stragglers, processes
 
 MOMENT = 1.0  # seconds for helpers that end with the command
 ENOUGH = "enough"  # beside what agents write: there once the run is to end; they keep quiet about the interruption
@@ -53,10 +53,10 @@ class EarlyEnd:
         """End what else of the run goes on; return how it counts as ended."""
         if not self.reason:
             return ended
-        if not _none_left(self._run, MOMENT):
+        if has_stragglers(self._run, MOMENT):
             interrupt(self._run)
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if _none_left(self._run, GRACE):
+                if not has_stragglers(self._run, GRACE):
                     break
                 send(list(processes(self._run)), number)
         return Ended(exit_code=self._status)
@@ -120,13 +120,3 @@ def _ancestors(pid: int) -> set[int]:
     with suppress(psutil.Error):
         return {parent.pid for parent in psutil.Process(pid).parents()}
     return set()
-
-
-def _none_left(run: Path, patience: float) -> bool:
-    """Return whether every process of the run ends within so many seconds."""
-    deadline = time.monotonic() + patience
-    while is_one := any(True for _ in processes(run)):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(PAUSE)
-    return not is_one

@@ -17,9 +17,9 @@ PAUSE = 0.01  # seconds
 GRACE = 5.0  # seconds to end after SIGTERM
 
 
-def has_stragglers(run: Path) -> bool:
-    """Return whether some process has this run in its environment; those about to end are given a moment."""
-    deadline = time.monotonic() + PATIENCE / 1000
+def has_stragglers(run: Path, patience: float = PATIENCE / 1000) -> bool:
+    """Return whether some process has this run in its environment, once they were given these seconds to end."""
+    deadline = time.monotonic() + patience
     while is_one := any(True for _ in processes(run)):
         if time.monotonic() > deadline:
             break
