@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+
 from .. import trail_library
 from ..capture.store import DTYPES, Part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ..agent import Agent
+    from .operator_log import CallLog
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -36,6 +39,41 @@ class ArrayDigests:
     def joined(self, one: int, other: int) -> int:
         """Return the digest of two."""
         return self._library.of_list([one, other])
+
+
+class ArrayCalls:
+    """Logs calls of a framework by the arrays that they are given, and give."""
+
+    _before: Callable[..., Any]  # returns what is known of a call before it is made
+    _after: Callable[..., Any]  # of that and its result
+
+    def __init__(self, log: CallLog) -> None:
+        self._log, self._agent = log, log.agent
+        self._digests = ArrayDigests(log.agent)
+        self._thread = threading.local()  # .busy: what is executed now is ours
+        self.watching = False
+
+    def watch(self, is_on: bool) -> None:
+        """Begin or cease to log."""
+        self.watching = is_on
+
+    def _logged(self, make: Callable[[], Any], *arguments: Any) -> Any:
+        """Make a call, and log it."""
+        if getattr(self._thread, "busy", False):
+            return make()
+        seen = self._ours(self._before, *arguments)
+        result = make()
+        if seen is not None:
+            self._ours(self._after, seen, result)
+        return result
+
+    def _ours(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Do what is no part of the training."""
+        self._thread.busy = True
+        try:
+            return self._agent.attempt(function, *arguments)
+        finally:
+            self._thread.busy = False
 
 
 def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 
 from ..core.patching import replace
 from ..core.user_frames import where
-from .array_digests import ArrayDigests, described, parts, signature
+from .array_digests import ArrayCalls, described, parts, signature
 from .operator_log import NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
@@ -31,23 +30,13 @@ def source(log: CallLog) -> JaxCalls | None:
     return JaxCalls(log)
 
 
-class JaxCalls:
+class JaxCalls(ArrayCalls):
     """The calls of this process."""
-
-    def __init__(self, log: CallLog) -> None:
-        self._log, self._agent = log, log.agent
-        self._digests = ArrayDigests(log.agent)
-        self._thread = threading.local()  # .busy: what is executed now is ours
-        self._is_on = False
 
     def begin(self) -> None:
         """See what is executed."""
         replace(sys.modules[_CALLING], _SHORT_CUT, self._make_short_cut)
         replace(getattr(sys.modules[_EXECUTING], _EXECUTABLE), "__call__", self._make_call)
-
-    def watch(self, is_on: bool) -> None:
-        """Begin or cease to log."""
-        self._is_on = is_on
 
     def _make_short_cut(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def short_cut(*arguments: Any, **keywords: Any) -> Any:
@@ -57,27 +46,15 @@ class JaxCalls:
 
     def _make_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(executable: Any, *arguments: Any) -> Any:
-            if not self._is_on or getattr(self._thread, "busy", False):
+            if not self.watching:
                 return original(executable, *arguments)
-            seen = self._ours(self._before, executable, arguments)
-            result = original(executable, *arguments)
-            if seen is not None:
-                self._ours(self._after, seen, result)
-            return result
+            return self._logged(lambda: original(executable, *arguments), executable, arguments)
 
         return call
 
-    def _ours(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Do what is no part of the training."""
-        self._thread.busy = True
-        try:
-            return self._agent.attempt(function, *arguments)
-        finally:
-            self._thread.busy = False
-
     def _before(self, executable: Any, arguments: tuple[Any, ...]) -> Any:
         arrays, others = _read(arguments)
-        frames, name = where(4), str(executable.name)
+        frames, name = where(5), str(executable.name)
 
         def describe() -> Any:
             return described("jax", str(sys.modules["jax"].__version__), name, str(executable.backend.platform), arrays)

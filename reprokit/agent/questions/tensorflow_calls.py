@@ -8,7 +8,6 @@ other, is a call by itself.
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 
 from ..capture.store import Part
@@ -18,7 +17,7 @@ from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
 from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
-from .array_digests import ArrayDigests, described, parts, signature, stable
+from .array_digests import ArrayCalls, described, parts, signature, stable
 from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
@@ -54,30 +53,23 @@ class LoggedCall:
         self.keeping: list[Part] | None = None
 
 
-class TensorflowCalls:
+class TensorflowCalls(ArrayCalls):
     """The calls of this process."""
 
     def __init__(self, log: CallLog) -> None:
-        self._log, self._agent = log, log.agent
+        super().__init__(log)
         self._doors = OperatorDoors(self)
         self._reader = _ValueReader()
-        self._digests = ArrayDigests(log.agent)
         self._functions = _KnownFunctions(eager=log.eager)
         self._run = FunctionRun(self, only_needed=True)
         self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
         self._constants: dict[tuple[str, str], Any] = {}
-        self.watching = False
-        self._thread = threading.local()  # .busy: what is executed now is ours
 
     def begin(self) -> None:
         """See what goes through TensorFlow's doors, and which graphs functions have."""
         self._execute = self._reader.execute = private_api.executor()
         self._doors.watch()
         self._agent.listeners.append((["tensorflow"], lambda *_: self._functions.watch()))
-
-    def watch(self, is_on: bool) -> None:
-        """Begin or cease to log."""
-        self.watching = is_on
 
     # Eager calls
 
@@ -89,8 +81,8 @@ class TensorflowCalls:
         if not _is_logged(call.name):
             return original(*arguments)
         attributes = dict(zip(call.attributes[::2], call.attributes[1::2]))
-        return self._make(
-            call.name, definition, call.inputs, attributes, self._eager_place, lambda: original(*arguments)
+        return self._logged(
+            lambda: original(*arguments), call.name, definition, call.inputs, attributes, self._eager_place
         )
 
     def _eager_place(self, name: str) -> tuple[int, list[Any]]:
@@ -111,7 +103,7 @@ class TensorflowCalls:
         if self._agent.attempt(self._functions.are_followed, self._run, call.name):
             return self._run.run(call.name, call.name, call.inputs)
         name = f"tf.function {graphs.readable(call.name)}"
-        return self._make(name, None, call.inputs, {}, self._eager_place, lambda: original(*arguments))
+        return self._logged(lambda: original(*arguments), name, None, call.inputs, {}, self._eager_place)
 
     def follows(self, node: Any) -> bool:
         """Return whether what a node calls is to be executed operator by operator."""
@@ -130,7 +122,7 @@ class TensorflowCalls:
         if not _is_logged(node.op) and not any(function_names(node)):
             return make()
         name = " ".join([node.op, *map(graphs.readable, function_names(node))])
-        return self._make(name, definition, inputs, attributes, lambda _: self._node_place(owner, node), make)  # type: ignore[no-any-return]
+        return self._logged(make, name, definition, inputs, attributes, lambda _: self._node_place(owner, node))  # type: ignore[no-any-return]
 
     def _constant(self, owner: str, node: Any) -> Any:
         key = owner, node.name
@@ -147,31 +139,6 @@ class TensorflowCalls:
         return self._places[key]
 
     # All calls
-
-    def _make(
-        self,
-        name: str,
-        definition: Any,
-        inputs: Sequence[Any],
-        attributes: dict[str, Any],
-        place: Callable[[str], tuple[int, list[Any]]],
-        make: Callable[[], Any],
-    ) -> Any:
-        if getattr(self._thread, "busy", False):
-            return make()
-        seen = self._ours(self._before, name, definition, inputs, attributes, place)
-        result = make()
-        if seen is not None:
-            self._ours(self._after, seen, result)
-        return result
-
-    def _ours(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Do what is no part of the training."""
-        self._thread.busy = True
-        try:
-            return self._agent.attempt(function, *arguments)
-        finally:
-            self._thread.busy = False
 
     def _before(
         self,
