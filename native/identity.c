@@ -173,14 +173,20 @@ bool rk_identity_start(const char *identity) {
 }
 
 /* In a forked child, whose only thread is a copy of the one that forked. */
-void rk_process_check(void) {
-    if (RK_LIKELY(__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE))) return;
+static void begin_forked(void) {
     char name[RK_IDENTITY];
     rk_forked(&rk_thread);
     rk_child_identity(name, &rk_thread, rk_thread.children);
     memcpy(rk_identity, name, sizeof(name));
     rk_is_forked = true;
     begin();
+}
+
+void rk_process_check(void) {
+    if (RK_LIKELY(__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE))) return;
+    rk_signals before = rk_block_signals(); /* a handler that came in between would begin it, too, with half a name */
+    if (!rk_process->ready) begin_forked();
+    rk_restore_signals(before);
 }
 
 struct rk_thread *rk_thread_check(void) {

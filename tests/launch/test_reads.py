@@ -222,7 +222,7 @@ def test_files_that_the_command_is_given_open_and_code_without_source_are_noted(
 
 
 def test_torn_and_strange_lines_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "read.paths").write_bytes(b"/old\\<70\n/older\n/a\\\\\\@5\n")
+    (tmp_path / "read.paths").write_bytes(b"/old\\@70\n/older\n/a\\\\\\@5\n")
     (tmp_path / "written.paths").write_bytes(b"/first\n/old\\\\@7\n")
     assert names.read_at(tmp_path) == {"/old": 70, "/older": None, "/a\\": 5}
     assert names.written_at(tmp_path) == {"/first": 0, "/old\\@7": 7}
