@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -130,6 +129,8 @@ class StoredObject:
 
 
 def _fetched_ahead(stream: Iterator[Any]) -> Iterator[Any]:
+    from concurrent.futures import ThreadPoolExecutor  # whose import most commands do without
+
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, stream, None)
         while (block := following.result()) is not None:

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 BESIDE = {  # a package, and the modules that do without it
     "jax": ("tensorflow.", "keras.src.callbacks."),
     "matplotlib": ("keras.", "lightgbm."),
-    "pandas": ("keras.", "xgboost.", "lightgbm."),
+    "pandas": ("keras.", "lightgbm.", "sklearn.utils.fixes", "xgboost."),
     "scipy": ("tensorflow.python.keras.",),
     "sklearn": ("keras.",),
 }
