@@ -33,6 +33,7 @@ def modules() -> list[Path]:
     return sorted(AGENT.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_this_release_has_every_private_name_that_is_used() -> None:
     assert lacking(sys.executable, NEWEST) == set()

@@ -71,6 +71,7 @@ def confirmed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     return observe(Training(tmp_path_factory.mktemp("confirmed")), SCRIPT, confirm=30)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_operators_inside_of_keras_fit_are_told_apart_by_phase(observed: Observed) -> None:
     steps = 2 * 256 // 64
@@ -111,6 +112,7 @@ def test_steps_of_a_loop_of_functions_are_counted(tmp_path: Path) -> None:
     assert process["steps"] == 6
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_operators_carry_the_lines_that_made_them(observed: Observed) -> None:
     (scatter,) = observed.of("operator", name="TensorScatterAdd")
@@ -124,6 +126,7 @@ def test_operators_carry_the_lines_that_made_them(observed: Observed) -> None:
     assert (in_fit["calls"], eager["calls"]) == (8, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow
 def test_pipelines_and_compiled_functions_are_named(observed: Observed) -> None:
     pipelines = observed.of("operator", name="ParallelMapDatasetV2", phase="forward")

@@ -31,6 +31,7 @@ def of(version: str) -> list[str]:
 NEWEST = of("2.21") + of("3.15")
 
 
+@pytest.mark.slow
 def test_this_release_has_every_private_name_that_is_used() -> None:
     assert lacking(sys.executable, NEWEST) == set()
 

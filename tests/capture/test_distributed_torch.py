@@ -68,6 +68,7 @@ def check(directory: Path, name: str, rank: int) -> Snapshot:
     return snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SAID))
 def test_both_ranks_capture_and_leave_out_the_same_step(name: str, skipped: tuple[Path, Done]) -> None:
     directory, done = skipped

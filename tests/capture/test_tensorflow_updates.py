@@ -56,6 +56,7 @@ def test_an_update_that_ruins_weights_is_undone(steps: tuple[Steps, list[Any]]) 
         assert (one["finite"], one["steps"]) == (True, 7), one
 
 
+@pytest.mark.slow
 def test_the_snapshot_holds_the_state_before_the_update(steps: tuple[Steps, list[Any]]) -> None:
     assert len(steps[0].snapshots) == len(steps[1])
     for number, path in enumerate(steps[0].snapshots):
