@@ -31,6 +31,7 @@ DATA_WHY = "elements are handed on in the order in which parallel calls finish, 
 DRAWS_WHY = "functions that run beside each other draw random numbers, in the order in which they come to it"
 KEEP_ORDER = Cure("tf-data", "make the pipeline deterministic", "it may wait for the slowest element")
 DRAWING = ("tf.data.Dataset.map", "tf.data.Dataset.interleave")
+SHARED_MEMORY = "python.shared-memory"
 FACTS = {  # what is known of what is told under these names
     "Pool.imap_unordered": "python.imap-unordered",
     "Pool.apply_async(callback)": "python.queue-order",
@@ -41,8 +42,8 @@ FACTS = {  # what is known of what is told under these names
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
     "threading.Thread": "python.thread-timing",
     "ThreadPoolExecutor": "python.thread-timing",
-    "multiprocessing.Array(lock=False)": "python.shared-memory",
-    "multiprocessing.Value(lock=False)": "python.shared-memory",
+    "multiprocessing.Array(lock=False)": SHARED_MEMORY,
+    "multiprocessing.Value(lock=False)": SHARED_MEMORY,
     "torch.nn.Module.share_memory": "pytorch.hogwild",
     "torch.utils.data.DataLoader": "pytorch.loader-workers",
 }
@@ -105,7 +106,8 @@ class Surroundings:
         """Return what came out; ``told`` are the facts that operators have brought up already."""
         loaded = [one for one in self._loaded(draws) if one.kind != ORDER or one.fact not in told]
         found = [*self._completed(), *loaded, *self._set(versions, devices, compiles)]
-        told = told | {finding.fact for finding in found if finding.fact is not None} | set(FACTS.values())
+        told = told | {finding.fact for finding in found if finding.fact is not None}
+        told |= set(FACTS.values()) - {SHARED_MEMORY}  # of which functions tell as well
         return [*found, *self._called(versions, devices, told)]
 
     def _completed(self) -> Iterator[Finding]:
