@@ -52,7 +52,7 @@ TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
 
 CASES = [
     # joblib names its messages in whichever thread comes first.
-    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs", marks=pytest.mark.slow),
+    pytest.param(script("numpy_sklearn.py", all_exact=False), id="numpy-sklearn-two-jobs", marks=pytest.mark.extended),
     pytest.param(
         script("pytorch_workers.py", "0", "none", replays=3),
         id="pytorch",
@@ -192,7 +192,7 @@ def test_lenet_on_tensorflow_1_14(model: str, reprokit: Reprokit) -> None:
     reproduces(Training(command, variables=QUIET, all_exact=False, printed=False), reprokit)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.torch
 def test_two_ranks(reprokit: Reprokit) -> None:
     """torchrun with gloo: the ranks draw different bytes, and each draws its own again."""

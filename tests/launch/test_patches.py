@@ -279,7 +279,7 @@ def data_runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
-@pytest.mark.parametrize("patches", ["none", "tf-data", "tf-threads"])
+@pytest.mark.parametrize("patches", ["none", "tf-data", pytest.param("tf-threads", marks=pytest.mark.extended)])
 def test_a_random_parallel_map_and_a_float_bincount(data_runs: Callable[[str], tuple[int, int]], patches: str) -> None:
     drawn, counted = data_runs(patches)
     if patches != "tf-threads":  # which may help, or not

@@ -130,7 +130,7 @@ def _histograms_hold_each_value(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", rest_slow(["fit", "function"], extended=["convolved", "loop"]))
+@pytest.mark.parametrize("part", rest_slow(["fit"], extended=["function", "convolved", "loop"]))
 def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: Path, part: str) -> None:
     saved, asked = both(tmp_path, f"tensorflow_tensors.py {part}")
     assert asked.contents() == saved.contents()
