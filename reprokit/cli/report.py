@@ -40,7 +40,7 @@ SUFFIXES = {".md": "markdown", ".html": "html", ".htm": "html", ".cdx.json": "cy
     metavar="FORMAT",
     help=f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]} [default: by the file's name; text without -o].",
 )
-@options.output("FILE", "File to write.")
+@options.output("FILE", "File to write; - is standard output.")
 @options.path_option("--sign", "KEY", "Sign a statement with this private key; see 'reprokit keygen'.", "key")
 def command(run: Path, run2: Path | None, kind: str | None, output: Path | None, key: Path | None) -> None:
     """Report what was trained, how RUN and RUN2 compare, and on what evidence.
@@ -55,6 +55,7 @@ def command(run: Path, run2: Path | None, kind: str | None, output: Path | None,
     from reprokit.report import keys
     from reprokit.report.gather import gather
 
+    output = None if output == Path("-") else output
     chosen = kind or _by_name(output)
     if key is not None and chosen not in STATEMENTS and not (chosen == "html" and output is not None):
         raise UsageError(f"--sign goes with --format {' or '.join(STATEMENTS)}, or with an HTML page in a file")

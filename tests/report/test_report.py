@@ -369,8 +369,9 @@ def test_the_command_writes_what_the_name_says(real: Reprokit) -> None:
     assert facts["verdict"]["outcome"] == "identical"
     assert facts["curves"][0]["values"] == [40, 40]
     assert facts["entropy"]["fidelity"]["exact"] == facts["entropy"]["requests"] > 0
-    shown = real.run("report", "first", "other")
-    assert shown.stdout.startswith("Different.")
+    for output in ([], ["-o", "-"]):
+        assert real.run("report", "first", "other", *output).stdout.startswith("Different.")
+    assert not (real.directory / "-").exists()
 
 
 def test_what_is_asked_wrongly_is_said_in_a_line(real: Reprokit) -> None:
