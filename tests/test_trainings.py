@@ -80,7 +80,7 @@ CASES = [
     pytest.param(
         script("tensorflow_function.py", **TENSORFLOW),
         id="tf-function",
-        marks=[pytest.mark.tensorflow, pytest.mark.slow],
+        marks=[pytest.mark.tensorflow, pytest.mark.extended],
     ),
     pytest.param(script("xgboost_digits.py"), id="xgboost", marks=pytest.mark.xgboost),
     pytest.param(script("jax_dropout.py"), id="jax", marks=pytest.mark.slow),

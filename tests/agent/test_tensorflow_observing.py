@@ -140,7 +140,7 @@ def test_pipelines_and_compiled_functions_are_named(observed: Observed) -> None:
     assert not observed.of("operator", name="Erfc")
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor runs threads one after the other")
 def test_float_bincount_is_caught_where_it_is_called(confirmed: Observed) -> None:
@@ -153,7 +153,7 @@ def test_float_bincount_is_caught_where_it_is_called(confirmed: Observed) -> Non
         assert line["capabilities"]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_what_repeats_is_cleared(confirmed: Observed) -> None:
     names = ["Conv2D", "Conv2DBackpropFilter", "BiasAddGrad", "ResourceGather", "TensorScatterAdd"]
@@ -165,7 +165,7 @@ def test_what_repeats_is_cleared(confirmed: Observed) -> None:
             assert set(line["threads"]) >= {"1"}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_what_cannot_be_repeated_says_why(confirmed: Observed) -> None:
     (line,) = confirmed.of("confirmed", name="Tanh")
@@ -188,7 +188,7 @@ def test_no_element_of_an_iterator_is_lost(training: Training) -> None:
     assert all((line["repeats"], line["problem"]) == (2, "") for line in sums)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.tensorflow
 def test_nothing_of_it_changes_the_training(training: Training, confirmed: Observed) -> None:
     assert confirmed.output == training.run_bare(SCRIPT).output

@@ -69,17 +69,8 @@ def test_the_snapshot_holds_the_state_before_the_update(steps: tuple[Steps, list
         assert finite(path), path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "function-xla",
-        *(
-            pytest.param(name, marks=pytest.mark.extended)
-            for name in ("fit", "function", "eager", "fit-xla", "fit-eager")
-        ),
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["function-xla", "fit", "function", "eager", "fit-xla", "fit-eager"])
 def test_the_update_ruins_them_again(tmp_path: Path, name: str) -> None:
     steps = Steps(tmp_path)
     assert steps.capture(script(name)).returncode == 123

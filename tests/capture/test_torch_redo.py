@@ -146,8 +146,8 @@ def test_batches_of_classes_that_answer_to_any_name_or_fail_at_it(tmp_path: Path
     assert (len(result["samples"]), result["smallest"]) == (1, True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", [pytest.param("strided", marks=pytest.mark.extended), "jagged"])
+@pytest.mark.extended
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
 def test_nested_tensors_of_a_batch(reprokit: Reprokit, layout: str) -> None:
     """Of which those that are strided have no shape; the trail has them, too."""
     (reprokit.directory / "train.py").write_text(script(layout))

@@ -99,7 +99,7 @@ def test_a_producer_that_does_not_come_is_not_waited_for_without_end(reprokit: R
     assert "threads or processes came in another order than in the recording" in verified
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_thread_that_does_not_come_to_a_lock_is_not_waited_for_without_end(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_locks.py")))
     assert reprokit.run("record", "-o", "recorded", "--", sys.executable, script, "locks").stdout == "36\n"

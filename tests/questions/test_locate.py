@@ -142,7 +142,7 @@ def test_a_compiled_graph_is_one_call_and_its_operators_are_looked_at_without(tm
     assert "note: nothing was compiled: the answer is about another computation than the recorded one" in eager.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_function_of_tensorflow_is_the_same_operator_by_operator() -> None:
     done = subprocess.run([sys.executable, str(TRAININGS / "tensorflow_followed.py")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

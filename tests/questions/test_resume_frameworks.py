@@ -37,12 +37,9 @@ def test_the_parts_that_a_checkpoint_of_keras_lacks_are_named_and_proved(
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    "left_out",
-    [
-        pytest.param(one, marks=pytest.mark.slow if one == ("optimizer",) else pytest.mark.extended, id="+".join(one))
-        for one in [(), ("position",), ("optimizer",), ("seeds",), ("optimizer", "seeds", "position")]
-    ],
+    "left_out", [(), ("position",), ("optimizer",), ("seeds",), ("optimizer", "seeds", "position")], ids="+".join
 )
 def test_the_parts_that_a_checkpoint_of_a_tensorflow_loop_lacks_are_named_and_proved(
     tmp_path: Path, left_out: tuple[str, ...]

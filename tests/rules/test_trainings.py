@@ -35,7 +35,7 @@ SICK = {  # and the rules of which one at least must say so
 }
 
 
-IN_TEST_ALL = {"dying_relu", "keras_dying_relu", "regression"}  # the others: make test-extended
+IN_TEST_ALL = {"dying_relu", "regression"}  # the others: make test-extended
 
 
 def some(names: Iterable[str]) -> list[Any]:
