@@ -16,7 +16,7 @@ from reprokit.cli.output import print_json
 from reprokit.errors import EXIT_DIFFERENT, EXIT_IDENTICAL, CannotWriteReport, NoCommand, ReprokitError, UsageError
 
 if TYPE_CHECKING:
-    from reprokit.study.description import Described
+    from reprokit.study.description import LocatedStudy
 
 
 class StudyCommands(CommandGroup):
@@ -47,7 +47,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
     runs: int | None
     parallel: int | None
 
-    def described(self) -> tuple[Described, Path]:
+    def study_file(self) -> tuple[LocatedStudy, Path]:
         """Return the study, and its directory."""
         from reprokit.launch.platform_support import require_supported
 
@@ -100,16 +100,16 @@ def run(context: click.Context, asked: StudyRequest, stop_on_failure: bool) -> N
     from reprokit.launch.messages import say, warn
     from reprokit.study import page, runner
 
-    described, directory = asked.described()
+    study_file, directory = asked.study_file()
     again = runner.how_to_go_on(["study", "run", *asked.words])
     if missing := page.missing():  # now, as the runs may take days
         warn(f"no page will be written without {' and '.join(missing)}: pip install {' '.join(missing)}")
     try:
-        done = runner.run(described, directory, asked.file, stop_on_failure=stop_on_failure)
+        done = runner.run(study_file, directory, asked.file, stop_on_failure=stop_on_failure)
     except Interrupted as interrupted:
         say(f"interrupted; finished runs are kept, resume with: {again}")
         context.exit(128 + interrupted.number)
-    if described.study.engine.kind == "kubernetes" and done.made < done.total:
+    if study_file.study.engine.kind == "kubernetes" and done.made < done.total:
         say(f"{done.made} of {done.total} runs are made")
     elif done.stopped:
         say(f"stopped at a failure, {done.made} of {done.total} runs are made; resume with: {again}")
@@ -133,8 +133,8 @@ def tasks(asked: StudyRequest) -> None:
     """
     from reprokit.study import runner
 
-    described, directory = asked.described()
-    for task in runner.tasks(described, directory, asked.file):
+    study_file, directory = asked.study_file()
+    for task in runner.tasks(study_file, directory, asked.file):
         click.echo(msgspec.json.encode(task))
 
 

@@ -1,1 +1,1 @@
-"""Studies: setups of a training run many times, in pairs, and what came of each run."""
+"""Runs a training many times, in pairs, and records the result of each run: a study."""

@@ -1,4 +1,4 @@
-"""What the runs of a study say: its results read and brought together as facts, which presenters only lay out."""
+"""Computes the facts of a study from its results; presenters only lay them out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from reprokit.study import facts, overhead, statistics, store, variance, wording
-from reprokit.study.description import Setup as Described
+from reprokit.study.description import Setup as LocatedStudy
 from reprokit.study.description import Study
 from reprokit.study.results import MetricSeries, PairResult, RunResult
 from reprokit.version import VERSION
@@ -40,7 +40,7 @@ METHODS: Final = (
 
 
 def analyze(directory: Path) -> facts.Analysis:
-    """The analysis of a study's directory, as far as the study has come; reads files that anybody may have written."""
+    """Return the analysis of a study's directory, as far as the study has come; its files may be hostile."""
     study = store.read_study(directory)
     return analysis_of(study.study, store.read_results(directory), store.read_pairs(directory), directory, study.host)
 
@@ -53,17 +53,17 @@ def analysis_of(
     host: Mapping[str, object] | None = None,
 ) -> facts.Analysis:
     """Return the analysis of results; the directory holds the predictions that they name."""
-    names = {one.name for one in study.setup}
+    names = {setup.name for setup in study.setup}
     results = [run for run in results if run.setup in names and run.pair <= study.pairs]
     compared = [pair for pair in compared if pair.setup in names and pair.pair <= study.pairs]
     runs, pairs = _by_setup(names, results), _by_setup(names, compared)
     finished = {name: [run for run in here if run.outcome == "finished"] for name, here in runs.items()}
-    setups = [_setup(study, one, runs[one.name], pairs[one.name]) for one in study.setup]
-    costs = overhead.overhead([_costs(study, one, finished[one.name]) for one in study.setup])
+    setups = [_setup(study, setup, runs[setup.name], pairs[setup.name]) for setup in study.setup]
+    costs = overhead.overhead([_costs(study, setup, finished[setup.name]) for setup in study.setup])
     samples = [
-        variance.SpreadSample(one.name, one.source, variance.way(one.source), finished[one.name])
-        for one in setups
-        if one.kind != "untouched"
+        variance.SpreadSample(setup.name, setup.source, variance.way(setup.source), finished[setup.name])
+        for setup in setups
+        if setup.kind != "untouched"
     ]
     varying = tuple(row for sample in samples for row in variance.variances(directory, sample))
     processes = [variance.processes(sample) for sample in samples]
@@ -93,9 +93,9 @@ def analysis_of(
     )
 
 
-def kind(setup: Described) -> facts.Kind:
-    """Return what a setup does to the training, in a word."""
-    patched = any(not one.startswith("seed=") for one in setup.patches)
+def kind(setup: LocatedStudy) -> facts.Kind:
+    """Return in one word what a setup does to the training."""
+    patched = any(not patch.startswith("seed=") for patch in setup.patches)
     if not setup.observe:
         return "untouched"
     if setup.entropy == "replayed":
@@ -105,13 +105,13 @@ def kind(setup: Described) -> facts.Kind:
     return "patched" if patched else "bare"
 
 
-def source(study: Study, setup: Described) -> facts.Source:
+def source(study: Study, setup: LocatedStudy) -> facts.Source:
     """Return what is left to vary between the runs of a setup.
 
     Seeds do not hold all of the software. Where a recording tells what the hardware does, seeds tell what they leave.
     """
     controls = study.controls_of(setup)
-    if kind(setup) == "seeded" and any(kind(one) == "recorded" for one in study.setup):
+    if kind(setup) == "seeded" and any(kind(other) == "recorded" for other in study.setup):
         return "left by seeds"
     if controls == "both":
         return "ours" if setup.entropy == "replayed" else "left by seeds"
@@ -132,13 +132,15 @@ _WORDS: Final[dict[facts.Kind, str]] = {
 
 
 def _by_setup(names: Iterable[str], results: Iterable[R]) -> dict[str, list[R]]:
-    found: dict[str, list[R]] = {name: [] for name in names}
-    for one in results:
-        found[one.setup].append(one)
-    return found
+    by_setup: dict[str, list[R]] = {name: [] for name in names}
+    for result in results:
+        by_setup[result.setup].append(result)
+    return by_setup
 
 
-def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Sequence[PairResult]) -> facts.SetupFacts:
+def _setup(
+    study: Study, setup: LocatedStudy, runs: Sequence[RunResult], pairs: Sequence[PairResult]
+) -> facts.SetupFacts:
     finished = [run for run in runs if run.outcome == "finished"]
     replays = setup.entropy == "replayed"
     return facts.SetupFacts(
@@ -165,9 +167,9 @@ def _setup(study: Study, setup: Described, runs: Sequence[RunResult], pairs: Seq
 
 
 def _counts(study: Study, pairs: Sequence[PairResult]) -> facts.PairCounts:
-    identical, different = _yes_and_no(one.identical for one in pairs)
-    process = _yes_and_no(one.process_equal for one in pairs)
-    evaluation = _yes_and_no(one.evaluation_equal for one in pairs)
+    identical, different = _yes_and_no(pair.identical for pair in pairs)
+    process = _yes_and_no(pair.process_equal for pair in pairs)
+    evaluation = _yes_and_no(pair.evaluation_equal for pair in pairs)
     judged = identical + different
     counts = facts.PairCounts(
         planned=study.pairs,
@@ -189,18 +191,20 @@ def _counts(study: Study, pairs: Sequence[PairResult]) -> facts.PairCounts:
 
 def _yes_and_no(answers: Iterable[bool | None]) -> tuple[int, int]:
     listed = list(answers)
-    return sum(one is True for one in listed), sum(one is False for one in listed)
+    return sum(value is True for value in listed), sum(value is False for value in listed)
 
 
-def _costs(study: Study, setup: Described, finished: Sequence[RunResult]) -> overhead.CostSample:
+def _costs(study: Study, setup: LocatedStudy, finished: Sequence[RunResult]) -> overhead.CostSample:
     variables = tuple(sorted({**study.variables, **setup.variables}.items()))
     training = study.command_of(setup), setup.directory or study.directory, variables
-    patches = frozenset(one for one in setup.patches if not one.startswith("seed="))
+    patches = frozenset(patch for patch in setup.patches if not patch.startswith("seed="))
     return overhead.CostSample(setup.name, kind(setup), training, patches, finished)
 
 
 def _run(run: RunResult) -> facts.AttemptFacts:
-    scored = [one for one in run.evaluations if one.accuracy is not None or one.mae is not None]
+    scored = [
+        evaluation for evaluation in run.evaluations if evaluation.accuracy is not None or evaluation.mae is not None
+    ]
     main = scored[-1] if scored else None  # what the training ended with
     texts = {name: wording.short(getattr(run, name)) for name in ("ended", "started", "host", "worker")}
     return facts.AttemptFacts(
@@ -256,12 +260,12 @@ def _equality(answer: bool | None) -> Literal["equal", "different", "not compare
     return "not compared" if answer is None else "equal" if answer else "different"
 
 
-def _course(one: RunResult, other: RunResult) -> tuple[tuple[int, int] | None, int | None]:
-    """The lengths of the first metric of which one run has more, and how long the first that differs is equal."""
-    others = {(series.name, series.by): series.values for series in other.series}
+def _course(left: RunResult, right: RunResult) -> tuple[tuple[int, int] | None, int | None]:
+    """Return the lengths of the first metric whose lengths differ, and where the first that differs in values parts."""
+    right_values = {(series.name, series.by): series.values for series in right.series}
     lengths: tuple[int, int] | None = None
-    for series in one.series:
-        values = others.get((series.name, series.by))
+    for series in left.series:
+        values = right_values.get((series.name, series.by))
         if values is None:
             continue
         if len(values) != len(series.values) and lengths is None:
@@ -272,8 +276,8 @@ def _course(one: RunResult, other: RunResult) -> tuple[tuple[int, int] | None, i
     return lengths, None
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    return one == other or (one is not None and other is not None and one != one and other != other)
+def _same(left: float | None, right: float | None) -> bool:
+    return left == right or (left is not None and right is not None and left != left and right != right)
 
 
 def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> Iterator[str]:
@@ -287,21 +291,21 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
 
 def _curves(runs: Sequence[RunResult]) -> tuple[tuple[facts.Curve, ...], int]:
     """Return a curve for each metric, and how many metrics are left out; those that most runs have come first."""
-    found: dict[tuple[str, Literal["epoch", "step"]], list[facts.CurveLine]] = {}
+    lines_by_metric: dict[tuple[str, Literal["epoch", "step"]], list[facts.CurveLine]] = {}
     for run in runs:
-        for one in run.series:
-            if one.values:
-                found.setdefault((one.name, one.by), []).append(_curve_line(run, one))
-    for lines in found.values():
+        for series in run.series:
+            if series.values:
+                lines_by_metric.setdefault((series.name, series.by), []).append(_curve_line(run, series))
+    for lines in lines_by_metric.values():
         lines.sort(key=lambda line: line.pair)  # of each setup as many, where there are too many
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    made = tuple(
+    ordered = sorted(lines_by_metric.items(), key=lambda item: -len(item[1]))
+    curves = tuple(
         facts.Curve(
             metric=wording.short(name), by=by, lines=tuple(lines[:MAX_LINES]), left_out=max(0, len(lines) - MAX_LINES)
         )
         for (name, by), lines in ordered[:MAX_CURVES]
     )
-    return made, max(0, len(ordered) - MAX_CURVES)
+    return curves, max(0, len(ordered) - MAX_CURVES)
 
 
 def _curve_line(run: RunResult, series: MetricSeries) -> facts.CurveLine:
@@ -370,7 +374,7 @@ def _sentences(
     process: Sequence[facts.ProcessVariance],
 ) -> facts.Sentences:
     return facts.Sentences(
-        pairs=wording.all_pairs([(one.name, one.pairs) for one in setups]),
+        pairs=wording.all_pairs([(setup.name, setup.pairs) for setup in setups]),
         overhead=wording.all_overheads(costs),
         variance=wording.all_variances(varying),
         process=wording.all_processes(process),

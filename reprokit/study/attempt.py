@@ -47,7 +47,7 @@ INTERRUPTED: Final = 75  # exit status: the run was ended from outside, and noth
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One run to be made: all that another process, also on another machine, needs to know."""
+    """One run of a study, with all that another process, perhaps on another machine, needs to execute it."""
 
     setup: str
     pair: int
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pair to be made, on one machine, one run after the other."""
+    """A pair of runs, executed on one machine one after the other."""
 
     first: Task
     second: Task
@@ -79,19 +79,19 @@ class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def name(self) -> str:
-        """For people and files."""
+        """The pair's name in messages and file names."""
         return f"{self.first.setup}-{self.first.pair:02d}"
 
 
 class PairReport(msgspec.Struct, kw_only=True):
-    """What a process says that makes a pair or an attempt: as much of it as has ended."""
+    """The report of a process that executes a pair or a single run, as far as it has come."""
 
     runs: list[RunResult] = []
     pair: PairResult | None = None
 
 
 def attempt(task: Task, interruption: Interruption) -> RunResult:
-    """Make the run and say what came of it; what reprokit fails at is a failed run, told in words."""
+    """Execute the run and return its result; an error of reprokit's is the result of a failed run."""
     started = rundir.utc_now()
     try:
         with _set(task.variables):
@@ -103,7 +103,7 @@ def attempt(task: Task, interruption: Interruption) -> RunResult:
 
 @contextmanager
 def _set(variables: Mapping[str, str]) -> Iterator[None]:
-    """Put these variables into the environment meanwhile, from which that of the command is made."""
+    """Set environment variables for the duration of a context; the command inherits them."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -115,12 +115,12 @@ def _set(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def not_run(task: Task) -> RunResult:
-    """Return what stands for the replay of a recording that failed: nobody can tell what it would have come to."""
+    """Return the result of a replay that was not executed, as its recording failed."""
     return _result(task, rundir.utc_now(), "failed", NOT_RUN)
 
 
 def lost(task: Task, words: str) -> RunResult:
-    """Return what stands for a run whose process died without a word."""
+    """Return the result of a run whose process died without reporting one."""
     return _result(task, rundir.utc_now(), "lost", words)
 
 
@@ -154,7 +154,7 @@ def _patches(task: Task, directory: Path) -> tuple[str, ...]:
 
 
 def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult:
-    """Return a result of which nothing was measured."""
+    """Return a result without measurements."""
     return RunResult(
         setup=task.setup,
         pair=task.pair,
@@ -174,7 +174,7 @@ def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult
 
 
 def _told(task: Task, started: str, executed: Executed) -> RunResult:
-    """Return what the run directory says, and what was measured."""
+    """Return the result of an executed run: what its directory records, and its measurements."""
     directory = RunDirectory(Path(task.run))
     run, ended = directory.run, executed.ended
     is_over = task.timeout is not None and (run.duration or 0.0) >= task.timeout and ended.exit_code != 0
@@ -183,7 +183,7 @@ def _told(task: Task, started: str, executed: Executed) -> RunResult:
     how = f"ended after {task.timeout:g} s, the study's timeout" if is_over else ended.words
     bare = _result(task, started, outcome, how)
     size = rundir.size_of(directory.path)
-    found = msgspec.structs.replace(
+    result = msgspec.structs.replace(
         bare,
         seconds=run.duration or 0.0,
         processor=executed.used.processor,
@@ -193,16 +193,16 @@ def _told(task: Task, started: str, executed: Executed) -> RunResult:
         outputs=_outputs_digest(directory) if task.together == 1 else "",
     )
     try:
-        found = _observed(task, directory, found)
+        result = _observed(task, directory, result)
     except ReprokitError as error:  # a run that was cut off in the middle of a line
         notes.append(f"what was observed cannot be read: {error}")
-    return msgspec.structs.replace(found, notes=[note[:MAX_NOTE] for note in notes[:MAX_NOTES]])
+    return msgspec.structs.replace(result, notes=[note[:MAX_NOTE] for note in notes[:MAX_NOTES]])
 
 
-def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResult:
-    """With what the agent saw."""
+def _observed(task: Task, directory: RunDirectory, result: RunResult) -> RunResult:
+    """Return the result with the metrics that the agent recorded."""
     if task.mode == "untouched":
-        return found
+        return result
     from reprokit.study import predictions, series  # only now: the run has waited for nothing that it does not need
 
     metrics = series.read(directory)
@@ -210,7 +210,7 @@ def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResul
     file = Path(task.place) / name
     file.parent.mkdir(mode=0o700, exist_ok=True)
     return msgspec.structs.replace(
-        found,
+        result,
         epochs=metrics.epochs,
         series=metrics.series,
         weights=metrics.weights,
@@ -219,7 +219,7 @@ def _observed(task: Task, directory: RunDirectory, found: RunResult) -> RunResul
 
 
 def _notes(directory: RunDirectory) -> Iterator[str]:
-    """Yield what a reader of the figures must know."""
+    """Yield notes for the reader of the figures."""
     for patch in directory.run.patches:
         if patch.state != "applied":
             yield f"patch {patch.text} was {patch.state.replace('-', ' ')}: {patch.why}"
@@ -234,15 +234,15 @@ def _notes(directory: RunDirectory) -> Iterator[str]:
 
 
 def _outputs_digest(directory: RunDirectory) -> str:
-    """One digest of all that was written, without the noise of containers; empty where there is nothing."""
+    """Return one digest of all outputs, leaving out the noise of container formats; empty without outputs."""
     outputs = directory.outputs()
     files, links = (outputs.files, outputs.links) if outputs is not None else ([], [])
-    known = sorted((file.path, file.content or file.digest) for file in files)
-    known += sorted((link.path, f"-> {link.target}") for link in links)
-    if not known or not all(digest for _, digest in known):
+    contents = sorted((file.path, file.content or file.digest) for file in files)
+    contents += sorted((link.path, f"-> {link.target}") for link in links)
+    if not contents or not all(digest for _, digest in contents):
         return ""
     digest = hashlib.sha256(b"reprokit-outputs-1\0")
-    for path, content in known:
+    for path, content in contents:
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + content.encode() + b"\0")
     return f"sha256:{digest.hexdigest()}"
 
@@ -251,12 +251,12 @@ def _outputs_digest(directory: RunDirectory) -> str:
 
 
 def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
-    """Return what verify says of the two runs; nothing of runs that did not finish."""
+    """Return the comparison of both runs; without a verdict if one of them did not finish."""
     bare = PairResult(setup=first.setup, pair=first.pair, notes=[])
-    for one in (first, second):
-        if one.outcome != "finished":
-            verb = {"failed": "failed ({})", "timeout": "was {}", "lost": "is lost ({})"}[one.outcome]
-            return msgspec.structs.replace(bare, words=f"not compared: the {one.part} run {verb.format(one.ended)}")
+    for run in (first, second):
+        if run.outcome != "finished":
+            verb = {"failed": "failed ({})", "timeout": "was {}", "lost": "is lost ({})"}[run.outcome]
+            return msgspec.structs.replace(bare, words=f"not compared: the {run.part} run {verb.format(run.ended)}")
     from reprokit.verify.compare.runs import compare
 
     try:
@@ -265,8 +265,8 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
         return msgspec.structs.replace(bare, words=f"not compared: {error}")
     except ReprokitError as error:
         return msgspec.structs.replace(bare, words=f"not compared: {error.slug}: {error}")
-    found = _of_comparison(bare, comparison, together=max(first.together, second.together) > 1)
-    return _with_differences(found, task, first, second)
+    result = _of_comparison(bare, comparison, together=max(first.together, second.together) > 1)
+    return _with_differences(result, task, first, second)
 
 
 def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) -> PairResult:
@@ -301,27 +301,27 @@ def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) 
 
 
 def _equal(children: Iterable[Difference]) -> bool | None:
-    """Return whether all of these are; None where there is nothing in them."""
+    """Return whether all of these are identical; None if there are none."""
     verdicts = [child.verdict for child in children]
     if any(verdict.differs for verdict in verdicts):
         return False
     return True if Verdict.IDENTICAL in verdicts else None
 
 
-def _with_differences(found: PairResult, task: PairTask, first: RunResult, second: RunResult) -> PairResult:
-    """With how far the runs lie apart in the last evaluation that has a score, which is what a training ends with."""
+def _with_differences(result: PairResult, task: PairTask, first: RunResult, second: RunResult) -> PairResult:
+    """Return the comparison with the distance of the runs in their last evaluation that has a score."""
     others = {one.name: one for one in second.evaluations}
     scored = [one for one in first.evaluations if one.accuracy is not None or one.mae is not None]
     pairs = [(one, others[one.name]) for one in reversed(scored) if one.name in others]
     if not pairs:
-        return found
+        return result
     one, other = pairs[0]
     rates = [{label.label: label.correct / label.count for label in side.labels if label.count} for side in pairs[0]]
     inconsistent = _inconsistent(Path(task.first.place), one, other)
-    if inconsistent is None and found.evaluation_equal:
+    if inconsistent is None and result.evaluation_equal:
         inconsistent = 0
     return msgspec.structs.replace(
-        found,
+        result,
         inconsistent=inconsistent,
         predictions=None if inconsistent is None else one.count,
         accuracy_difference=_apart(one.accuracy, other.accuracy),
@@ -332,33 +332,33 @@ def _with_differences(found: PairResult, task: PairTask, first: RunResult, secon
     )
 
 
-def _apart(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else abs(one - other)
+def _apart(left: float | None, right: float | None) -> float | None:
+    return None if left is None or right is None else abs(left - right)
 
 
-def _inconsistent(place: Path, one: Evaluation, other: Evaluation) -> int | None:
-    """Return how many predictions are not the same; None where not all were kept, or they are of other samples."""
+def _inconsistent(place: Path, first: Evaluation, second: Evaluation) -> int | None:
+    """Return how many predictions differ; None if not all were kept, or they are of different samples."""
     from reprokit.study import predictions
 
-    left, right = (predictions.read(place, side.predictions).get(side.name) for side in (one, other))
+    left, right = (predictions.read(place, side.predictions).get(side.name) for side in (first, second))
     if left is None or right is None or left.truth != right.truth or len(left.predicted) != len(right.predicted):
         return None
     return sum(left.labels[a] != right.labels[b] for a, b in zip(left.predicted, right.predicted, strict=True))
 
 
-def tidy(task: PairTask, found: PairResult) -> None:
-    """Remove the run directories that are of no more use; of none where all are to be kept."""
-    if task.keep == "all" or (task.keep == "different" and found.identical is not True):
+def tidy(task: PairTask, result: PairResult) -> None:
+    """Remove the run directories that the study does not keep."""
+    if task.keep == "all" or (task.keep == "different" and result.identical is not True):
         return
-    for one in (task.first, task.second):
-        shutil.rmtree(one.run, ignore_errors=True)
+    for run_task in (task.first, task.second):
+        shutil.rmtree(run_task.run, ignore_errors=True)
 
 
 # A process of its own
 
 
 def main(arguments: list[str]) -> int:
-    """Make what a task file asks for, and write what came of it; the exit status says only whether that was done."""
+    """Execute a task file and write its report; the exit status says only whether a report was written."""
     task_file, result_file = map(Path, arguments[:2])
     for descriptor in arguments[2:]:  # a lock that this process holds, and its command must not
         os.set_inheritable(int(descriptor), False)
@@ -378,9 +378,9 @@ def main(arguments: list[str]) -> int:
 
 
 def encoded(task: PairTask) -> bytes:
-    """Return a task as JSON; the numbers of a run that is made already may be none."""
-    made = msgspec.Raw(encode(task.made)) if task.made is not None else None
-    return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": made})
+    """Return a task as JSON; NaN and infinities of a run that was executed before become null."""
+    recording = msgspec.Raw(encode(task.made)) if task.made is not None else None
+    return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": recording})
 
 
 def encoded_report(report: PairReport) -> bytes:
@@ -391,7 +391,7 @@ def encoded_report(report: PairReport) -> bytes:
 
 
 def read_report(file: Path) -> PairReport:
-    """Return what such a process wrote; nothing where it wrote nothing."""
+    """Return the report in a file; an empty one if the process wrote nothing."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=PairReport, strict=False)
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a study was made for, answered: whether trainings repeat, how much they vary, and what that costs."""
+"""Answers what a study was made for: whether trainings repeat, how much they vary, and what reprokit costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = Literal["identical", "different", "tolerated", "not-compared"]  # tole
 
 @dataclass(frozen=True)
 class Answer:
-    """A question, and what the study says to it."""
+    """A question, and the study's answer."""
 
     question: str
     sentences: tuple[str, ...]
@@ -26,7 +26,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """The study in a line, and in answers."""
+    """The answers of a study, and a headline."""
 
     outcome: Outcome
     headline: str
@@ -34,17 +34,17 @@ class Answers:
 
 
 def answers(analysis: Analysis) -> Answers:
-    """Return what the study says, from what was computed."""
-    recorded = [one for one in analysis.setups if one.kind in RECORDED]
+    """Return the answers that follow from an analysis."""
+    recorded = [setup for setup in analysis.setups if setup.kind in RECORDED]
     outcome, headline = _headline(recorded)
-    told = {
+    sentences_by_question = {
         "Does it repeat with reprokit?": _repeats(recorded),
         "How much does it vary without?": _varies(analysis),
         "What does it cost?": _costs(analysis, recorded),
         "How sure is that?": _sure(analysis),
     }
-    found = [Answer(question, _bounded(list(sentences))) for question, sentences in told.items()]
-    return Answers(outcome, headline, tuple(found))
+    answered = [Answer(question, _bounded(list(sentences))) for question, sentences in sentences_by_question.items()]
+    return Answers(outcome, headline, tuple(answered))
 
 
 def _bounded(sentences: list[str]) -> tuple[str, ...]:
@@ -53,12 +53,14 @@ def _bounded(sentences: list[str]) -> tuple[str, ...]:
 
 
 def _headline(recorded: list[SetupFacts]) -> tuple[Outcome, str]:
-    identical, different = (sum(getattr(one.pairs, name) for one in recorded) for name in ("identical", "different"))
+    identical, different = (
+        sum(getattr(setup.pairs, name) for setup in recorded) for name in ("identical", "different")
+    )
     if not recorded:
         return "not-compared", "No setup records and replays"
     if not identical and not different:
         return "not-compared", "Whether it repeats with reprokit is not known"
-    missing = sum(one.pairs.not_compared for one in recorded)
+    missing = sum(setup.pairs.not_compared for setup in recorded)
     if not different:
         left = f", {missing} could not be compared" if missing else ""
         headline = f"With reprokit it repeats: {_of(identical, identical)} identical{left}"
@@ -77,21 +79,21 @@ def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
     yield from (_pairs_of(setup, "identical", ", bit for bit") for setup in recorded)
 
 
-def _pairs_of(setup: SetupFacts, which: Literal["identical", "different"], more: str = "") -> str:
-    """Say how many pairs of a setup are so."""
+def _pairs_of(setup: SetupFacts, verdict: Literal["identical", "different"], more: str = "") -> str:
+    """Return in words how many pairs of a setup have this property."""
     pairs, head = setup.pairs, f"{setup.name} ({setup.words}):"
     compared = pairs.identical + pairs.different
     if not compared:
         return f"{head} no pair could be compared."
-    count = pairs.identical if which == "identical" else pairs.different
+    count = pairs.identical if verdict == "identical" else pairs.different
     missing = f"; {pairs.not_compared} more could not be compared" if more and pairs.not_compared else ""
-    return f"{head} {_of(count, compared)} {which}{more}{missing}."
+    return f"{head} {_of(count, compared)} {verdict}{more}{missing}."
 
 
 def _varies(analysis: Analysis) -> Iterator[str]:
-    """Yield what setups say in which nothing is held, then all by what is left to vary."""
-    bare = [one for one in analysis.setups if one.kind == "bare"] or [
-        one for one in analysis.setups if one.kind == "untouched"
+    """Yield answers about setups that hold no source of variance, then about the others by the sources they leave."""
+    bare = [setup for setup in analysis.setups if setup.kind == "bare"] or [
+        setup for setup in analysis.setups if setup.kind == "untouched"
     ]
     if not bare:
         yield "That was not asked: every setup of this study holds something."
@@ -102,18 +104,18 @@ def _varies(analysis: Analysis) -> Iterator[str]:
 def _costs(analysis: Analysis, recorded: list[SetupFacts]) -> Iterator[str]:
     for setup in recorded:
         row = _time_of(analysis, setup)
-        told = [_time(row)] if row is not None else []
+        costs = [_time(row)] if row is not None else []
         if setup.stored.median is not None:
             entropy = f", {quantity(setup.profile.median, 'B')} of it entropy" if setup.profile.median else ""
-            told.append(f"a run stores {quantity(setup.stored.median, 'B')}{entropy}, as long as it is kept")
-        if told:
-            yield f"{setup.name}: {'; '.join(told)}."
+            costs.append(f"a run stores {quantity(setup.stored.median, 'B')}{entropy}, as long as it is kept")
+        if costs:
+            yield f"{setup.name}: {'; '.join(costs)}."
     if not recorded:
         yield analysis.sentences.overhead
 
 
 def _time(row: Overhead) -> str:
-    """Return the row of a setup's time, in less words than its own sentence."""
+    """Return the row about a setup's time, shorter than its own sentence."""
     limits = between(row.ratio_interval)
     sure = f"{limits} with {percent(row.ratio_interval.confidence, 2)} confidence" if row.ratio_interval else ""
     if row.finding in ("more", "less") and row.ratio is not None:
@@ -127,13 +129,13 @@ def _time(row: Overhead) -> str:
 
 
 def _time_of(analysis: Analysis, setup: SetupFacts) -> Overhead | None:
-    """Return all that a setup costs in time if untouched runs are there, else what it costs beside bare ones."""
+    """Return the overhead in time against untouched runs if there are any, else against bare ones."""
     rows = [row for row in analysis.overhead if row.setup == setup.name and row.measure == "time"]
     return min(rows, key=lambda row: row.effect != "all of it", default=None)
 
 
 def _sure(analysis: Analysis) -> Iterator[str]:
-    runs = sorted({one.finished for one in analysis.setups})
+    runs = sorted({setup.finished for setup in analysis.setups})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     yield f"It rests on {each} finished runs of each of {len(analysis.setups)} setups, in pairs."
     yield analysis.sentences.pairs

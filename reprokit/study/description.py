@@ -51,7 +51,7 @@ Controls = Literal["", "software", "hardware", "both"]
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the pairs are made."""
+    """Where and how pairs are executed."""
 
     kind: Literal["local", "dask", "slurm", "kubernetes"] = "local"
     parallel: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1  # pairs at the same time
@@ -101,22 +101,22 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def pairs(self) -> int:
-        """Of each setup."""
+        """The number of pairs of each setup."""
         return self.runs // 2
 
     def find(self, name: str) -> Setup:
         """Return the setup of this name; KeyError if there is none."""
-        for one in self.setup:
-            if one.name == name:
-                return one
+        for setup in self.setup:
+            if setup.name == name:
+                return setup
         raise KeyError(name)
 
     def command_of(self, setup: Setup) -> tuple[str, ...]:
-        """Return what the setup runs."""
+        """Return the command of a setup."""
         return setup.command or self.command or ()
 
     def seed_of(self, setup: Setup, pair: int) -> int | None:
-        """Return the seed of a pair; they come round again."""
+        """Return the seed of a pair; the list of seeds is used in a cycle."""
         return setup.seeds[(pair - 1) % len(setup.seeds)] if setup.seeds else None
 
     def controls_of(self, setup: Setup) -> Controls:
@@ -128,8 +128,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return "both" if software and hardware else "software" if software else "hardware" if hardware else ""
 
 
-class Described(msgspec.Struct, frozen=True):
-    """A study with where its file lies."""
+class LocatedStudy(msgspec.Struct, frozen=True):
+    """A study, and the directory of its file."""
 
     study: Study
     base: Path  # from which its paths lead
@@ -143,8 +143,8 @@ class PairPlace(msgspec.Struct, frozen=True, array_like=True):
     setup: str
 
 
-def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> Described:
-    """Return the study of a file, with what the command line sets instead; raises BadStudy with one line."""
+def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> LocatedStudy:
+    """Read a study, with the command line's settings in place of its own; raises BadStudy."""
     data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
@@ -154,7 +154,7 @@ def read(path: Path, *, runs: int | None = None, parallel: int | None = None) ->
         raise BadStudy(f"{path}: {_words(content if 'content' in locals() else {}, error)}") from None
     for problem in _problems(study, path.absolute().parent):
         raise BadStudy(f"{path}: {problem}")
-    return Described(study, path.absolute().parent, "sha256:" + hashlib.sha256(data).hexdigest())
+    return LocatedStudy(study, path.absolute().parent, "sha256:" + hashlib.sha256(data).hexdigest())
 
 
 def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> None:
@@ -167,12 +167,12 @@ def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> Non
 
 
 def _words(content: dict[str, Any], error: Exception) -> str:
-    """One line; a setup is called by its name where it has one."""
+    """Return the error in one line, which calls a setup by its name where it has one."""
     text = " ".join(str(error).split())
-    found = re.search(r"\$\.setup\[(\d+)\]", text)
+    match = re.search(r"\$\.setup\[(\d+)\]", text)
     setups = content.get("setup")
-    if found and isinstance(setups, list) and int(found[1]) < len(setups) and isinstance(setups[int(found[1])], dict):
-        name = setups[int(found[1])].get("name")
+    if match and isinstance(setups, list) and int(match[1]) < len(setups) and isinstance(setups[int(match[1])], dict):
+        name = setups[int(match[1])].get("name")
         if isinstance(name, str) and f"setup {name}" not in text:
             return f"setup {name}: {text}"
     if content.get("runs") == 1:
@@ -181,12 +181,12 @@ def _words(content: dict[str, Any], error: Exception) -> str:
 
 
 def _problems(study: Study, base: Path) -> Iterator[str]:
-    """Yield what makes no study, the first of it first."""
+    """Yield the problems that make a study invalid."""
     if study.runs % 2:
         yield f"runs = {study.runs}: runs are made in pairs, so their number must be even"
     if study.timeout is not None and not math.isfinite(study.timeout):
         yield "timeout must be a number of seconds"
-    names = [one.name for one in study.setup]
+    names = [setup.name for setup in study.setup]
     if len(names) < 2:
         yield f"it has {'no setup' if not names else 'one setup'}; a study compares at least two [[setup]]s"
     folded = [name.casefold() for name in names]  # file names of theirs must differ everywhere
@@ -217,7 +217,7 @@ def _problems_of(study: Study, setup: Setup, base: Path) -> Iterator[str]:
 
 
 def differences(before: Study, now: Study) -> Iterator[str]:
-    """Yield the keys in which two studies differ, as a user names them."""
+    """Yield the keys in which two studies differ, by the names that STUDY.toml gives them."""
     left, right = msgspec.to_builtins(before), msgspec.to_builtins(now)
     for key in left:
         if key != "setup" and left[key] != right[key]:
@@ -252,7 +252,9 @@ def planned(study: Study) -> list[PairPlace]:
     """
     names = [setup.name for setup in study.setup]
     rows = list(_balanced(len(names)))
-    return [PairPlace(number + 1, names[one]) for number in range(study.pairs) for one in rows[number % len(rows)]]
+    return [
+        PairPlace(number + 1, names[position]) for number in range(study.pairs) for position in rows[number % len(rows)]
+    ]
 
 
 def _balanced(count: int) -> Iterator[list[int]]:
@@ -261,7 +263,7 @@ def _balanced(count: int) -> Iterator[list[int]]:
     for place in range(1, count):
         first[place] = (place + 1) // 2 if place % 2 else count - place // 2
     for shift in range(count):
-        row = [(one + shift) % count for one in first]
+        row = [(position + shift) % count for position in first]
         yield row
         if count % 2:
             yield row[::-1]

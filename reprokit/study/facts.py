@@ -38,7 +38,7 @@ SOURCES: Final[dict[Source, str]] = {
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a value lies, with a confidence that was reached exactly or nearly so."""
+    """The bounds of a value, with a confidence level that was reached exactly or nearly."""
 
     low: float | None  # None: no bound
     high: float | None
@@ -47,7 +47,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """So many of so many."""
+    """A count out of a total."""
 
     count: int
     of: int
@@ -55,7 +55,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class ValueSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The values of one quantity in some runs."""
+    """A summary of one quantity over several runs."""
 
     count: int
     left_out: int  # that are not finite, or that a run lacks
@@ -69,7 +69,7 @@ class ValueSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One attempt, as it is listed and plotted."""
+    """One run, as the page lists and plots it."""
 
     setup: str
     pair: int
@@ -94,7 +94,7 @@ class AttemptFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class PairFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Two runs of a setup side by side."""
+    """The comparison of two runs of a setup."""
 
     setup: str
     pair: int
@@ -114,7 +114,7 @@ class PairFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PairCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What came of the pairs of a setup."""
+    """The counts of a setup's pairs by their outcome."""
 
     planned: int
     made: int
@@ -132,7 +132,7 @@ class PairCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SetupFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A setup and what came of its runs."""
+    """A setup, and the results of its runs."""
 
     name: str
     kind: Kind
@@ -156,7 +156,7 @@ class SetupFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the runs of a setup cost beside those of another."""
+    """The cost of a setup compared with another one."""
 
     effect: Effect
     measure: Measure
@@ -182,7 +182,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far values of runs that might have been equal lie apart."""
+    """The distance of values of runs that might have been equal."""
 
     comparisons: int  # of two runs
     largest: float | None  # difference of two of them
@@ -192,14 +192,14 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ClassSpread(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The accuracy of one class."""
+    """The spread of the accuracy of one class."""
 
     label: str
     spread: Spread
 
 
 class Inconsistent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Predictions on which two runs do not agree."""
+    """The number of predictions on which two runs differ."""
 
     comparisons: int
     predictions: int  # of each run, of the ones that were compared
@@ -210,7 +210,7 @@ class Inconsistent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Variance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What varies between the runs of a setup in one evaluation, and where from."""
+    """The variation between the runs of a setup in one evaluation, and its sources."""
 
     source: Source
     setup: str
@@ -233,7 +233,7 @@ class Variance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ProcessVariance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What varies in the values of one metric through the runs of a setup, at the last place that all reach."""
+    """The variation of one training metric between the runs of a setup, at the last step or epoch that all reach."""
 
     source: Source
     setup: str
@@ -250,7 +250,7 @@ class ProcessVariance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CurveLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A metric through one run, thinned out by the extremes of what lies together; null where not finite."""
+    """A metric through one run, thinned to the extremes of each stretch; null where not finite."""
 
     setup: str
     pair: int
@@ -270,7 +270,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Sentences(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the tables mean, for a reader without statistics: one for each table."""
+    """A sentence for each table, for a reader without statistics."""
 
     pairs: str
     overhead: str
@@ -279,7 +279,7 @@ class Sentences(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a study says, in the order in which it is said."""
+    """All facts of a study, in the order in which they are presented."""
 
     format: Literal[1] = FORMAT
     reprokit: str

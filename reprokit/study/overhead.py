@@ -1,4 +1,4 @@
-"""What a setup costs in time and storage beside another: by rank-sum test, effect size and shift."""
+"""Compares what setups cost in time and storage: by rank-sum test, effect size and shift."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALONE: Final[dict[Kind, Effect]] = {  # against bare
 
 @dataclass(frozen=True)
 class CostSample:
-    """The finished runs of a setup, and what it may be compared with."""
+    """The finished runs of a setup, and the setups that it may be compared with."""
 
     setup: str
     kind: Kind
@@ -52,7 +52,7 @@ def overhead(samples: Sequence[CostSample]) -> tuple[Overhead, ...]:
 
 
 def compared(samples: Sequence[CostSample]) -> list[tuple[Effect, CostSample, CostSample]]:
-    """Return which setup is compared with which, and what that tells apart."""
+    """Return a row for each setup and its base, with the effect that the comparison isolates."""
     return [row for number, sample in enumerate(samples) for row in _bases(sample, samples, number)]
 
 
@@ -77,10 +77,10 @@ def _bases(
 def _test(
     effect: Effect, setup: CostSample, base: CostSample, what: tuple[Measure, str, Callable[[RunResult], float]]
 ) -> Overhead:
-    """Compute all of a row that does not depend on the other rows."""
+    """Return a row without what depends on the other rows."""
     measure, unit, value = what
-    left, right = ([value(run) for run in one.runs if statistics.usable(value(run))] for one in (setup, base))
-    alone = measure == "storage" or all(run.together == 1 for one in (setup, base) for run in one.runs)
+    left, right = ([value(run) for run in sample.runs if statistics.usable(value(run))] for sample in (setup, base))
+    alone = measure == "storage" or all(run.together == 1 for sample in (setup, base) for run in sample.runs)
     test = statistics.rank_sum(left, right) if alone else None
     delta = statistics.cliffs_delta(left, right) if left and right else None
     difference, ratio = statistics.shift(left, right), statistics.ratio(left, right)
@@ -110,7 +110,7 @@ def _test(
 
 
 def _judged(row: Overhead, p: float | None, tests: int) -> Overhead:
-    """Add what follows from p, as adjusted over all rows."""
+    """Return the row with the conclusion that follows from p, adjusted over all rows."""
     finding = _finding(row, p, tests)
     needed, why = _needed(row, finding, tests)
     row = msgspec.structs.replace(row, p_adjusted=p, finding=finding, needed=needed, needed_why=why)
@@ -127,7 +127,7 @@ def _finding(row: Overhead, p: float | None, tests: int) -> Finding:
 
 
 def _needed(row: Overhead, finding: Finding, tests: int) -> tuple[int | None, str]:
-    """Runs of each setup that would tell where these do not, and what for."""
+    """Return how many runs of each setup would show a difference that these do not, and of which size."""
     if finding == "too few runs":
         return statistics.least_to_tell(tests), "so that any outcome at all could tell the two apart"
     if finding != "no difference shown" or not row.delta:

@@ -1,4 +1,4 @@
-"""A study as one HTML file: nothing in it is fetched, no script is needed, and every text is escaped."""
+"""Writes a study as one HTML file: nothing in it is fetched, no script is needed, and every text is escaped."""
 
 from __future__ import annotations
 
@@ -59,20 +59,22 @@ def page(analysis: Analysis) -> str:
     """Return the whole file."""
     templates = pages.environment("reprokit.study", "or --json")
     bars, left_out = plots.variances(analysis)
-    drawn, found = plots.times(analysis), answers(analysis)
+    drawn, answered = plots.times(analysis), answers(analysis)
     return templates.get_template("study.html.jinja").render(
         study=pages.all_printable(_shown(analysis)),
-        answers=found,
-        told=[(one.question, [_unbroken(line, pages.LONGEST) for line in one.sentences]) for one in found.answers],
+        answers=answered,
+        told=[
+            (item.question, [_unbroken(line, pages.LONGEST) for line in item.sentences]) for item in answered.answers
+        ],
         style=pages.style(templates, "page.css", "study.css"),
-        setups=_table(TableRows("Setups", SETUPS, [_setup(one) for one in analysis.setups])),
+        setups=_table(TableRows("Setups", SETUPS, [_setup(item) for item in analysis.setups])),
         commands=_commands(analysis),
         times=_plot(drawn) if drawn is not None else None,
         costs=_table(tables.costs(analysis)),
         bars=list(map(_plot, bars)),
         bars_left_out=left_out,
         variance=_table(tables.variance(analysis)),
-        courses=[_panels(one) for one in plots.courses(analysis)],
+        courses=[_panels(item) for item in plots.courses(analysis)],
         process=_table(tables.process(analysis)),
         pairs=_table(tables.pairs(analysis)),
         every_pair=_table(tables.every_pair(analysis), marked=2),
@@ -86,7 +88,7 @@ def page(analysis: Analysis) -> str:
 
 
 def _shown(analysis: Analysis) -> dict[str, Any]:
-    """Return what of the analysis stands in the page as it is."""
+    """Return the parts of the analysis that the page shows as they are."""
     names = ("name", "planned", "runs_made", "reprokit", "made", "attention", "methods", "process_left_out")
     sentences = {name: getattr(analysis.sentences, name) for name in analysis.sentences.__struct_fields__}
     courses = len(analysis.curves) - min(len(analysis.curves), plots.MAX_METRICS) + analysis.curves_left_out
@@ -94,7 +96,7 @@ def _shown(analysis: Analysis) -> dict[str, Any]:
 
 
 def _table(table: TableRows, marked: int | None = None) -> dict[str, Any]:
-    """Return a table for the template; the cells of one column may have the mark of an outcome."""
+    """Return a table for the template; the cells of one column may be colored by outcome."""
     cells = [[_unbroken(cell, MAX_CELL) for cell in row] for row in table.rows[:MAX_ROWS]]
     if marked is not None:
         for row in cells:
@@ -124,7 +126,7 @@ def _panels(panels: plots.Panels) -> dict[str, Any]:
 
 def _setup(setup: SetupFacts) -> Row:
     pairs = setup.pairs
-    seeds, patches = (", ".join(map(str, one)) or "-" for one in (setup.seeds, setup.patches))
+    seeds, patches = (", ".join(map(str, values)) or "-" for values in (setup.seeds, setup.patches))
     finished = f"{setup.finished} of {setup.planned}"
     compared = pairs.identical + pairs.different
     identical = f"{pairs.identical} of {compared}" if compared else "-"
@@ -133,16 +135,16 @@ def _setup(setup: SetupFacts) -> Row:
 
 def _commands(analysis: Analysis) -> list[tuple[str, str]]:
     """Return each command with the setups that run it."""
-    found: dict[tuple[str, ...], list[str]] = {}
+    setups_by_command: dict[tuple[str, ...], list[str]] = {}
     for setup in analysis.setups:
-        found.setdefault(setup.command, []).append(setup.name)
-    every = "all setups" if len(found) == 1 else ""
-    told = [(every or ", ".join(names), shlex.join(command)) for command, names in found.items()]
+        setups_by_command.setdefault(setup.command, []).append(setup.name)
+    every = "all setups" if len(setups_by_command) == 1 else ""
+    told = [(every or ", ".join(names), shlex.join(command)) for command, names in setups_by_command.items()]
     return [(printable(names, MAX_CELL), printable(command, pages.LONGEST)) for names, command in told]
 
 
 def _not_compared(analysis: Analysis) -> TableRows:
-    """Pairs of which nothing is known, but for those of untouched runs: of them nothing was to be known."""
+    """Return the pairs that could not be compared, but for those of untouched runs, which never can."""
     untouched = {one.name for one in analysis.setups if one.kind == "untouched"}
     found = [pair for pair in analysis.pairs if pair.outcome == "not compared" and pair.setup not in untouched]
     made: list[Row] = [(pair.setup, str(pair.pair), "; ".join((pair.words, *pair.notes))) for pair in found]
@@ -150,7 +152,7 @@ def _not_compared(analysis: Analysis) -> TableRows:
 
 
 def _notes(analysis: Analysis) -> list[str]:
-    """Return what was noted of evaluations, metrics and runs, each once for a setup."""
+    """Return the notes on evaluations, metrics and runs, each once for a setup."""
     found: dict[str, None] = {}
     for row in analysis.variance:
         found |= dict.fromkeys(f"{row.setup}, {row.evaluation}: {note}" for note in row.notes)

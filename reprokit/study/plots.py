@@ -34,7 +34,7 @@ BUDGET: Final = 130_000  # points in all courses of a page: less than 1 MiB
 
 @dataclass(frozen=True)
 class Plot:
-    """A drawing, and what must be known to read it."""
+    """A drawing, and the scales that a reader needs."""
 
     title: str
     svg: str
@@ -112,7 +112,7 @@ def _strip(setup: SetupFacts, runs: Sequence[AttemptFacts], across: Axis, middle
 
 
 def _beside_each_other(runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
-    """Yield the place of each run; those of nearly the same time one above and one below the other."""
+    """Yield the position of each run; runs of nearly the same time are placed above and below each other."""
     taken: dict[int, int] = {}
     for position, run in enumerate(runs):
         x = across.place(run.seconds or 0.0)
@@ -128,7 +128,7 @@ def _beside_each_other(runs: Sequence[AttemptFacts], across: Axis, middle: float
 
 @dataclass(frozen=True)
 class _Bar:
-    """How far the runs of a setup lie apart in one score."""
+    """The range of one score over the runs of a setup."""
 
     source: Source
     setup: str
@@ -283,7 +283,7 @@ def _frame(across: Axis, up: Axis, unit: str) -> Iterator[str]:
 
 
 def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
-    """Return the course of a line, in whole tenths of pixels; where a value is not finite it has a gap."""
+    """Return the path of a line in tenths of pixels; it has gaps where a value is not finite."""
     across, up = axes
     course, before = "", None
     for at, value in thinned(line.points, most):
@@ -300,7 +300,7 @@ def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
 
 
 def _course(setup: str, lines: Sequence[CurveLine]) -> tuple[str, ...]:
-    """Return the ends of the courses of a setup: what the drawing shows, for who cannot see it."""
+    """Return the last values of a setup's lines, as text for readers who cannot see the drawing."""
     finite = [[value for _, value in line.points if value is not None] for line in lines]
     firsts, lasts = ([values[end] for values in finite if values] for end in (0, -1))
     bad = sum(line.not_finite for line in lines)

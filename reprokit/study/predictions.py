@@ -46,7 +46,7 @@ class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
-    """What the evaluations of a run came to; their predictions are written to the file, which results call by name."""
+    """Return the evaluations of a run; their predictions are written to the file, which results refer to by name."""
     room, kept, found = MAX_PREDICTIONS, {}, []
     for title, told in _last(run).items():
         whole = told[-1].predictions.file is not None
@@ -61,7 +61,7 @@ def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
 
 
 def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
-    """Return the predictions that a result names, by evaluation; none where the file is not what it must be."""
+    """Return the predictions of a result by evaluation; none if the file is invalid."""
     if not _NAME.fullmatch(name):
         return {}
     try:
@@ -72,7 +72,7 @@ def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
 
 
 def _last(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
-    """The lines of the last evaluation of each name: one, but for the folds of a cross-validation; in their order."""
+    """Return the lines of the last evaluation of each name, in order; a cross-validation has several, its folds."""
     found: dict[tuple[str, str], list[metric_lines.EvaluationLine]] = {}
     for place in scan.read(run):
         line = place.line
@@ -112,7 +112,7 @@ def _classes(told: list[metric_lines.EvaluationLine]) -> list[Label]:
 
 
 def _labels(run: RunDirectory, told: list[metric_lines.EvaluationLine], room: int) -> list[str]:
-    """Return the predicted labels, or what stands for the values of a regression, as many as there is room for."""
+    """Return the predicted labels, or digests of a regression's values, as many as there is room for."""
     found: list[str] = []
     for line in told:
         if line.predictions.file is not None:
@@ -141,12 +141,12 @@ def _of_line(column: Column, line: metric_lines.EvaluationLine) -> Iterator[str]
 
 
 def _bits(data: bytes) -> str:
-    """Return what stands for a prediction that is its values: the same exactly if they are."""
+    """Return a text that stands for predicted values: equal exactly if the values are."""
     return data.hex() if len(data) <= 16 else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _truth(told: list[metric_lines.EvaluationLine]) -> str:
-    """Return what tells samples, and their order, from others: some frameworks shuffle what they validate on."""
+    """Return a digest of the true values, which tells whether two runs evaluated the same samples in the same order."""
     digests = [line.truth.digest for line in told if line.truth is not None]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest() if digests else ""
 
@@ -158,7 +158,7 @@ def _positions(labels: list[str], truth: str) -> KeptPredictions:
 
 
 def _encodable(text: str) -> str:
-    """JSON knows no half of a surrogate pair, which a text of a script may hold."""
+    """Return a text without lone surrogates, which JSON cannot encode and a script's text may hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

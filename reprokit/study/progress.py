@@ -1,4 +1,4 @@
-"""What is said while a study goes on: what has ended, and how much time and room the rest will take."""
+"""Reports the progress of a study: what has ended, and the time and disk space that the rest will take."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 200  # characters of why a run failed
 
 
 class StudyProgress:
-    """Counts the runs of a study and says how long the others will take."""
+    """Counts the runs of a study and estimates the remaining time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class StudyProgress:
 
     @property
     def made(self) -> int:
-        """How many runs there are."""
+        """The number of runs that have ended."""
         return self.total - sum(self._left.values())
 
     def _count(self, run: RunResult) -> None:
@@ -51,7 +51,7 @@ class StudyProgress:
             self._seconds.setdefault(run.setup, []).append(run.seconds)
 
     def run_ended(self, run: RunResult) -> None:
-        """Say what came of a run, in one line."""
+        """Report the result of a run in one line."""
         self._count(run)
         self._spent += run.seconds
         how = f"{in_time(run.seconds)}" if run.outcome == "finished" else f"{run.outcome.upper()}, {run.ended}"
@@ -61,11 +61,11 @@ class StudyProgress:
         self._say(printable(f"{name}: {how[:SHOWN]} ({self.made} of {self.total} runs{rest})"))
 
     def pair_ended(self, pair: PairResult) -> None:
-        """Say what came of a pair."""
+        """Report the result of a pair."""
         self._say(printable(f"{pair.setup}, pair {pair.pair}: {pair.words}"))
 
     def left(self) -> float | None:
-        """Seconds that the runs to come will take, by what those before took, with what lies between them."""
+        """Estimate the remaining seconds from the runs so far and the time between them."""
         known = [seconds for several in self._seconds.values() for seconds in several]
         if not known:
             return None
@@ -85,8 +85,8 @@ def in_time(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-class Room:
-    """Knows the sizes of run directories so far."""
+class DiskSpace:
+    """Tracks the sizes of run directories, and estimates the disk space that further runs need."""
 
     def __init__(self, study: Study, directory: Path) -> None:
         self._study, self._directory = study, directory
@@ -95,25 +95,25 @@ class Room:
         self._runs = 0
 
     def add(self, run: RunResult, on_disk: int = 0) -> None:
-        """Take in the size of a run, and of its directory if that is here."""
+        """Add the size of a run, and of its directory if it is on this machine."""
         key = run.setup, run.part
         self._sizes[key] = max(self._sizes.get(key, 0), run.stored, on_disk)
         self._runs += 1
 
     def add_pair(self, pair: PairResult) -> None:
-        """Take in whether a pair is one of those that are kept if they differ."""
+        """Add whether a pair differs, and is therefore kept."""
         if pair.identical is not True:
             self._differed.add(pair.setup)
 
     def of_pair(self, setup: str) -> int:
-        """Bytes of a pair of this setup; of one that has none yet, of the largest there is."""
+        """Return the bytes that a pair of this setup takes; of a setup without one, those of the largest pair."""
         of_setup: Counter[str] = Counter()
         for (name, _), taken in self._sizes.items():
             of_setup[name] += taken
         return of_setup[setup] or max(of_setup.values(), default=0)
 
     def needed(self, setups: Iterable[str]) -> int:
-        """Bytes that the pairs to come, by the names of their setups, will take at most."""
+        """Return the largest number of bytes that the coming pairs, by the names of their setups, can take."""
         coming = list(setups)
         if not coming or not self._sizes:
             return 0
@@ -123,18 +123,18 @@ class Room:
         return kept + beside + 2 * len(coming) * self._of_lines()
 
     def check(self, setups: Iterable[str]) -> None:
-        """Raise StudyTooLarge where what is to come does not fit."""
+        """Raise StudyTooLarge if the coming pairs do not fit on the disk."""
         needed, free = self.needed(setups), self.free()
         if needed + SPARE > free:
             what = f"what is left of the study needs about {size(needed)}, and {size(free)} are free"
             raise StudyTooLarge(f"{self._directory}: {what}; make room, then start the same command again")
 
     def free(self) -> int:
-        """Bytes of the disk that may be used."""
+        """Return the free bytes of the disk."""
         return shutil.disk_usage(self._directory).free
 
     def _of_lines(self) -> int:
-        """Bytes that stay of a run whatever is kept: its line and its predictions."""
+        """Return the bytes that remain of a run in any case: its line and its predictions."""
         stays = 0
         for name in ("results.jsonl", "pairs.jsonl"):
             path = self._directory / name

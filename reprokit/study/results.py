@@ -1,4 +1,4 @@
-"""What came of each run of a study, and of each pair: the lines that an interrupted study goes on from."""
+"""Declares the lines of a study's results, one for each run and each pair, from which an interrupted study resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
-    """How many samples of one class there were, and how many were told right."""
+    """The samples of one class, and how many of them were predicted right."""
 
     label: str
     count: Count
@@ -73,7 +73,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of pairs.jsonl: what came out when the runs of a pair were compared."""
+    """One line of pairs.jsonl: the comparison of the runs of a pair."""
 
     setup: str
     pair: Annotated[int, msgspec.Meta(ge=1)]
@@ -101,7 +101,7 @@ def decode(line: bytes, kind: type[R]) -> R:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has neither NaN nor infinities, nor bytes of file names that are no UTF-8."""
+    """Return a value that JSON can encode, which has neither NaN, infinities nor undecodable bytes of file names."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if isinstance(value, str) and not value.isascii():

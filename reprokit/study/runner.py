@@ -1,4 +1,4 @@
-"""Runs a study: plans it, goes on where it stopped, and keeps a line of everything that has ended."""
+"""Runs a study: plans it, resumes it where it stopped, and stores a line for everything that has ended."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from reprokit.launch.rundirectory import home
 from reprokit.run_home import home_of
 from reprokit.study import attempt, description, engines, store
 from reprokit.study.attempt import PairTask, Task
-from reprokit.study.description import Described, PairPlace, Setup, Study, differences
+from reprokit.study.description import LocatedStudy, PairPlace, Setup, Study, differences
 from reprokit.study.engines.engine import Stop
-from reprokit.study.engines.tasks import Desk, Outstanding, StudyTask, handed_out
+from reprokit.study.engines.tasks import Desk, StudyTask, TaskCounts, handed_out
 from reprokit.study.engines.tasks import collect as take_back
-from reprokit.study.progress import Room, StudyProgress, in_time
+from reprokit.study.progress import DiskSpace, StudyProgress, in_time
 from reprokit.study.results import Mode, PairResult, Part, RunResult
 from reprokit.study.store import StudyFile
 from reprokit.study.wording import size
@@ -39,8 +39,8 @@ AGAIN: Final = "made again with its pair: the study was interrupted after the fi
 INTERRUPTED: Final = "an earlier attempt at this run was interrupted; nothing of it was used"
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """What a study has come to."""
+class StudyState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a study."""
 
     directory: Path
     failed: int  # runs
@@ -54,8 +54,8 @@ def place_for(name: str, output: Path | None) -> Path:
     return Path(os.path.realpath(output if output is not None else home_of(Path()) / "studies" / name))
 
 
-def run(described: Described, directory: Path, source: Path, *, stop_on_failure: bool = False) -> Done:
-    """Make what is not made yet of a study; raises Interrupted when somebody asks for the end."""
+def run(described: LocatedStudy, directory: Path, source: Path, *, stop_on_failure: bool = False) -> StudyState:
+    """Execute the missing runs of a study; raises Interrupted when it is asked to end."""
     study = described.study
     engines.check(study)
     if study.engine.kind == "local":
@@ -63,7 +63,7 @@ def run(described: Described, directory: Path, source: Path, *, stop_on_failure:
     _make(directory)
     with _locked(directory) as lock:
         plan = _begun(described, directory, source)
-        running = _Running(plan, directory, stop_on_failure=stop_on_failure)
+        running = _RunningStudy(plan, directory, stop_on_failure=stop_on_failure)
         engine = engines.make(study, directory, lock)
         stopped = False
         try:
@@ -76,15 +76,15 @@ def run(described: Described, directory: Path, source: Path, *, stop_on_failure:
         return running.done(stopped=stopped)
 
 
-def tasks(described: Described, directory: Path, source: Path) -> list[StudyTask]:
-    """Hand out what is not made yet of a study, for any scheduler."""
+def tasks(described: LocatedStudy, directory: Path, source: Path) -> list[StudyTask]:
+    """Hand out the missing runs of a study as tasks for any scheduler."""
     study = described.study
     if study.engine.kind == "kubernetes":
         raise BadStudy("the tasks of kind = \"kubernetes\" are a manifest, which 'reprokit study run' writes")
     engines.check_store(study)
     _make(directory)
     with _locked(directory):
-        running = _Running(_begun(described, directory, source), directory, stop_on_failure=False)
+        running = _RunningStudy(_begun(described, directory, source), directory, stop_on_failure=False)
         desk = Desk(directory, study.engine.store)
         try:
             return list(handed_out(desk, running.pairs(desk.pairs_out())))
@@ -92,11 +92,11 @@ def tasks(described: Described, directory: Path, source: Path) -> list[StudyTask
             raise stop.error or BadStudy(str(stop)) from None
 
 
-def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[Done, Outstanding]:
-    """Take back what was done so far of a study's tasks; also how many have not come back."""
+def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[StudyState, TaskCounts]:
+    """Collect the results of a study's tasks; also return how many have not come back."""
     plan = store.read_study(directory)
     with _locked(directory):
-        running = _Running(plan, directory, stop_on_failure=False)
+        running = _RunningStudy(plan, directory, stop_on_failure=False)
         desk = Desk(directory, plan.study.engine.store, keep_claims=True)
         if source:
             desk.read_from(source)
@@ -104,8 +104,8 @@ def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tupl
         return running.done(stopped=False), outstanding
 
 
-def _check_commands(described: Described) -> None:
-    """A program that is not there is no result of any run."""
+def _check_commands(described: LocatedStudy) -> None:
+    """Refuse a study whose program does not exist, which is no result of a run."""
     study, own = described.study, environment.inherited()
     for setup in study.setup:
         words, variables = study.command_of(setup), {**own, **study.variables, **setup.variables}
@@ -120,7 +120,7 @@ def _directory_of(study: Study, setup: Setup, base: Path) -> Path:
 
 
 def _make(directory: Path) -> None:
-    """The directory, private to the user; one below .reprokit is kept from version control."""
+    """Make the directory, private to the user; one below .reprokit is kept from version control."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home_of(Path()) in directory.parents:
@@ -134,7 +134,7 @@ def _make(directory: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[int]:
-    """Hold the study's lock, which its runs hold too; yields the descriptor."""
+    """Hold the study's lock, which its runs inherit; yields the descriptor."""
     descriptor = os.open(directory / store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline, said = time.monotonic() + PATIENCE, False
@@ -158,8 +158,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _begun(described: Described, directory: Path, source: Path) -> StudyFile:
-    """study.json: the one that is there, if it is of this very study, or a new one."""
+def _begun(described: LocatedStudy, directory: Path, source: Path) -> StudyFile:
+    """Return the study.json of this very study, or write a new one."""
     if not (directory / store.STUDY).exists():
         study = StudyFile(
             reprokit=VERSION,
@@ -184,7 +184,7 @@ def _begun(described: Described, directory: Path, source: Path) -> StudyFile:
 
 
 def _host() -> dict[str, object]:
-    """Return the machine, as far as times depend on it."""
+    """Return the facts about the machine that times depend on."""
     cpu = host.cpu_facts()
     return {
         "name": os.uname().nodename,
@@ -196,40 +196,40 @@ def _host() -> dict[str, object]:
     }
 
 
-class _Running:
-    """The study while it goes on; an engine's listener."""
+class _RunningStudy:
+    """The state of a study in progress; an engine's listener."""
 
     def __init__(self, plan: StudyFile, directory: Path, *, stop_on_failure: bool) -> None:
         self._plan, self._study, self._directory = plan, plan.study, directory
         self._stop = stop_on_failure
-        self._results = {(one.setup, one.pair, one.part): one for one in store.read_results(directory)}
-        self._pairs = {(one.setup, one.pair): one for one in store.read_pairs(directory)}
+        self._results = {(result.setup, result.pair, result.part): result for result in store.read_results(directory)}
+        self._pairs = {(result.setup, result.pair): result for result in store.read_pairs(directory)}
         self._coming = [place for place in plan.order if (place.setup, place.pair) not in self._pairs]
-        self._room = Room(self._study, directory)
-        counted = [one for one in self._results.values() if self._counts(one)]
+        self._room = DiskSpace(self._study, directory)
+        counted = [result for result in self._results.values() if self._counts(result)]
         planned = Counter({setup.name: self._study.runs for setup in self._study.setup})
         self._progress = StudyProgress(planned, counted, self._study.engine.parallel, say)
-        for one in self._results.values():
-            self._room.add(one)
+        for result in self._results.values():
+            self._room.add(result)
         for pair in self._pairs.values():
             self._room.add_pair(pair)
         self._said_room = False
         self._said: set[tuple[str, str]] = set()  # notes, by setup: each is said once
 
     def _counts(self, run: RunResult) -> bool:
-        """Return whether a result is one that need not be made again."""
+        """Return whether a result need not be produced again."""
         is_half = (run.setup, run.pair) not in self._pairs and (run.setup, run.pair, "second") not in self._results
         return not (is_half and self._is_gone(run))
 
     def _is_gone(self, run: RunResult) -> bool:
-        """Return whether the directory of a run that finished is gone, so that nothing can be compared with it."""
+        """Return whether the directory of a finished run is gone, so that nothing can be compared with it."""
         return run.outcome == "finished" and not self._run_directory(run.setup, run.pair, run.part).is_dir()
 
     def _run_directory(self, setup: str, pair: int, part: str) -> Path:
         return self._directory / store.RUNS / store.name_of(setup, pair, part)
 
     def say_plan(self) -> None:
-        """What is to be done."""
+        """Report the plan."""
         study, progress = self._study, self._progress
         what = f"study {study.name}: {progress.total} runs, {study.runs} of each of {len(study.setup)} setups"
         say(f"{what}, in {self._directory}" + (f"; {progress.made} are made" if progress.made else ""))
@@ -239,7 +239,7 @@ class _Running:
     # What is to be made
 
     def pairs(self, under_way: Collection[tuple[str, int]] = ()) -> Iterator[PairTask]:
-        """Yield the pairs to come; each is looked at only when its turn comes, and not begun if it would not fit."""
+        """Yield the remaining pairs; each is checked for disk space only when its turn comes."""
         (self._directory / store.RUNS).mkdir(mode=0o700, exist_ok=True)
         self._tidy()
         for place in list(self._coming):
@@ -256,26 +256,26 @@ class _Running:
 
     def _check_room(self) -> None:
         try:
-            self._room.check(one.setup for one in self._coming)
+            self._room.check(place.setup for place in self._coming)
         except StudyTooLarge as error:
             raise Stop(error) from None
 
     def _tidy(self) -> None:
-        """Directories of pairs that were compared just before the study was killed."""
+        """Remove the directories of pairs that were compared just before the study was killed."""
         for place in self._plan.order:
-            known = self._pairs.get((place.setup, place.pair))
-            if known is not None:
-                attempt.tidy(self._task(place), known)
+            result = self._pairs.get((place.setup, place.pair))
+            if result is not None:
+                attempt.tidy(self._task(place), result)
 
     def _prepared(self, task: PairTask, first: RunResult | None) -> PairTask:
-        """Return a task whose run directories are free, with what must be said of earlier attempts."""
+        """Return a task whose run directories are free, with notes on earlier attempts."""
         notes: dict[str, tuple[str, ...]] = {"first": (), "second": ()}
         if first is not None and self._is_gone(first):
             notes["first"], first = (AGAIN,), None
-        for one in (task.first, task.second):
-            if (one.part == "second" or first is None) and Path(one.run).exists():
-                shutil.rmtree(one.run, ignore_errors=True)
-                notes[one.part] += (INTERRUPTED,)
+        for run_task in (task.first, task.second):
+            if (run_task.part == "second" or first is None) and Path(run_task.run).exists():
+                shutil.rmtree(run_task.run, ignore_errors=True)
+                notes[run_task.part] += (INTERRUPTED,)
         replace = msgspec.structs.replace
         return replace(
             task,
@@ -318,7 +318,7 @@ class _Running:
     # What came of it
 
     def run_ended(self, run: RunResult) -> None:
-        """Keep the line of a run, and say what came of it."""
+        """Store the line of a run, and report its result."""
         store.add_result(self._directory, run)
         self._results[run.setup, run.pair, run.part] = run
         self._room.add(run, rundir.size_of(self._run_directory(run.setup, run.pair, run.part)))
@@ -335,32 +335,34 @@ class _Running:
                 raise Stop
 
     def pair_ended(self, task: PairTask, pair: PairResult) -> None:
-        """Keep the line of a pair, and say what came of it."""
+        """Store the line of a pair, and report its result."""
         store.add_pair(self._directory, pair)
         self._pairs[pair.setup, pair.pair] = pair
-        self._coming = [one for one in self._coming if (one.setup, one.pair) != (pair.setup, pair.pair)]
+        self._coming = [place for place in self._coming if (place.setup, place.pair) != (pair.setup, pair.pair)]
         self._room.add_pair(pair)
         self._progress.pair_ended(pair)
         self._say_room()
 
     def _say_room(self) -> None:
-        """After the first round: how much of the disk and how long the rest will take."""
+        """Report after the first round how much disk space and time the rest will take."""
         is_first_round = any(place.pair == 1 for place in self._coming)
         if self._said_room or is_first_round or not self._coming:
             return
         self._said_room = True
-        needed, free = self._room.needed(one.setup for one in self._coming), self._room.free()
+        needed, free = self._room.needed(place.setup for place in self._coming), self._room.free()
         left = self._progress.left()
         took = f", and about {in_time(left)}" if left is not None else ""
         say(f"what is left needs about {size(needed)} of {size(free)} that are free{took}")
 
-    def done(self, *, stopped: bool) -> Done:
-        """Return how the study stands."""
-        failed = sum(one.outcome != "finished" for one in self._results.values())
+    def done(self, *, stopped: bool) -> StudyState:
+        """Return the state of the study."""
+        failed = sum(result.outcome != "finished" for result in self._results.values())
         progress = self._progress
-        return Done(directory=self._directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped)
+        return StudyState(
+            directory=self._directory, failed=failed, made=progress.made, total=progress.total, stopped=stopped
+        )
 
 
 def how_to_go_on(words: list[str]) -> str:
-    """Return the command that goes on with an interrupted study."""
+    """Return the command that resumes an interrupted study."""
     return shlex.join(["reprokit", *words])

@@ -20,7 +20,7 @@ Unit = Literal["epoch", "step"]
 
 
 class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run's metrics come to."""
+    """The metrics of a run."""
 
     series: list[MetricSeries]
     epochs: int | None
@@ -28,7 +28,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(run: RunDirectory) -> RunMetrics:
-    """Return the metrics of a run; of a series that is longer than MAX_VALUES the first ones."""
+    """Return the metrics of a run; of a series with more than MAX_VALUES values the first ones."""
     values: dict[tuple[str, Unit], list[float | None]] = {}
     weights: dict[str, str] = {}
     epochs: dict[str, int] = {}
@@ -37,7 +37,7 @@ def read(run: RunDirectory) -> RunMetrics:
         process = place.key.process
         if isinstance(place.line, metric_lines.Weights) and place.line.at == "end":
             weights[f"{process}\0{place.line.object}"] = place.line.digest
-        for name, unit, found in _values(place.line):
+        for name, unit, numbers in _values(place.line):
             if unit == "epoch" and isinstance(place.line, (metric_lines.EpochLine, metric_lines.History)):
                 key = f"{process}\0{place.line.name}"
                 epochs[key] = max(epochs.get(key, 0), _length(place.line))
@@ -49,9 +49,9 @@ def read(run: RunDirectory) -> RunMetrics:
             elif isinstance(place.line, metric_lines.History) and title in by_epoch:
                 continue  # it says the same once more
             series = values.setdefault((title, unit), [])
-            series += found[: MAX_VALUES - len(series)]
-    made = [MetricSeries(name=name, values=found, by=unit) for (name, unit), found in values.items()]
-    return RunMetrics(series=made, epochs=max(epochs.values(), default=None), weights=_digest(weights))
+            series += numbers[: MAX_VALUES - len(series)]
+    series_of_run = [MetricSeries(name=name, values=numbers, by=unit) for (name, unit), numbers in values.items()]
+    return RunMetrics(series=series_of_run, epochs=max(epochs.values(), default=None), weights=_digest(weights))
 
 
 def _length(line: metric_lines.EpochLine | metric_lines.History) -> int:
@@ -76,7 +76,7 @@ def _values(line: metric_lines.MetricLine | None) -> Iterator[tuple[str, Unit, l
 
 
 def _digest(weights: dict[str, str]) -> str:
-    """One digest of all weights at the end; empty where there are none."""
+    """Return one digest of all final weights; empty without weights."""
     if not weights:
         return ""
     digest = hashlib.sha256(b"reprokit-weights-1\0")

@@ -32,7 +32,7 @@ Values = Sequence[float]
 
 @dataclass(frozen=True)
 class RankSum:
-    """What Wilcoxon's rank-sum test said of two samples."""
+    """The result of Wilcoxon's rank-sum test of two samples."""
 
     statistic: float  # Mann and Whitney's U of the first: pairs in which its value is larger, ties count a half
     p: float  # two-sided
@@ -41,14 +41,14 @@ class RankSum:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated value, with its interval where there are values enough for one."""
+    """An estimated value, with its interval if there are enough values."""
 
     value: float
     interval: Interval | None
 
 
 def usable(value: float | None) -> bool:
-    """Return whether a value can be computed with: a number that is finite, and whose square is."""
+    """Return whether a value is finite, and its square too."""
     return value is not None and abs(value) <= MAX_NUMBER
 
 
@@ -63,9 +63,9 @@ def rank_sum(left: Values, right: Values) -> RankSum | None:
     if small and distinct < len(left) + len(right):
         return _exact_with_ties(left, right)
     method = "exact" if small else "asymptotic"
-    found = _scipy().mannwhitneyu(left, right, alternative="two-sided", method=method)
+    test = _scipy().mannwhitneyu(left, right, alternative="two-sided", method=method)
     words = "exact" if small else "normal approximation, with corrections for ties and continuity"
-    return RankSum(float(found.statistic), min(1.0, float(found.pvalue)), words)
+    return RankSum(float(test.statistic), min(1.0, float(test.pvalue)), words)
 
 
 def _scipy() -> Any:
@@ -75,7 +75,7 @@ def _scipy() -> Any:
 
 
 def _exact_with_ties(left: Values, right: Values) -> RankSum:
-    """From all the ways to choose which values are the left ones; with ties, tables and scipy know no exact p."""
+    """Return the exact p by enumerating the choices of left values; with ties neither tables nor scipy have one."""
     ranks = _doubled_ranks([*left, *right])
     observed, expected = sum(ranks[: len(left)]), len(left) * (len(ranks) + 1)
     counts = _sums(ranks, len(left))
@@ -85,7 +85,7 @@ def _exact_with_ties(left: Values, right: Values) -> RankSum:
 
 
 def _doubled_ranks(values: Values) -> list[int]:
-    """Twice the rank of each value, which is whole even where equal ones share the mean of theirs."""
+    """Return twice the rank of each value, which is whole even where equal values share their mean rank."""
     ordered = sorted(values)
     return [bisect_left(ordered, value) + bisect_right(ordered, value) + 1 for value in values]
 
@@ -101,16 +101,16 @@ def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
     for number, rank in enumerate(ranks):
         for size in range(min(chosen, number + 1), 0, -1):
             ways[size] += ways[size - 1] << (rank * width)
-    rest, mask, found = ways[chosen], (1 << width) - 1, []
+    rest, mask, sums = ways[chosen], (1 << width) - 1, []
     for total in range(rest.bit_length() // width + 1):
         count = (rest >> (total * width)) & mask
         if count:
-            found.append((total, count))
-    return found
+            sums.append((total, count))
+    return sums
 
 
 def cliffs_delta(left: Values, right: Values) -> float:
-    """Return how much oftener a value of the left is above one of the right than below it: from -1 to 1."""
+    """Return Cliff's delta: how much oftener a left value is above a right one than below it, from -1 to 1."""
     ordered = sorted(right)
     above = sum(bisect_left(ordered, value) for value in left)
     below = sum(len(ordered) - bisect_right(ordered, value) for value in left)
@@ -118,7 +118,7 @@ def cliffs_delta(left: Values, right: Values) -> float:
 
 
 def magnitude(delta: float) -> Magnitude:
-    """Romano's words for the size of Cliff's delta."""
+    """Return Romano's word for the size of Cliff's delta."""
     for threshold, word in THRESHOLDS:
         if abs(delta) < threshold:
             return word  # type: ignore[return-value]
@@ -126,7 +126,7 @@ def magnitude(delta: float) -> Magnitude:
 
 
 def holm(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p of each: the chance of one or more false findings among all stays below the level."""
+    """Return Holm's adjusted p of each test: the chance of any false finding among all stays below the level."""
     known = sorted((value, position) for position, value in enumerate(values) if value is not None)
     adjusted: list[float | None] = [None] * len(values)
     highest = 0.0
@@ -137,7 +137,7 @@ def holm(values: Sequence[float | None]) -> list[float | None]:
 
 
 def shift(left: Values, right: Values) -> Estimate | None:
-    """Hodges and Lehmann's estimate of how much larger the left values are, with Moses' interval."""
+    """Return Hodges and Lehmann's estimate of how much larger the left values are, with Moses' interval."""
     return _shift(left, right, lambda value: value)
 
 
@@ -152,7 +152,7 @@ def ratio(left: Values, right: Values) -> Estimate | None:
 def _shift(left: Values, right: Values, back: Callable[[float], float]) -> Estimate | None:
     if not left or not right or len(left) * len(right) > MAX_SHIFTS:
         return None
-    differences = sorted(one - other for one in left for other in right)
+    differences = sorted(left_value - right_value for left_value in left for right_value in right)
     value = back(median(differences))
     position, reached, method = order_statistic(len(left), len(right), CONFIDENCE)
     if not position:
@@ -182,19 +182,19 @@ def order_statistic(left: int, right: int, confidence: float) -> tuple[int, floa
 
 
 def share(count: int, of: int) -> Share:
-    """So many of so many, with Clopper and Pearson's interval; one-sided where it was none or all of them."""
+    """Return a share with Clopper and Pearson's interval; one-sided if the count is 0 or the total."""
     if count in (0, of):
         bound = (1 - CONFIDENCE) ** (1 / of)
         low, high = (0.0, 1 - bound) if count == 0 else (bound, 1.0)
         method = "binomial, exact, one-sided"
     else:
-        found = _scipy().binomtest(count, of).proportion_ci(confidence_level=CONFIDENCE, method="exact")
-        low, high, method = float(found.low), float(found.high), "binomial, exact (Clopper and Pearson)"
+        interval = _scipy().binomtest(count, of).proportion_ci(confidence_level=CONFIDENCE, method="exact")
+        low, high, method = float(interval.low), float(interval.high), "binomial, exact (Clopper and Pearson)"
     return Share(count=count, of=of, interval=Interval(low=low, high=high, confidence=CONFIDENCE, method=method))
 
 
 def summary(values: Sequence[float | None]) -> ValueSummary:
-    """Return what the values of a quantity come to; those that are not finite are left out and counted."""
+    """Return the summary of a quantity; values that are not finite are left out and counted."""
     finite = sorted(value for value in values if value is not None and usable(value))
     low, middle, high = _quartiles(finite)
     return ValueSummary(
@@ -220,7 +220,7 @@ def _quartiles(ordered: list[float]) -> tuple[float | None, float | None, float 
 
 
 def spread(values: Values, left_out: int = 0) -> Spread:
-    """Return how far the values of runs lie apart, any two of them compared."""
+    """Return the spread of the values of runs, any two of them compared."""
     count = len(values)
     comparisons = count * (count - 1) // 2
     ordered = sorted(values)
@@ -235,13 +235,15 @@ def spread(values: Values, left_out: int = 0) -> Spread:
 
 
 def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Spread:
-    """Return how far the two values of a pair lie apart; the deviation is pooled over all pairs."""
-    differences = [abs(one - other) for one, other in pairs]
+    """Return the spread of the two values of a pair; the deviation is pooled over all pairs."""
+    differences = [abs(value - other_value) for value, other_value in pairs]
     return Spread(
         comparisons=len(differences),
         largest=max(differences, default=None),
-        deviation=math.sqrt(math.fsum(one * one for one in differences) / (2 * len(differences))) if pairs else None,
-        differing=sum(one != 0 for one in differences),
+        deviation=math.sqrt(math.fsum(value * value for value in differences) / (2 * len(differences)))
+        if pairs
+        else None,
+        differing=sum(value != 0 for value in differences),
         left_out=left_out,
     )
 

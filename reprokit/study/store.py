@@ -54,7 +54,7 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def name_of(setup: str, pair: int, part: str) -> str:
-    """Return what the files of a run are called."""
+    """Return the base name of the files of a run."""
     return f"{setup}-{pair:02d}-{part}"
 
 
@@ -66,7 +66,7 @@ def write_study(directory: Path, study: StudyFile) -> None:
 
 
 def read_study(directory: Path) -> StudyFile:
-    """study.json; raises StudyDamaged."""
+    """Read study.json; raises StudyDamaged."""
     path = directory / STUDY
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -84,22 +84,22 @@ def read_study(directory: Path) -> StudyFile:
 
 
 def read_results(directory: Path) -> list[RunResult]:
-    """What came of each run, in the order in which they ended; a pair that was made again counts as it was then."""
-    return _latest(_read(directory / RESULTS, RunResult), lambda one: (one.setup, one.pair, one.part))
+    """Return the result of each run, in the order in which they ended; the last line of a repeated run counts."""
+    return _latest(_read(directory / RESULTS, RunResult), lambda run: (run.setup, run.pair, run.part))
 
 
 def read_pairs(directory: Path) -> list[PairResult]:
-    """Return what came of each pair."""
-    return _latest(_read(directory / PAIRS, PairResult), lambda one: (one.setup, one.pair))
+    """Return the result of each pair."""
+    return _latest(_read(directory / PAIRS, PairResult), lambda pair: (pair.setup, pair.pair))
 
 
 def _latest(lines: Iterator[R], key: Callable[[R], object]) -> list[R]:
     """Return the last line of each key, in the order of these lines."""
-    found: dict[object, R] = {}
-    for one in lines:
-        found.pop(key(one), None)
-        found[key(one)] = one
-    return list(found.values())
+    latest: dict[object, R] = {}
+    for line in lines:
+        latest.pop(key(line), None)
+        latest[key(line)] = line
+    return list(latest.values())
 
 
 def add_result(directory: Path, result: RunResult) -> None:
@@ -155,14 +155,14 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _drop_cut_line(descriptor: int) -> None:
-    """Take away the half line that a crash left at the end, to which the next would stick."""
+    """Remove the incomplete line that a crash left at the end, so that the next one is not appended to it."""
     size = end = os.fstat(descriptor).st_size
     while end > 0:
         start = max(0, end - (1 << 16))
         block = os.pread(descriptor, end - start, start)
-        found = block.rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
+        newline = block.rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
             break
         end = start
     if end < size:

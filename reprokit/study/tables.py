@@ -34,7 +34,7 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class TableRows:
-    """A table with a sentence of what it means."""
+    """A table, and a sentence that explains it."""
 
     title: str
     heads: Row
@@ -43,22 +43,22 @@ class TableRows:
 
 
 def tables(analysis: Analysis) -> Iterator[TableRows]:
-    """Yield all that the terminal shows, in its order."""
+    """Yield the tables in the order in which the terminal shows them."""
     yield pairs(analysis)
     yield variance(analysis)
     if analysis.process:
         yield process(analysis)
     yield costs(analysis)
     yield overhead(analysis)
-    found = failed(analysis)
-    if found.rows:
-        yield found
+    failures = failed(analysis)
+    if failures.rows:
+        yield failures
 
 
 def print_analysis(analysis: Analysis) -> None:
-    """All tables on stdout."""
-    told = f"{analysis.runs_made} of {analysis.planned} runs, {len(analysis.setups)} setups"
-    print_rows(f"Study {analysis.name}: {told}", [], analysis.attention)
+    """Print all tables."""
+    summary = f"{analysis.runs_made} of {analysis.planned} runs, {len(analysis.setups)} setups"
+    print_rows(f"Study {analysis.name}: {summary}", [], analysis.attention)
     for table in tables(analysis):
         print()
         _print(table)
@@ -75,7 +75,7 @@ def _print(table: TableRows) -> None:
 
 
 def pairs(analysis: Analysis) -> TableRows:
-    """Return how many pairs of each setup came out alike."""
+    """Return the table of pairs by outcome."""
     heads = (
         "setup",
         "identical",
@@ -85,7 +85,7 @@ def pairs(analysis: Analysis) -> TableRows:
         "evaluation equal",
         "differ of further pairs",
     )
-    return TableRows("Pairs", heads, [_pairs(one) for one in analysis.setups], analysis.sentences.pairs)
+    return TableRows("Pairs", heads, [_pairs(setup) for setup in analysis.setups], analysis.sentences.pairs)
 
 
 def _pairs(setup: SetupFacts) -> Row:
@@ -97,10 +97,10 @@ def _pairs(setup: SetupFacts) -> Row:
 
 
 def variance(analysis: Analysis) -> TableRows:
-    """Return what varies in evaluations."""
+    """Return the table of variation in evaluations."""
     title = "What varies in evaluations: largest difference and (standard deviation); accuracies in percentage points"
     heads = ("setup", "source", "evaluation", "accuracy", "a class", "inconsistent", "MAE", "between", "notes")
-    return TableRows(title, heads, [_variance(one) for one in analysis.variance], analysis.sentences.variance)
+    return TableRows(title, heads, [_variance(row) for row in analysis.variance], analysis.sentences.variance)
 
 
 def _variance(row: Variance) -> Row:
@@ -112,11 +112,11 @@ def _variance(row: Variance) -> Row:
     return (row.setup, row.source, row.evaluation, *scores, row.way, notes)
 
 
-def _inconsistent(found: Inconsistent | None) -> str:
-    if found is None:
+def _inconsistent(predictions: Inconsistent | None) -> str:
+    if predictions is None:
         return "-"
-    about = "about " if found.sampled else ""
-    return f"{about}{found.largest} of {found.predictions} ({number(found.deviation)})"
+    about = "about " if predictions.sampled else ""
+    return f"{about}{predictions.largest} of {predictions.predictions} ({number(predictions.deviation)})"
 
 
 def _both(spread: Spread, shown: Callable[[float | None], str]) -> str:
@@ -124,7 +124,7 @@ def _both(spread: Spread, shown: Callable[[float | None], str]) -> str:
 
 
 def process(analysis: Analysis) -> TableRows:
-    """Return what varies in the metrics of the training."""
+    """Return the table of variation in training metrics."""
     title = "What varies in metrics of the training: largest difference and (standard deviation)"
     heads = ("setup", "source", "metric", "at", "difference", "between", "notes")
     rows = []
@@ -135,22 +135,22 @@ def process(analysis: Analysis) -> TableRows:
 
 
 def costs(analysis: Analysis) -> TableRows:
-    """Times and storage of each setup."""
+    """Return the table of times and storage."""
     heads = ("setup", "runs", "time", "from", "to", "processor time", "memory", "stored", "entropy of it")
-    return TableRows("Times and storage (medians)", heads, [_costs(one) for one in analysis.setups])
+    return TableRows("Times and storage (medians)", heads, [_costs(setup) for setup in analysis.setups])
 
 
 def _costs(setup: SetupFacts) -> Row:
     times = setup.seconds
-    told = [quantity(value, "s") for value in (times.median, times.least, times.most, setup.processor.median)]
-    stored = [quantity(one.median, "B") for one in (setup.memory, setup.stored, setup.profile)]
-    return (setup.name, str(setup.finished), *told, *stored)
+    medians = [quantity(value, "s") for value in (times.median, times.least, times.most, setup.processor.median)]
+    stored = [quantity(summary.median, "B") for summary in (setup.memory, setup.stored, setup.profile)]
+    return (setup.name, str(setup.finished), *medians, *stored)
 
 
 def overhead(analysis: Analysis) -> TableRows:
-    """Return what a setup costs beside another."""
+    """Return the table of costs of setups compared with others."""
     heads = ("setup", "against", "effect", "measure", "medians", "change (95 %)", "p, Holm's p", "delta", "finding")
-    return TableRows("What it costs", heads, [_overhead(one) for one in analysis.overhead], analysis.sentences.overhead)
+    return TableRows("What it costs", heads, [_overhead(row) for row in analysis.overhead], analysis.sentences.overhead)
 
 
 def _overhead(row: Overhead) -> Row:
@@ -170,7 +170,7 @@ def _change(row: Overhead) -> str:
 
 
 def failed(analysis: Analysis) -> TableRows:
-    """Runs that did not finish."""
+    """Return the table of runs that did not finish."""
     heads = ("setup", "pair", "run", "outcome", "how it ended")
     rows = [
         (run.setup, str(run.pair), run.part, run.outcome, run.ended)
@@ -181,7 +181,7 @@ def failed(analysis: Analysis) -> TableRows:
 
 
 def every_pair(analysis: Analysis) -> TableRows:
-    """Return each pair, those that are not identical first, as among a thousand nobody would find them."""
+    """Return the table of all pairs, those that are not identical first."""
     heads = ("setup", "pair", "outcome", "metrics", "evaluation", "inconsistent", "accuracy", "MAE", "in words")
     urgency = {"different": 0, "not compared": 1, "identical": 2}
     ordered = sorted(analysis.pairs, key=lambda pair: urgency[pair.outcome])
@@ -200,7 +200,7 @@ def _every_pair(pair: PairFacts) -> Row:
 
 
 def csv_text(analysis: Analysis) -> str:
-    """Return all tables as CSV: a line for each figure, none of them rounded."""
+    """Return all tables as CSV: a line for each figure, unrounded."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(HEAD)
@@ -216,11 +216,11 @@ def csv_text(analysis: Analysis) -> str:
 
 
 def _figures(row: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a row, named by the way to them."""
+    """Yield the leaves of a row, named by their paths in it."""
     if isinstance(row, dict):
         for key, value in row.items():
             yield from _figures(value, f"{prefix}.{key}" if prefix else key)
-    elif isinstance(row, list | tuple) and any(isinstance(one, dict | list) for one in row):
+    elif isinstance(row, list | tuple) and any(isinstance(value, dict | list) for value in row):
         for number, value in enumerate(row):
             yield from _figures(value, f"{prefix}.{number}")
     elif isinstance(row, list | tuple):
@@ -230,7 +230,7 @@ def _figures(row: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _safe(value: Any) -> Any:
-    """Return a cell that no terminal and no spreadsheet acts upon; numbers as they are."""
+    """Return a cell that no terminal and no spreadsheet interprets; numbers stay as they are."""
     if value is None:
         return ""
     if not isinstance(value, str):

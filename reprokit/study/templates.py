@@ -1,4 +1,4 @@
-"""Studies to begin with: the paper's setups for a CPU and for a GPU, and a plain one, written for a command."""
+"""Writes template studies for a command: the paper's setups for a CPU or a GPU, or a plain one."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def text(template: str, command: tuple[str, ...]) -> str:
             name, command, "Where does the variance of a training come from, and what does it cost to be rid of it?"
         ) + "".join(setups)
     kinds, letter = (_CPU, "C") if template == "cpu" else (_GPU, "G")
-    what = f"The paper's setups {letter}1 to {letter}{2 * len(kinds)}: 16 runs each, on a {template.upper()}."
+    description = f"The paper's setups {letter}1 to {letter}{2 * len(kinds)}: 16 runs each, on a {template.upper()}."
     machine = 'machine = "cpu"    # no accelerator: the hardware\'s part of the variance is held by that\n'
     body = [_paper_setup(f"{letter}{number + 1}", number, kinds) for number in range(2 * len(kinds))]
-    return _head(name, command, what, machine if template == "cpu" else "") + "\n" + _OLDER + "".join(body)
+    return _head(name, command, description, machine if template == "cpu" else "") + "\n" + _OLDER + "".join(body)
 
 
 def _head(name: str, command: tuple[str, ...], title: str, machine: str = "") -> str:

@@ -15,7 +15,7 @@ _VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
 
 
 def short(text: str) -> str:
-    """Return a text of a run, within bounds; presenters make it printable."""
+    """Return a text of a run within bounds; presenters make it printable."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
 
@@ -35,14 +35,14 @@ def points(difference: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Seconds or bytes."""
+    """Return seconds or bytes with their unit."""
     if value is None:
         return "-"
     return size(value) if unit == "B" else f"{number(value)} s" if abs(value) < 1000 else f"{value:,.0f} s"
 
 
 def size(value: float) -> str:
-    """Bytes as people say them."""
+    """Return a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
             return f"{value:.0f} B" if unit == "B" else f"{number(value)} {unit}"
@@ -63,14 +63,14 @@ def change(ratio: float) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Return a probability as it is reported: never as nought."""
+    """Return a p value as it is reported: never as zero."""
     if p is None:
         return "-"
     return "< 0.0001" if p < 0.0001 else f"{p:.2g}"
 
 
 def of(share: facts.Share) -> str:
-    """Return what a share leaves open, in words."""
+    """Return in words what a share leaves open."""
     low, high = share.interval.low or 0.0, share.interval.high or 0.0
     if share.count == 0:
         return f"up to {percent(high, 2)} of further pairs could still differ"
@@ -93,7 +93,7 @@ def further(share: facts.Share | None) -> str:
 
 
 def pairs(counts: facts.PairCounts) -> str:
-    """Return what came of the pairs of a setup."""
+    """Return the outcome of a setup's pairs in words."""
     share = counts.differing
     left = f"; {counts.not_compared} could not be compared" if counts.not_compared else ""
     if share is None:
@@ -173,13 +173,13 @@ def variance(row: facts.Variance) -> str:
 
 
 def _comparisons(row: facts.Variance) -> int:
-    """Of two runs, in what most of them have."""
+    """Return how many comparisons of two runs most of the measures have."""
     parts = (row.accuracy, row.mae, row.inconsistent, *(one.spread for one in row.classes))
     return max((part.comparisons for part in parts if part is not None), default=0)
 
 
 def _left_open(row: facts.Variance, comparisons: int) -> str:
-    """What further runs might do although these were equal: pairs are independent, two of any two runs are not."""
+    """Return what further runs might do although these were equal: pairs are independent, any two runs are not."""
     independent = comparisons if row.way == "within pairs" else row.runs - 1
     which = "pairs" if row.way == "within pairs" else "runs"
     if independent < 1:
@@ -189,7 +189,7 @@ def _left_open(row: facts.Variance, comparisons: int) -> str:
 
 
 def _further(row: facts.Variance) -> str:
-    """Return how far the range that was seen can be trusted."""
+    """Return how reliable the observed range is."""
     if row.way != "any two runs" or row.runs < 2:
         return ""
     chance = percent(statistics.beyond_range(row.runs), 2)
@@ -219,18 +219,18 @@ def all_pairs(setups: Sequence[tuple[str, facts.PairCounts]]) -> str:
         return "No pair could be compared, so nothing is known about whether runs repeat."
     same = [name for name, share in compared if share.count == 0]
     other = [name for name, share in compared if share.count]
-    told = []
+    sentences = []
     if same:
         most = max(share.interval.high or 0.0 for _, share in compared if share.count == 0)
-        told.append(
+        sentences.append(
             f"Every pair of {_listed(same)} was identical; with 95 % confidence no more than {percent(most, 2)}"
         )
-        told[-1] += f" of further pairs of {'it' if len(same) == 1 else 'each'} would differ"
+        sentences[-1] += f" of further pairs of {'it' if len(same) == 1 else 'each'} would differ"
         needed = statistics.pairs_to_exclude(FEW)
-        told[-1] += f" ({needed} equal pairs would bring that below {percent(FEW)})." if most > FEW else "."
+        sentences[-1] += f" ({needed} equal pairs would bring that below {percent(FEW)})." if most > FEW else "."
     if other:
-        told.append(f"Pairs of {_listed(other)} differed.")
-    return " ".join(told)
+        sentences.append(f"Pairs of {_listed(other)} differed.")
+    return " ".join(sentences)
 
 
 def all_overheads(rows: Sequence[facts.Overhead]) -> str:
@@ -238,23 +238,23 @@ def all_overheads(rows: Sequence[facts.Overhead]) -> str:
     times = [row for row in rows if row.measure == "time"]
     if not times:
         return "No two setups of one training are there that could be compared in time and storage."
-    told = []
+    sentences = []
     for finding, words in (("more", "more"), ("less", "less")):
-        found = [f"in {row.setup} than in {row.base}" + _about(row) for row in times if row.finding == finding]
-        if found:
-            told.append(f"Runs are shown to take {words} time {_listed(found)}.")
+        comparisons = [f"in {row.setup} than in {row.base}" + _about(row) for row in times if row.finding == finding]
+        if comparisons:
+            sentences.append(f"Runs are shown to take {words} time {_listed(comparisons)}.")
     none = [f"{row.setup} and {row.base}" for row in times if row.finding == "no difference shown"]
     if none:
-        told.append(
+        sentences.append(
             f"No difference in time is shown between {_listed(none, ';')}: that does not mean that there is none."
         )
     few = [row.needed for row in times if row.finding == "too few runs" and row.needed is not None]
     if few:
         which = "One comparison has" if len(few) == 1 else f"{len(few)} comparisons have"
-        told.append(f"{which} too few runs to tell anything; {max(few)} of each setup are needed.")
+        sentences.append(f"{which} too few runs to tell anything; {max(few)} of each setup are needed.")
     if any(row.finding == "not comparable" for row in times):
-        told.append("Runs were made at the same time: their times cannot be compared.")
-    return " ".join(told)
+        sentences.append("Runs were made at the same time: their times cannot be compared.")
+    return " ".join(sentences)
 
 
 def _about(row: facts.Overhead) -> str:
@@ -267,16 +267,16 @@ def all_variances(rows: Sequence[facts.Variance]) -> str:
         return "No run was evaluated, so nothing can be said about predictions and accuracy."
     accuracy = _by_source(rows, lambda row: row.accuracy, lambda value: f"{points(value)} percentage points")
     error = _by_source(rows, lambda row: row.mae, number)
-    told = []
+    sentences = []
     if accuracy:
-        told.append(f"Largest difference of accuracy between runs, by what is left to vary: {accuracy}.")
+        sentences.append(f"Largest difference of accuracy between runs, by what is left to vary: {accuracy}.")
     if error:
-        told.append(f"Largest difference of mean absolute error, by what is left to vary: {error}.")
+        sentences.append(f"Largest difference of mean absolute error, by what is left to vary: {error}.")
     varying = {row.setup for row in rows if not row.zero}
     zero = [setup for setup in dict.fromkeys(row.setup for row in rows) if setup not in varying]
     if zero:
-        told.append(f"In {_listed(zero)} nothing varies that was compared.")
-    return " ".join(told) or "No two runs have a score that could be compared."
+        sentences.append(f"In {_listed(zero)} nothing varies that was compared.")
+    return " ".join(sentences) or "No two runs have a score that could be compared."
 
 
 def _by_source(
@@ -288,16 +288,18 @@ def _by_source(
     is_only = len({row.evaluation for row in rows}) == 1
     worst: dict[facts.Source, tuple[float, str]] = {}
     for row in rows:
-        found = spread(row)
-        if found is not None and found.largest is not None:
+        range_of_values = spread(row)
+        if range_of_values is not None and range_of_values.largest is not None:
             name = row.setup if is_only else f"{row.setup}, {row.evaluation}"
-            worst[row.source] = max(worst.get(row.source, (-1.0, "")), (found.largest, name), key=itemgetter(0))
-    told = [
+            worst[row.source] = max(
+                worst.get(row.source, (-1.0, "")), (range_of_values.largest, name), key=itemgetter(0)
+            )
+    parts = [
         f"{words} {shown(worst[source][0])} ({worst[source][1]})"
         for source, words in facts.SOURCES.items()
         if source in worst
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def all_processes(rows: Sequence[facts.ProcessVariance]) -> str:
@@ -305,10 +307,12 @@ def all_processes(rows: Sequence[facts.ProcessVariance]) -> str:
     if not rows:
         return "No run told of a metric, so nothing can be said about its course."
     short = list(dict.fromkeys(row.setup for row in rows if row.lengths[0] != row.lengths[1]))
-    told = ["Each row is the last value that the compared runs have in common."]
+    sentences = ["Each row is the last value that the compared runs have in common."]
     if short:
-        told.append(f"Runs of {_listed(short)} are of different length, and were compared as far as both or all go.")
-    return " ".join(told)
+        sentences.append(
+            f"Runs of {_listed(short)} are of different length, and were compared as far as both or all go."
+        )
+    return " ".join(sentences)
 
 
 def _listed(names: Sequence[str], separator: str = ",") -> str:

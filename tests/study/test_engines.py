@@ -24,7 +24,7 @@ from reprokit.study.attempt import PairReport, PairTask, Task, encoded_report
 from reprokit.study.description import Engine, Study
 from reprokit.study.engines import jobs, kubernetes, shared_store, slurm, worker
 from reprokit.study.engines.engine import PairSchedule
-from reprokit.study.engines.tasks import JOBS, Desk, Outstanding
+from reprokit.study.engines.tasks import JOBS, Desk, TaskCounts
 from reprokit.study.engines.worker import Claim, JobEnd
 from reprokit.study.results import Evaluation, MetricSeries, PairResult, RunResult
 from tests.study.studies import OUT, PYTHON, run, words, written
@@ -514,7 +514,7 @@ def test_kubernetes_makes_a_pair_for_each_index_of_a_job(tmp_path: Path) -> None
     spec = validated(manifest)["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimitPerIndex"]) == (2, 2, 0)
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
-    assert runner.collect(out)[1] == Outstanding(not_begun=2)
+    assert runner.collect(out)[1] == TaskCounts(not_begun=2)
     with pytest.raises(EngineUnusable, match=r"2 pairs of .* have not come back"):
         runner.run(described, out, path)
 
@@ -536,9 +536,9 @@ def test_kubernetes_makes_a_pair_for_each_index_of_a_job(tmp_path: Path) -> None
     (name,) = [path.name.removesuffix(f".{worker.ORDER}") for path in (out / JOBS).iterdir()]
     (place,) = (tmp_path / "store").iterdir()
     (place / f"{name}.{worker.CLAIM}").write_bytes(msgspec.json.encode(Claim(worker="pod-0", host="node")))
-    assert runner.collect(out)[1] == Outstanding(at_work=1)
+    assert runner.collect(out)[1] == TaskCounts(at_work=1)
     done, rest = runner.collect(out, source=str(place), is_over=True)
-    assert (done.made, done.failed, rest) == (3, 1, Outstanding())
+    assert (done.made, done.failed, rest) == (3, 1, TaskCounts())
     assert results(out)["seeded", "first"].ended == "worker pod-0 on node died (the study's tasks are over)"
     runner.run(described, out, path)  # makes a manifest of what is left
     assert validated(json.loads((out / kubernetes.MANIFEST).read_text()))["spec"]["completions"] == 1

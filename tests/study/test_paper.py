@@ -11,14 +11,14 @@ from benchmarks.paper import figures, tables
 from benchmarks.paper.measure import HERE, MODELS, PAGE
 from reprokit.study import description, store
 from reprokit.study.analysis import analyze, kind
-from reprokit.study.description import Described, Setup
+from reprokit.study.description import LocatedStudy, Setup
 from reprokit.study.results import Evaluation, Label, Mode, PairResult, RunResult, encode
 
 KINDS = ["untouched", "bare", "seeded", "recorded"]
 SECONDS = {"untouched": 4.0, "bare": 5.0, "seeded": 5.0, "recorded": 6.0}
 
 
-def described(model: str) -> Described:
+def described(model: str) -> LocatedStudy:
     return description.read(HERE / f"{MODELS[model]}.toml")
 
 

@@ -239,7 +239,7 @@ def half_made(directory: Path, first: RunResult) -> Iterator[PairTask]:
     plan = runner._begun(described, out, path)
     store.add_result(out, first)
     (out / store.RUNS / "a-01-second").mkdir(parents=True)
-    return runner._Running(plan, out, stop_on_failure=False).pairs()
+    return runner._RunningStudy(plan, out, stop_on_failure=False).pairs()
 
 
 FIRST = RunResult(setup="a", pair=1, part="first", mode="observed", outcome="finished", seconds=1.0, processor=1.0)
@@ -294,7 +294,7 @@ def test_a_study_that_would_not_fit_stops_before_the_pair_and_goes_on_later(
     path = written(tmp_path, 'runs = 2\nkeep = "all"\n[[setup]]\nname = "a"\n[[setup]]\nname = "b"\n', "print('x')")
     described, out = description.read(path), tmp_path / OUT
     with monkeypatch.context() as patch:
-        patch.setattr(progress.Room, "free", lambda self: progress.SPARE if self._sizes else 1 << 40)
+        patch.setattr(progress.DiskSpace, "free", lambda self: progress.SPARE if self._sizes else 1 << 40)
         with pytest.raises(StudyTooLarge, match="make room, then start the same command again"):
             runner.run(described, out, path)
     assert [one.setup for one in results(out).values()] == ["a", "a"]

@@ -15,7 +15,7 @@ from reprokit.errors import StudyDamaged, StudyTooLarge
 from reprokit.study import results, store
 from reprokit.study.attempt import PairTask, Task, encoded
 from reprokit.study.description import Engine, Setup, Study
-from reprokit.study.progress import SPARE, Room, StudyProgress, in_time
+from reprokit.study.progress import SPARE, DiskSpace, StudyProgress, in_time
 from reprokit.study.results import Evaluation, Label, MetricSeries, PairResult, RunResult
 
 
@@ -116,9 +116,9 @@ def study(keep: str, parallel: int = 1) -> Study:
     return Study(name="x", command=("c",), setup=setups, keep=keep, engine=engine)  # type: ignore[arg-type]
 
 
-def room(directory: Path, keep: str, parallel: int = 1) -> Room:
+def room(directory: Path, keep: str, parallel: int = 1) -> DiskSpace:
     """After a first round, in which each run directory had 10 MiB, those of b 20."""
-    found = Room(study(keep, parallel), directory)
+    found = DiskSpace(study(keep, parallel), directory)
     for setup, size in (("a", 10 << 20), ("b", 20 << 20)):
         for part in ("first", "second"):
             found.add(made(setup, part=part, stored=size))
@@ -138,9 +138,9 @@ def test_the_room_of_what_is_to_come_follows_from_what_is_kept(tmp_path: Path) -
 
 def test_a_study_that_would_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = room(tmp_path, "none")
-    monkeypatch.setattr(Room, "free", lambda self: (40 << 20) + SPARE)
+    monkeypatch.setattr(DiskSpace, "free", lambda self: (40 << 20) + SPARE)
     found.check(["a", "b"])
-    monkeypatch.setattr(Room, "free", lambda self: (40 << 20) + SPARE - 1)
+    monkeypatch.setattr(DiskSpace, "free", lambda self: (40 << 20) + SPARE - 1)
     with pytest.raises(StudyTooLarge, match=r"needs about 40 MiB, and 56 MiB are free"):
         found.check(["a", "b"])
 

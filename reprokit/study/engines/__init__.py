@@ -1,4 +1,4 @@
-"""Where the pairs of a study are made: each engine runs the same attempts."""
+"""Chooses the engine that executes the pairs of a study; all engines execute the same attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(study: Study) -> None:
-    """Refuse, before anything is made, an engine or a store that cannot be used."""
+    """Refuse an engine or a store that cannot be used, before anything is executed."""
     settings = study.engine
     if settings.kind == "local":
         if settings.store or settings.address or settings.options:
@@ -27,7 +27,7 @@ def check(study: Study) -> None:
 
 
 def check_store(study: Study) -> None:
-    """Refuse a store that does not bring results back."""
+    """Refuse a store that results cannot be fetched from."""
     from reprokit.study.engines import shared_store
 
     _check_kept(study)

@@ -1,4 +1,4 @@
-"""Pairs made by the workers of a Dask cluster: one that is there, or one of processes of this machine."""
+"""Executes pairs by the workers of a Dask cluster, an existing one or one of local processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERSION_THERE: Final = "__import__('reprokit.study.engines.worker') and __import
 
 
 def check(settings: Engine) -> None:
-    """Refuse what cannot be used."""
+    """Refuse invalid settings."""
     with needed_for('kind = "dask"', "distributed"):
         import distributed  # noqa: F401
     if settings.options and not settings.address:
@@ -53,8 +53,8 @@ class Dask:
             self._client.wait_for_workers(1, timeout=PATIENCE)
         except TimeoutError:
             raise EngineUnusable(f"no worker is connected to {self._settings.address}") from None
-        found = self._client.run(eval, VERSION_THERE, on_error="return")
-        for worker, version in found.items():
+        versions = self._client.run(eval, VERSION_THERE, on_error="return")
+        for worker, version in versions.items():
             if isinstance(version, BaseException):
                 words = " ".join(str(version).split())
                 raise CannotBegin(f"worker {worker} cannot use reprokit: {words}; install reprokit {VERSION} there")
@@ -62,7 +62,7 @@ class Dask:
                 raise CannotBegin(f"worker {worker} has reprokit {version}; install {VERSION} there, which this one is")
 
     def submit(self, place: str, name: str) -> None:
-        """Let a worker make the pair."""
+        """Submit the job of a pair."""
         resources = dict(self._settings.options) or None
         self._futures[name] = self._client.submit(
             _work, place, name, key=name, pure=False, retries=0, resources=resources
@@ -88,12 +88,12 @@ class Dask:
             warn("no worker is connected to the Dask scheduler; waiting for one")
 
     def cancel(self, name: str) -> None:
-        """It is not to begin."""
+        """Cancel a job that has not begun."""
         with suppress(Exception):
             self._futures[name].cancel()
 
     def close(self) -> None:
-        """Leave the cluster, and end it if it is an own one."""
+        """Disconnect from the cluster, and shut it down if it was started here."""
         logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it complains of whatever ends together
         with suppress(Exception):
             self._close.close()
@@ -101,7 +101,7 @@ class Dask:
 
 @contextmanager
 def _processes(count: int) -> Iterator[Any]:
-    """A cluster of processes of this machine."""
+    """Start a cluster of processes on this machine."""
     import dask
     from distributed import LocalCluster
 
@@ -134,7 +134,7 @@ def _client(kind: Any, where: Any) -> Any:
 
 
 def _work(place: str, name: str) -> None:
-    """What a worker is given to do."""
+    """Execute a job; runs in a Dask worker."""
     from distributed import get_worker
 
     work(place, name, get_worker().address)

@@ -1,4 +1,4 @@
-"""What an engine is: it makes pairs somewhere and tells what came of them; one loop serves all that wait."""
+"""Defines an engine, which executes pairs and reports their results, and the loop that all waiting engines share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stop(Exception):
-    """No further run is to begin. What is under way comes to its end, then the engine raises this."""
+    """Raised when no further run may begin; the engine raises it after the runs in progress have ended."""
 
     def __init__(self, error: ReprokitError | None = None) -> None:
         super().__init__(str(error or ""))
@@ -29,17 +29,17 @@ class Stop(Exception):
 
 
 class PairListener(Protocol):
-    """Is told by an engine, in the thread that called it. It may raise Stop; anything else ends all runs at once."""
+    """Receives an engine's reports in the calling thread. It may raise Stop; any other exception ends all runs."""
 
     def run_ended(self, run: RunResult) -> None:
-        """A run has ended: its line is to be kept."""
+        """Store the result of a run that has ended."""
 
     def pair_ended(self, task: PairTask, pair: PairResult) -> None:
-        """Both runs of a pair were made and compared."""
+        """Store the comparison of a pair."""
 
 
 class PairSchedule:
-    """Makes pairs by processes here or by jobs elsewhere, some at the same time if that is asked for."""
+    """Executes pairs by local processes or remote jobs, several at a time if that is configured."""
 
     def __init__(self, workplace: Local | Jobs, parallel: int) -> None:
         self._workplace, self._parallel = workplace, parallel
@@ -81,7 +81,7 @@ class PairSchedule:
             raise self._stop
 
     def _begin_some(self, pairs: Iterator[PairTask], listener: PairListener) -> None:
-        """Begin as many pairs as may be made at the same time."""
+        """Begin as many pairs as may run at the same time."""
         while self._workplace.busy < self._parallel and not (self._asked or self._stop):
             task = self._again.pop(0) if self._again else next(pairs, None)
             if task is None:
@@ -96,19 +96,19 @@ class PairSchedule:
 
 
 def continued(
-    task: PairTask, made: Sequence[RunResult], listener: PairListener, found: PairResult | None = None
+    task: PairTask, runs: Sequence[RunResult], listener: PairListener, compared_pair: PairResult | None = None
 ) -> PairTask | None:
     """Compare a pair whose runs these are, or return it where a run is still to be made.
 
     A recording that failed has no replay.
     """
-    if len(made) == 1 and made[0].outcome != "finished" and task.second.mode == "replayed":
+    if len(runs) == 1 and runs[0].outcome != "finished" and task.second.mode == "replayed":
         second = attempts.not_run(task.second)
         listener.run_ended(second)
-        made = [made[0], second]
-    if len(made) < 2:
-        return msgspec.structs.replace(task, made=made[0]) if made else task
-    pair = found or attempts.compared(task, *made)
+        runs = [runs[0], second]
+    if len(runs) < 2:
+        return msgspec.structs.replace(task, made=runs[0]) if runs else task
+    pair = compared_pair or attempts.compared(task, *runs)
     listener.pair_ended(task, pair)
     attempts.tidy(task, pair)
     return None

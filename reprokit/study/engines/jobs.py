@@ -1,4 +1,4 @@
-"""Pairs made by other machines: each is a job of its own, which a cluster is given and the desk takes back."""
+"""Executes pairs on other machines: each is a job of a cluster, whose results the desk collects."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ LATE: Final = 2.0  # seconds by which what a job that died has left may come to 
 
 
 class Cluster(Protocol):
-    """What runs jobs somewhere."""
+    """An interface to a cluster that runs jobs."""
 
     def submit(self, place: str, name: str) -> None:
-        """Call `worker.work` with these, once."""
+        """Submit a job that calls `worker.work` with these arguments once."""
 
     def ended(self, name: str) -> str | None:
-        """Return how a job has ended, in words; None as long as it waits or goes on."""
+        """Return in words how a job has ended; None while it waits or runs."""
 
     def cancel(self, name: str) -> None:
-        """A job is of no more use."""
+        """Cancel a job."""
 
     def close(self) -> None:
-        """Nothing more is asked for."""
+        """Disconnect."""
 
 
 class Jobs:
-    """Makes pairs by a cluster; a worker that dies costs one run."""
+    """Executes pairs as jobs of a cluster; a worker that dies costs one run."""
 
     def __init__(self, desk: Desk, cluster: Callable[[], Cluster]) -> None:
         self._desk, self._opened = desk, cluster
@@ -51,11 +51,11 @@ class Jobs:
 
     @property
     def busy(self) -> int:
-        """How many jobs are queued or at work."""
+        """The number of jobs that are queued or running."""
         return len(self._working)
 
     def open(self, listener: PairListener) -> None:
-        """Connect to the cluster, and take back what an earlier start has left: its jobs may have gone on."""
+        """Connect to the cluster, and collect the results of jobs of an earlier start, which may have gone on."""
         self._cluster = self._opened()
         for name in self._desk.names():
             claim = self._desk.claim(name)
@@ -74,7 +74,7 @@ class Jobs:
         self._cluster.submit(self._desk.place, name)
 
     def settle(self, listener: PairListener) -> PairTask | None:
-        """Wait until a job has ended, and take back what came of it."""
+        """Wait until a job has ended, and collect its results."""
         name, words = self._wait()
         self._working.remove(name)
         claim, ended = self._left(name, is_dead=bool(words))
@@ -86,7 +86,7 @@ class Jobs:
         return None
 
     def _wait(self) -> tuple[str, str]:
-        """The job that has ended first, and how; what does not end in time when it is asked to is left to itself."""
+        """Return the job that has ended first, and how; a job that ignores a cancellation for too long is abandoned."""
         while True:
             if self._asked and self._deadline == math.inf:
                 self._deadline = time.monotonic() + GRACE
@@ -116,18 +116,18 @@ class Jobs:
                 self._cluster.cancel(name)
 
     def hold(self) -> None:
-        """Keep jobs that wait from beginning."""
+        """Keep queued jobs from beginning."""
         if not self._is_held:
             self._is_held = True
             for name in self._working:
                 self._desk.tell(name, UNLESS_BEGUN)
 
     def interrupt(self, number: int) -> None:
-        """End all jobs, at the next look at them."""
+        """Cancel all jobs when they are polled next."""
         self._asked = number
 
     def close(self) -> None:
-        """Leave the cluster. Jobs that go on are told to end, and the next start looks after them."""
+        """Cancel the running jobs and disconnect; the next start collects their results."""
         self._end_all()
         if self._cluster is not None:
             self._cluster.close()
@@ -140,12 +140,12 @@ class Jobs:
         self._working.clear()
 
     def _left(self, name: str, *, is_dead: bool) -> tuple[Claim | None, JobEnd | None]:
-        """Return what a job has left; a shared directory may show it only after a while."""
+        """Return the end report of a job; a shared directory may show it with a delay."""
         self._await(name, LATE if is_dead else SILENCE, is_dead=is_dead)
         return self._desk.claim(name), self._desk.ended(name)
 
     def _await_earlier(self, name: str, claim: Claim) -> None:
-        """Wait for the end of an earlier job, or until it gives no more sign of life."""
+        """Wait until an earlier job has ended, or its heartbeats have stopped."""
         if self._desk.ended(name) is None:
             say(f"{name}, a job of an earlier start of this study, may still be at work; waiting for its end")
         may_live = claim.host != os.uname().nodename or rundir.is_running(claim.process)
@@ -154,7 +154,7 @@ class Jobs:
             raise Interrupted(self._asked)
 
     def _await(self, name: str, silence: float, *, is_dead: bool = False) -> None:
-        """Wait for the end of a job, of a dead one for its claim, as long as there are signs of life."""
+        """Wait until a job has ended while it sends heartbeats; for a dead one, until its claim is known."""
         beat, seen = self._desk.beat(name), time.monotonic()
         while self._desk.ended(name) is None and time.monotonic() < seen + silence and not self._asked:
             if is_dead and self._desk.claim(name) is not None:

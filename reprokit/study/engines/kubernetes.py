@@ -38,7 +38,7 @@ Quantity = str | int | float
 
 
 class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """engine.options of kind = "kubernetes" """
+    """The engine.options of kind = "kubernetes"."""
 
     image: Text  # has the training, and this version of reprokit
     directory: Text  # in the image, of what is in the study file's directory here
@@ -55,36 +55,36 @@ class KubernetesOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 def options(settings: Engine) -> KubernetesOptions:
     """Return the options that Kubernetes needs; raises BadStudy."""
     try:
-        found = msgspec.convert(settings.options, KubernetesOptions)
+        converted = msgspec.convert(settings.options, KubernetesOptions)
     except msgspec.ValidationError as error:
         raise BadStudy(f'engine.options of kind = "kubernetes": {error}') from None
-    if not os.path.isabs(found.directory):
+    if not os.path.isabs(converted.directory):
         raise BadStudy("engine.options.directory is a path inside of the image, and begins with /")
-    return found
+    return converted
 
 
 def check(settings: Engine) -> None:
-    """Refuse what makes no manifest."""
+    """Refuse settings from which no manifest can be made."""
     if not settings.store:
         raise BadStudy('kind = "kubernetes" needs engine.store: a URL, or the path of a volume in the containers')
-    found = options(settings)
-    if depots.is_url(settings.store) == bool(found.claim):
+    chosen = options(settings)
+    if depots.is_url(settings.store) == bool(chosen.claim):
         raise BadStudy("engine.options.claim names the volume that is mounted where engine.store is a path, not a URL")
-    if found.claim and not os.path.isabs(settings.store):
+    if chosen.claim and not os.path.isabs(settings.store):
         raise BadStudy("engine.store is the path of a volume in the containers, and begins with /")
     if settings.address:
         raise BadStudy('engine.address is not for kind = "kubernetes": kubectl knows the cluster')
 
 
 class Kubernetes:
-    """Writes the manifest for the pairs that are still to be made."""
+    """Writes the manifest for the pairs that are not yet executed."""
 
     def __init__(self, directory: Path, settings: Engine) -> None:
         self._directory, self._settings = directory, settings
         self._desk = Desk(directory, settings.store, keep_claims=True)
 
     def make(self, pairs: Iterator[PairTask], _listener: PairListener) -> None:
-        """Write it; nothing is made here."""
+        """Write the manifest; executes nothing."""
         words = f"{self._directory / MANIFEST} have not come back: apply it, then 'reprokit study collect"
         self._desk.require_none_out(f"{words} {self._directory}'")
         pending = list(pairs)
@@ -107,14 +107,14 @@ class Kubernetes:
 
 
 def _in_image(task: PairTask, base: str, directory: str) -> PairTask:
-    """Return the pair with the directories of the image."""
+    """Return the pair with the directories of the container image."""
 
     def there(path: str) -> str:
         return os.path.normpath(os.path.join(directory, os.path.relpath(os.path.realpath(path), base)))
 
-    def placed(one: Task) -> Task:
-        data = tuple(map(there, one.data))
-        return msgspec.structs.replace(one, working_directory=there(one.working_directory), data=data)
+    def placed(task_of_pair: Task) -> Task:
+        data = tuple(map(there, task_of_pair.data))
+        return msgspec.structs.replace(task_of_pair, working_directory=there(task_of_pair.working_directory), data=data)
 
     return msgspec.structs.replace(task, first=placed(task.first), second=placed(task.second))
 
@@ -135,7 +135,7 @@ def manifest(study: str, orders: list[tuple[str, bytes]], place: str, settings: 
 
 
 def _job(name: str, count: int, place: str, settings: Engine) -> dict[str, Any]:
-    found = options(settings)
+    chosen = options(settings)
     return {
         "completionMode": "Indexed",
         "completions": count,
@@ -147,32 +147,36 @@ def _job(name: str, count: int, place: str, settings: Engine) -> dict[str, Any]:
             "metadata": {"labels": {"app.kubernetes.io/name": "reprokit", "app.kubernetes.io/instance": name}},
             "spec": {
                 "restartPolicy": "Never",
-                **({"serviceAccountName": found.service_account} if found.service_account else {}),
-                "containers": [_container(place, found, settings)],
+                **({"serviceAccountName": chosen.service_account} if chosen.service_account else {}),
+                "containers": [_container(place, chosen, settings)],
                 "volumes": [
                     {"name": "orders", "configMap": {"name": name}},
                     {"name": "scratch", "emptyDir": {}},
-                    *([{"name": "store", "persistentVolumeClaim": {"claimName": found.claim}}] if found.claim else []),
+                    *(
+                        [{"name": "store", "persistentVolumeClaim": {"claimName": chosen.claim}}]
+                        if chosen.claim
+                        else []
+                    ),
                 ],
             },
         },
     }
 
 
-def _container(place: str, found: KubernetesOptions, settings: Engine) -> dict[str, Any]:
-    amounts = {"cpu": found.cpu, "memory": found.memory, found.gpu: found.gpus}
+def _container(place: str, chosen: KubernetesOptions, settings: Engine) -> dict[str, Any]:
+    amounts = {"cpu": chosen.cpu, "memory": chosen.memory, chosen.gpu: chosen.gpus}
     resources = {name: str(amount) for name, amount in amounts.items() if amount}
     return {
         "name": "pair",
-        "image": found.image,
-        "command": [found.python, "-m", worker.__name__, place, f"{ORDERS}/{FILE}"],
-        "workingDir": found.directory,
+        "image": chosen.image,
+        "command": [chosen.python, "-m", worker.__name__, place, f"{ORDERS}/{FILE}"],
+        "workingDir": chosen.directory,
         "env": [{"name": "TMPDIR", "value": SCRATCH}],
-        **({"envFrom": [{"secretRef": {"name": found.secret}}]} if found.secret else {}),
+        **({"envFrom": [{"secretRef": {"name": chosen.secret}}]} if chosen.secret else {}),
         **({"resources": {"requests": resources, "limits": resources}} if resources else {}),
         "volumeMounts": [
             {"name": "orders", "mountPath": ORDERS, "readOnly": True},
             {"name": "scratch", "mountPath": SCRATCH},
-            *([{"name": "store", "mountPath": settings.store}] if found.claim else []),
+            *([{"name": "store", "mountPath": settings.store}] if chosen.claim else []),
         ],
     }

@@ -1,4 +1,4 @@
-"""Pairs made by processes of this machine: each run has one of its own, so that a death costs one run."""
+"""Executes pairs by processes of this machine: one for each run, so that a crash costs one run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ MAX_LOG: Final = 1 << 20  # bytes that are kept of what a run printed, if it fai
 MAX_LAST: Final = 300  # characters of its last line
 
 
-class Working:
-    """A process that makes a run of a pair."""
+class RunProcess:
+    """A process that executes a run of a pair."""
 
     def __init__(self, pair: PairTask, task: Task, place: Path, locks: list[int], variables: Mapping[str, str]) -> None:
         self.pair, self.task = pair, task
@@ -64,7 +64,7 @@ class Working:
             self.process.send_signal(number)
 
     def result(self, *, is_asked_to_end: bool) -> RunResult | None:
-        """Return what came of it; None where it was interrupted."""
+        """Return the result of the run; None if it was interrupted."""
         status = self.process.wait()
         with suppress(OSError):  # what the run has left running would take time from the next
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -75,7 +75,7 @@ class Working:
         return None if is_asked_to_end or status == INTERRUPTED else lost(self.task, self._words(status))
 
     def tidy(self) -> None:
-        """Remove the files by which it was told what to do, and told what came of it."""
+        """Remove the task file and the report file of the process."""
         for file in (self._report, self._order):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ class Working:
 
 
 class Local:
-    """Makes runs by processes of this machine, one after the other for each pair."""
+    """Executes runs by processes of this machine, the two of a pair one after the other."""
 
     def __init__(
         self,
@@ -100,30 +100,30 @@ class Local:
         self._directory, self._keep_logs = directory, keep_logs
         self._locks = [] if lock is None else [lock]  # of the study, which its runs hold too
         self._variables = inherited() if variables is None else variables
-        self._working: list[Working] = []
+        self._working: list[RunProcess] = []
         self._telling = threading.RLock()  # signal handlers and other threads interrupt
         self._asked = 0
 
     @property
     def busy(self) -> int:
-        """How many runs are under way."""
+        """The number of runs in progress."""
         return len(self._working)
 
     def open(self, _listener: PairListener) -> None:
-        """Make the place of logs; no run outlives an earlier start."""
+        """Make the directory of logs; no process of an earlier start is left."""
         (self._directory / LOGS).mkdir(mode=0o700, exist_ok=True)
 
     def begin(self, pair: PairTask) -> None:
-        """Begin a pair's first run, or its second."""
+        """Begin the first or the second run of a pair."""
         task = pair.first if pair.made is None else pair.second
-        new = Working(pair, task, self._directory, self._locks, self._variables)
+        new = RunProcess(pair, task, self._directory, self._locks, self._variables)
         with self._telling:
             self._working.append(new)
             if self._asked and not new.is_told:  # meanwhile
                 new.send(self._asked)
 
     def settle(self, listener: PairListener) -> PairTask | None:
-        """Wait until a run has ended, and hand on what came of it."""
+        """Wait until a run has ended, and report it."""
         ended = self._wait()
         self._working.remove(ended)
         result = ended.result(is_asked_to_end=bool(self._asked))
@@ -132,32 +132,32 @@ class Local:
             raise Interrupted(self._asked)
         self._tidy_log(ended.log, result)
         listener.run_ended(result)
-        made = ended.pair.made
-        return continued(ended.pair, [result] if made is None else [made, result], listener)
+        recording = ended.pair.made
+        return continued(ended.pair, [result] if recording is None else [recording, result], listener)
 
-    def _wait(self) -> Working:
+    def _wait(self) -> RunProcess:
         """Return the process that has ended first."""
         if len(self._working) == 1:
             self._working[0].process.wait()
             return self._working[0]
         while True:
-            for one in self._working:
-                if one.process.poll() is not None:
-                    return one
+            for working in self._working:
+                if working.process.poll() is not None:
+                    return working
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 
     def hold(self) -> None:
-        """Let runs come to their end; each has begun."""
+        """Let the runs in progress end; every one has begun."""
 
     def interrupt(self, number: int) -> None:
-        """Hand the signal to the runs."""
+        """Send the signal to the runs."""
         with self._telling:
             self._asked = number
-            for one in self._working:
-                one.send(number)
+            for working in self._working:
+                working.send(number)
 
     def _tidy_log(self, log: Path, result: RunResult) -> None:
-        """What a run printed stays if it failed, or if all is to be kept."""
+        """Remove the log of a run, unless it failed or all logs are kept."""
         if result.outcome == "finished" and not self._keep_logs:
             log.unlink(missing_ok=True)
         elif log.stat().st_size > MAX_LOG:
@@ -169,22 +169,22 @@ class Local:
                 file.truncate()
 
     def close(self) -> None:
-        """End the runs that go on where something went wrong."""
+        """End the runs in progress after an error."""
         deadline = time.monotonic() + GRACE
-        for one in self._working:
-            one.send(signal.SIGTERM)
-        for one in self._working:
+        for working in self._working:
+            working.send(signal.SIGTERM)
+        for working in self._working:
             with suppress(subprocess.TimeoutExpired):
-                one.process.wait(max(0.0, deadline - time.monotonic()))
+                working.process.wait(max(0.0, deadline - time.monotonic()))
             with suppress(OSError):
-                os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
-            one.tidy()
+                os.killpg(working.process.pid, signal.SIGKILL)
+            working.process.wait()
+            working.tidy()
         self._working.clear()
 
 
 def last_line(log: Path) -> str:
-    """Return the last line that was printed."""
+    """Return the last line of a log."""
     with suppress(OSError), open(log, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4096))

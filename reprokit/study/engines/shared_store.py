@@ -22,7 +22,7 @@ MAX_REASON: Final = 300  # characters
 
 
 def is_url(place: str) -> bool:
-    """Return whether fsspec is asked to reach it."""
+    """Return whether a place is a URL for fsspec."""
     return "://" in place or "::" in place
 
 
@@ -32,7 +32,7 @@ def opened(place: str) -> Depot:
 
 
 def below(place: str, name: str) -> str:
-    """Return a place inside of another one."""
+    """Return the place of this name below another one."""
     if "::" in place:  # of chained file systems the first has the path
         first, _, rest = place.partition("::")
         return f"{first.rstrip('/')}/{name}::{rest}"
@@ -61,9 +61,9 @@ def _caught(call: Callable[[], None], failed: list[BaseException]) -> None:
 def _probe(depot: Depot, place: str) -> None:
     name = f"probe-{uuid4().hex[:12]}"
     depot.put(name, b"reprokit")
-    found = depot.get(name, 100)
+    data = depot.get(name, 100)
     depot.remove(name)
-    if found != b"reprokit":
+    if data != b"reprokit":
         raise StoreUnreachable(f"the store {place} does not give back what was written into it")
 
 
@@ -116,15 +116,15 @@ class DepotDirectory:
 
 
 class DepotStore:
-    """Keeps the same below a URL that fsspec reaches: an object store, a server, a directory."""
+    """Keeps the same files below a URL that fsspec reaches: an object store, a server, a directory."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._lock = threading.Lock()  # a file system of fsspec's is for one thread at a time
         with needed_for("a store that is a URL", "fsspec"):
             from fsspec.core import url_to_fs
-        found = self._tried(lambda: url_to_fs(url, use_listings_cache=False))
-        self._system, self._root = found[0], str(found[1]).rstrip("/")
+        filesystem_and_path = self._tried(lambda: url_to_fs(url, use_listings_cache=False))
+        self._system, self._root = filesystem_and_path[0], str(filesystem_and_path[1]).rstrip("/")
 
     def put(self, name: str, data: bytes) -> None:
         """Write a file, over one that may be there."""
@@ -151,8 +151,8 @@ class DepotStore:
     def _get(self, path: str, limit: int) -> bytes | None:
         try:
             with self._system.open(path, "rb") as file:
-                found: bytes = file.read(limit + 1)
-                return found
+                data: bytes = file.read(limit + 1)
+                return data
         except FileNotFoundError:
             return None
 
@@ -162,7 +162,7 @@ class DepotStore:
             self._system.rm_file(f"{self._root}/{name}")
 
     def _tried(self, call: Callable[[], Any]) -> Any:
-        """Return what the call gives. Each of fsspec's many systems has errors of its own."""
+        """Call a function of fsspec's and turn its many kinds of errors into StoreUnreachable."""
         try:
             with self._lock:
                 return call()
@@ -174,6 +174,6 @@ Depot: TypeAlias = DepotDirectory | DepotStore
 
 
 def _reason(error: BaseException) -> str:
-    """One line of whatever was raised."""
+    """Return one line that describes an exception."""
     words = " ".join(str(error).split())[:MAX_REASON]
     return f"{words} ({type(error).__name__})" if words else type(error).__name__

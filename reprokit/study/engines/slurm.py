@@ -1,4 +1,4 @@
-"""Pairs made by Slurm, through submitit; or by submitit's own processes on this machine."""
+"""Executes pairs as jobs of Slurm through submitit, or by submitit's local processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_LINE: Final = 500
 
 
 def check(settings: Engine) -> None:
-    """Refuse what cannot be used, with submitit's own list of parameters."""
+    """Refuse settings that submitit does not know."""
     with needed_for('kind = "slurm"', "submitit"):
         import submitit  # noqa: F401
     if settings.address not in ("", LOCAL):
@@ -35,7 +35,7 @@ def check(settings: Engine) -> None:
 
 
 def parameters() -> set[str]:
-    """Return what submitit takes for sbatch."""
+    """Return the names of submitit's parameters for sbatch."""
     from submitit.slurm.slurm import SlurmExecutor
 
     return set(SlurmExecutor._valid_parameters()) - {"map_count", "folder", "command", "additional_parameters"}
@@ -65,34 +65,34 @@ class Slurm:
         return state if job.paths.result_pickle.exists() and not last else f"{state or f'job {job.job_id}'}: {last}"
 
     def cancel(self, name: str) -> None:
-        """Take a job out of the queue, or end it."""
+        """Cancel a job, queued or running."""
         with suppress(Exception):
             self._jobs[name].cancel()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no connection is open."""
 
 
 def executor(settings: Engine, folder: Path) -> Any:
-    """submitit's executor, with the study's parameters."""
+    """Return submitit's executor with the study's parameters."""
     import submitit
 
     folder.mkdir(mode=0o700, exist_ok=True)
     own: dict[str, Any] = dict(settings.options)
-    found: Any
+    chosen: Any
     try:
         if settings.address == LOCAL:
-            found = submitit.LocalExecutor(folder=str(folder))
-            found.update_parameters(**{"timeout_min": 7 * 24 * 60, **own})
+            chosen = submitit.LocalExecutor(folder=str(folder))
+            chosen.update_parameters(**{"timeout_min": 7 * 24 * 60, **own})
         else:
-            found = submitit.SlurmExecutor(folder=str(folder), max_num_timeout=0)
-            found.update_parameters(**{"job_name": "reprokit", **own, "additional_parameters": OFF})
+            chosen = submitit.SlurmExecutor(folder=str(folder), max_num_timeout=0)
+            chosen.update_parameters(**{"job_name": "reprokit", **own, "additional_parameters": OFF})
     except Exception as error:
         raise EngineUnusable(f"submitit refuses engine.options: {reason(error)[:MAX_LINE]}") from None
-    return found
+    return chosen
 
 
 def _work(place: str, name: str, path: list[str]) -> None:
-    """What a job does."""
+    """Execute a job; runs on a node of the cluster."""
     sys.path[:] = path
     work(place, name, own_name())

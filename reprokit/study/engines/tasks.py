@@ -1,4 +1,4 @@
-"""The tasks of a study, a pair each, that any scheduler can run: an order for each, and what came of it so far."""
+"""Turns a study into tasks, a pair each, that any scheduler can run, and collects their results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of `study tasks`."""
+    """A line that `study tasks` prints."""
 
     task: str
     setup: str
@@ -48,7 +48,7 @@ class StudyTask(msgspec.Struct, frozen=True, kw_only=True):
     command: str  # for a shell, in any directory
 
 
-class Outstanding(msgspec.Struct, frozen=True, kw_only=True):
+class TaskCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts tasks that were handed out and have not come back."""
 
     at_work: int = 0
@@ -72,47 +72,47 @@ class Desk:
 
     @property
     def silence(self) -> float:
-        """Seconds without a sign of life that are longer than usual."""
+        """The seconds without a heartbeat after which a job counts as dead."""
         return 3 * self._beat
 
     def read_from(self, source: str) -> None:
-        """Take results from a copy of the store, or of the study's part of it."""
+        """Read results from a copy of the store, or of this study's part of it."""
         part = depots.below(source, _key(self._directory))
         self.place = source if depots.is_url(source) or not Path(part).is_dir() else part
         self.depot = depots.opened(self.place)
 
     def order(self, task: PairTask) -> tuple[str, bytes]:
-        """Return a name and the order for a pair; nobody has it yet."""
+        """Make the name and the order of a pair without handing it out."""
         name = f"{task.name}-{uuid4().hex[:12]}"
         data = worker.encoded(Order(pair=task, apart=self.is_apart, beat=self._beat))
         self._own.put(f"{name}.{ORDER}", data)
         return name, data
 
     def hand_out(self, task: PairTask) -> str:
-        """Put the order for a pair where its worker will look for it."""
+        """Put the order of a pair where its worker looks for it."""
         name, data = self.order(task)
         if self.is_apart:
             self.depot.put(f"{name}.{ORDER}", data)
         return name
 
     def names(self) -> list[str]:
-        """Jobs that were handed out and not taken back, the oldest first."""
+        """Return the names of the jobs that were handed out and not collected, the oldest first."""
         suffix = f".{ORDER}"
         with suppress(FileNotFoundError), os.scandir(self._jobs) as entries:
-            found = [
+            times_and_names = [
                 (entry.stat().st_mtime_ns, entry.name.removesuffix(suffix))
                 for entry in entries
                 if entry.name.endswith(suffix)
             ]
-            return [name for _, name in sorted(found) if _NAME.fullmatch(name)]
+            return [name for _, name in sorted(times_and_names) if _NAME.fullmatch(name)]
         return []
 
     def pairs_out(self) -> Collection[tuple[str, int]]:
-        """Setup and number of each pair that was handed out and has not come back."""
+        """Return setup and number of each pair that was handed out and not collected."""
         return {(task.first.setup, task.first.pair) for task in map(self.task, self.names())}
 
     def require_none_out(self, words: str) -> None:
-        """Refuse to make pairs that somebody else may be making."""
+        """Refuse to execute pairs that a handed-out task may be executing."""
         count = len(self.names())
         if count:
             raise EngineUnusable(f"{count} pairs of {words}")
@@ -125,41 +125,45 @@ class Desk:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise StudyDamaged(f"{self._jobs / name}.{ORDER}: {error}; remove it") from None
 
-    def tell(self, name: str, what: bytes) -> None:
-        """Ask a job to end, or not to begin."""
+    def tell(self, name: str, command: bytes) -> None:
+        """Write a command for a job: to end, or not to begin."""
         with suppress(ReprokitError):
-            self.depot.put(f"{name}.{STOP}", what)
+            self.depot.put(f"{name}.{STOP}", command)
 
     def claim(self, name: str) -> Claim | None:
-        """Return who has begun a job."""
+        """Return the claim of the worker that has begun a job."""
         return _read(self.depot.get(f"{name}.{CLAIM}", MAX_SMALL), Claim)
 
     def ended(self, name: str) -> JobEnd | None:
-        """Return what a job said at its end."""
+        """Return the end report of a job."""
         return _read(self.depot.get(f"{name}.{ENDED}", MAX_SMALL), JobEnd)
 
     def beat(self, name: str) -> bytes | None:
-        """Return the last sign of life."""
+        """Return the last heartbeat of a job."""
         return self.depot.get(f"{name}.{BEAT}", 100)
 
     def report(self, name: str, task: PairTask) -> PairReport:
-        """Return what came of a job so far, as far as it is an answer to its order."""
+        """Return the results of a job so far, as far as they answer its order."""
         data = self.depot.get(f"{name}.{REPORT}", worker.MAX_REPORT) or b""
         if len(data) > worker.MAX_REPORT:
             warn(f"{name}: its report is larger than {worker.MAX_REPORT} bytes, and was not read")
             return PairReport()
-        found = _read(data, PairReport) or PairReport()
+        reported = _read(data, PairReport) or PairReport()
         parts = [task.first, task.second] if task.made is None else [task.second]
-        runs = [_checked(run, one) for run, one in zip(found.runs, parts, strict=False) if _is_of(run, one)]
-        if len(runs) != len(found.runs):
+        runs = [
+            _checked(run, run_task)
+            for run, run_task in zip(reported.runs, parts, strict=False)
+            if _is_of(run, run_task)
+        ]
+        if len(runs) != len(reported.runs):
             warn(f"{name}: its report tells of another run, and was not used")
             return PairReport(runs=runs[:0])
-        is_whole = len(runs) == len(parts) and found.pair is not None
-        pair = found.pair if is_whole and _names(found.pair) == (task.first.setup, task.first.pair) else None
+        is_whole = len(runs) == len(parts) and reported.pair is not None
+        pair = reported.pair if is_whole and _names(reported.pair) == (task.first.setup, task.first.pair) else None
         return PairReport(runs=runs, pair=pair)
 
     def fetch(self, name: str, run: RunResult) -> None:
-        """Bring here what a run predicted and printed."""
+        """Fetch the predictions and the log of a run."""
         if not self.is_apart:
             return
         of_run = name_of(run.setup, run.pair, run.part)
@@ -180,16 +184,16 @@ class Desk:
                 raise CannotWriteRun(f"{self._directory / folder}: {error}; make room, then start it again") from None
 
     def forget(self, name: str) -> None:
-        """Remove all of a job."""
+        """Remove all files of a job."""
         with suppress(StudyDamaged):
             task = self.task(name)
-            for one in (task.first, task.second):
-                of_run = name_of(one.setup, one.pair, one.part)
+            for run_task in (task.first, task.second):
+                of_run = name_of(run_task.setup, run_task.pair, run_task.part)
                 for kind in (".json", ".log") if self.is_apart else ():
                     self.depot.remove(f"{name}.{of_run}{kind}")
-        for what in worker.ALL:
-            if what != CLAIM or not self._keep_claims:
-                self.depot.remove(f"{name}.{what}")
+        for suffix in worker.ALL:
+            if suffix != CLAIM or not self._keep_claims:
+                self.depot.remove(f"{name}.{suffix}")
         self._own.remove(f"{name}.{ORDER}")
 
     # What came of a job
@@ -219,15 +223,15 @@ class Desk:
                 listener.run_ended(run)
             except Stop as asked:
                 stop = asked
-        made = [*([task.made] if task.made is not None else []), *runs]
-        rest = continued(task, made, listener, report.pair)
+        ended_runs = [*([task.made] if task.made is not None else []), *runs]
+        rest = continued(task, ended_runs, listener, report.pair)
         if stop is not None:
             raise stop
         return rest
 
 
 def handed_out(desk: Desk, pairs: Iterable[PairTask]) -> Iterator[StudyTask]:
-    """Yield the tasks that nobody has begun: those of before, and these."""
+    """Yield the tasks that nobody has begun: those of earlier calls, then the given pairs."""
     for name in desk.names():
         if desk.claim(name) is None:
             yield _line(desk, name, desk.task(name))
@@ -240,7 +244,7 @@ def _line(desk: Desk, name: str, pair: PairTask) -> StudyTask:
     return StudyTask(task=name, setup=pair.first.setup, pair=pair.first.pair, command=command)
 
 
-def collect(desk: Desk, listener: PairListener, *, is_over: bool) -> Outstanding:
+def collect(desk: Desk, listener: PairListener, *, is_over: bool) -> TaskCounts:
     """Take back what was done so far, in whichever order.
 
     Where nothing is at work any more, what has begun and not ended is lost, and what has not begun is forgotten.
@@ -257,11 +261,11 @@ def collect(desk: Desk, listener: PairListener, *, is_over: bool) -> Outstanding
         else:
             # A run whose other one was lost is handed out with the next tasks.
             desk.take_back(name, listener, lost_words(claim, ended, "the study's tasks are over"))
-    return Outstanding(at_work=at_work, not_begun=not_begun)
+    return TaskCounts(at_work=at_work, not_begun=not_begun)
 
 
 def lost_words(claim: Claim, ended: JobEnd | None, words: str) -> str:
-    """Return what is said of a run that has not come to its end."""
+    """Return the message about a run that has not ended."""
     if ended is not None:
         return _text(ended.words) or "it has ended without a word"
     who = f"worker {_text(claim.worker)} on {_text(claim.host)} died"
@@ -273,7 +277,7 @@ def _text(words: str) -> str:
 
 
 def _key(directory: Path) -> str:
-    """Return what the place of this study inside of a store is called."""
+    """Return the prefix of this study's keys in a store."""
     digest = hashlib.sha256((directory / STUDY).read_bytes()).hexdigest()
     return f"{read_study(directory).study.name}-{digest[:16]}"
 
@@ -292,7 +296,7 @@ def _names(pair: PairResult | None) -> tuple[str, int] | None:
 
 
 def _is_of(run: RunResult, task: Task) -> bool:
-    """Return whether a result is one of the run that was asked for, with figures that can be."""
+    """Return whether a result belongs to the run that was asked for, with plausible figures."""
     same = (run.setup, run.pair, run.part, run.mode, run.seed) == (
         task.setup,
         task.pair,
@@ -300,15 +304,18 @@ def _is_of(run: RunResult, task: Task) -> bool:
         task.mode,
         task.seed,
     )
-    finite = all(math.isfinite(one) and one >= 0 for one in (run.seconds, run.processor))
+    finite = all(math.isfinite(seconds) and seconds >= 0 for seconds in (run.seconds, run.processor))
     return same and finite and all(len(series.values) <= MAX_VALUES for series in run.series)
 
 
 def _checked(run: RunResult, task: Task) -> RunResult:
-    """Return the result, with nothing that only this side can know."""
+    """Return the result without the facts that only this machine can know."""
     own = f"{PREDICTIONS}/{name_of(task.setup, task.pair, task.part)}.json"
     replace = msgspec.structs.replace
-    evaluations = [one if one.predictions == own else replace(one, predictions="") for one in run.evaluations]
+    evaluations = [
+        evaluation if evaluation.predictions == own else replace(evaluation, predictions="")
+        for evaluation in run.evaluations
+    ]
     notes = [note[: attempts.MAX_NOTE] for note in run.notes[: attempts.MAX_NOTES]]
     ended, host = run.ended[: attempts.MAX_NOTE], run.host[:MAX_WORDS]
     worker = run.worker[:MAX_WORDS]

@@ -41,7 +41,7 @@ MAX_TASKS: Final = 256 << 20  # bytes of all orders of a manifest
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job: a pair, and where its results go."""
+    """A job: a pair, and the place of its results."""
 
     pair: PairTask
     apart: bool  # no directory is shared: the pair is made in one of the worker's, and its files go to the depot
@@ -49,7 +49,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that a job has begun, so that nobody begins it once more."""
+    """States that a worker has begun a job, so that no other one begins it."""
 
     worker: str = ""
     host: str = ""
@@ -57,7 +57,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that a job is over."""
+    """States that a job has ended."""
 
     words: str = ""  # why not all of it was made
 
@@ -101,7 +101,7 @@ def perform(depot: Depot, name: str, data: bytes, worker: str) -> None:
 
 @contextmanager
 def _directory(order: Order) -> Iterator[Path]:
-    """The directory of the study, or one that stands in for it."""
+    """Return the study's directory, or a temporary one in its place."""
     if not order.apart:
         yield Path(order.pair.first.place)
         return
@@ -114,22 +114,24 @@ def _directory(order: Order) -> Iterator[Path]:
 def _placed(order: Order, directory: Path, worker: str) -> PairTask:
     """Return the pair with the directories of this machine."""
 
-    def run(one: Task, part: str) -> str:
-        return str(directory / RUNS / name_of(one.setup, one.pair, part))
+    def run(run_task: Task, part: str) -> str:
+        return str(directory / RUNS / name_of(run_task.setup, run_task.pair, part))
 
-    def placed(one: Task) -> Task:
-        one = msgspec.structs.replace(one, worker=worker)
+    def placed(run_task: Task) -> Task:
+        run_task = msgspec.structs.replace(run_task, worker=worker)
         if not order.apart:
-            return one
-        recording = run(one, "first") if one.recording else ""
-        return msgspec.structs.replace(one, place=str(directory), run=run(one, one.part), recording=recording)
+            return run_task
+        recording = run(run_task, "first") if run_task.recording else ""
+        return msgspec.structs.replace(
+            run_task, place=str(directory), run=run(run_task, run_task.part), recording=recording
+        )
 
     pair = order.pair
     return msgspec.structs.replace(pair, first=placed(pair.first), second=placed(pair.second))
 
 
 class _Job:
-    """Makes a pair, gives signs of life meanwhile, and tells what has ended."""
+    """Executes a pair, sends heartbeats meanwhile, and reports each run that has ended."""
 
     def __init__(self, depot: Depot, name: str, order: Order, directory: Path) -> None:
         self._depot, self._name, self._order, self._directory = depot, name, order, directory
@@ -141,7 +143,7 @@ class _Job:
         self._is_stopped = False
 
     def make(self, pair: PairTask) -> str:
-        """Make it; why not all of it was made, or nothing."""
+        """Execute the pair; return why a part of it was not executed, or an empty text."""
         thread = threading.Thread(target=self._look, name="signs of life", daemon=True)
         thread.start()
         try:
@@ -170,13 +172,13 @@ class _Job:
                 self._hand_over(pair)
 
     def run_ended(self, run: RunResult) -> None:
-        """Tell of a run."""
+        """Report a run."""
         self._report.runs.append(run)
         self._has_told = False
         self._try_to_tell()
 
     def pair_ended(self, _task: PairTask, pair: PairResult) -> None:
-        """Tell of both."""
+        """Report the comparison."""
         self._report.pair = pair
         self._has_told = False
         self._try_to_tell()
@@ -192,7 +194,7 @@ class _Job:
                 self._has_told = True
 
     def _look(self) -> None:
-        """Tell that this goes on, and ask whether to end."""
+        """Send a heartbeat, and read whether the job must end."""
         beats = 0
         while not self._is_over.wait(self._order.beat):
             with suppress(ReprokitError):
@@ -204,9 +206,9 @@ class _Job:
                     self._local.interrupt(signal.SIGTERM)
 
     def _hand_over(self, pair: PairTask) -> None:
-        """What a run predicted, and the end of what it printed if that was kept."""
-        for one in (pair.first, pair.second):
-            name = name_of(one.setup, one.pair, one.part)
+        """Store the predictions of a run, and the end of its log if that was kept."""
+        for run in (pair.first, pair.second):
+            name = name_of(run.setup, run.pair, run.part)
             for file in (self._directory / PREDICTIONS / f"{name}.json", self._directory / LOGS / f"{name}.log"):
                 if file.is_file():
                     with open(file, "rb") as stream:
@@ -216,7 +218,7 @@ class _Job:
 
 
 def _environment() -> dict[str, str]:
-    """The worker's own, without what its Dask has set for itself: numbers of threads are the training's business."""
+    """Return the worker's environment without the thread counts that Dask has set for itself."""
     variables = inherited()
     config = sys.modules.get("dask.config")
     if config is None:
@@ -229,7 +231,7 @@ def _environment() -> dict[str, str]:
 
 
 def _environment_of(process: int) -> set[str]:
-    """Return the names of the variables that a process was started with; none if they are kept from us."""
+    """Return the names of the variables that a process was started with; none if they cannot be read."""
     with suppress(OSError), open(f"/proc/{process}/environ", "rb") as file:
         return {os.fsdecode(entry.partition(b"=")[0]) for entry in file.read().split(b"\0")}
     return set()
@@ -265,7 +267,7 @@ def _counted(file: str) -> tuple[str, bytes]:
 
 
 def own_name() -> str:
-    """Return what a worker is called that its scheduler gives no name: its job, its container, or this process."""
+    """Return a name for a worker without one from its scheduler: its job, its container, or this process."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
     return f"job {job}" if job else os.environ.get("HOSTNAME", "") or f"process {os.getpid()}"
 
