@@ -20,7 +20,7 @@ SHARE = 20  # times as long as the last upload took is waited for the next
 
 
 class FollowedTensors:
-    """What of a run's tensors is in the store."""
+    """The tensors of a run that the store holds so far."""
 
     def __init__(self, run: Path, url: str) -> None:
         self._directory = run / rundir.TENSORS

@@ -40,7 +40,7 @@ _OF_MACHINES = frozenset({"host", "hostname", "node"})  # keys whose value is a 
 
 @dataclass(frozen=True)
 class BundleRequest:
-    """What is asked for beyond what every bundle holds."""
+    """The optional parts of a bundle that are asked for."""
 
     entropy: bool = False
     snapshots: bool = False
@@ -130,7 +130,7 @@ def _left_out(run: RunDirectory, wanted: BundleRequest, outputs: OutputsFile | N
 
 
 def _outputs(run: RunDirectory) -> OutputsFile | None:
-    """outputs.json without copies of private keys, which earlier versions kept."""
+    """Pack outputs.json without the copies of private keys that earlier versions kept."""
     listed = run.outputs()
     return listed and msgspec.structs.replace(listed, files=[_without_key(run, file) for file in listed.files])
 
@@ -164,7 +164,7 @@ def _rewrite(path: Path, content: dict[str, Any]) -> None:
 
 
 def _metrics(run: RunDirectory, path: Path, normalizer: Secrets) -> None:
-    """metrics.jsonl, line by line, as it can be large."""
+    """Pack metrics.jsonl line by line, as it can be large."""
     with open(path, "w", encoding="ascii") as file:
         for line in run.metrics():
             file.write(json.dumps(normalizer.value(line), separators=(",", ":")) + "\n")
@@ -184,7 +184,7 @@ def _text(run: RunDirectory, name: str) -> bytes:
 
 
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:
-    """The files of a part of the run, those of names that reprokit gives."""
+    """Pack the files of a part of the run, by the names that reprokit gives."""
     for entry in _entries(run, name):
         if manifest.is_allowed(f"{name}/{entry}"):
             _copy(run, f"{name}/{entry}", directory)
@@ -202,7 +202,7 @@ def _entries(run: RunDirectory, name: str) -> list[str]:
 
 
 def _copy(run: RunDirectory, member: str, directory: Path) -> None:
-    """One file as it is."""
+    """Pack one file unchanged."""
     (directory / member).parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(run.open(member), "rb") as source, open(directory / member, "wb") as target:
         for block in iter(lambda: source.read(1 << 20), b""):
@@ -210,7 +210,7 @@ def _copy(run: RunDirectory, member: str, directory: Path) -> None:
 
 
 def _console(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
-    """What was printed, text by text."""
+    """Pack the printed text, piece by piece."""
     for head in console.heads(run).values():
         found = console.read(run, head)
         first, last = (
@@ -227,7 +227,7 @@ def _normalized(data: bytes, normalizer: Secrets) -> bytes:
 
 
 def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
-    """The random profile if it is asked for; how much of it is missing always."""
+    """Pack the random profile if it is asked for; its size and the number of missing bytes always."""
     for entry in _entries(run, rundir.ENTROPY):
         member = f"{rundir.ENTROPY}/{entry}"
         if manifest.is_allowed(member) and (wanted.entropy or member == manifest.FRESH):
@@ -237,7 +237,7 @@ def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
 
 
 def _snapshots(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
-    """Captured states: tensors as they are, and in their headers what no digest is over without its names."""
+    """Pack snapshots: tensors unchanged, their headers without names that no digest covers."""
     for entry in _entries(run, rundir.SNAPSHOTS):
         place = f"{rundir.SNAPSHOTS}/{entry}"
         header, tensors = f"{place}/{manifest.HEADER}", f"{place}/{manifest.TENSORS}"
@@ -265,7 +265,7 @@ def _packed(directory: Path) -> Iterator[tuple[str, Packed]]:
 
 
 def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
-    """The tar archive, compressed; everything in it that is not content is the same for everybody."""
+    """Write the compressed tar archive; its metadata are the same on all machines."""
     compressor = zstandard_library().ZstdCompressor(level=LEVEL)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with (
@@ -299,7 +299,7 @@ def zstandard_library() -> Any:
 
 
 class Normalizer(Secrets):
-    """Replaces one run's working directory, home directories, its user's and its host's name too."""
+    """Replaces the working directory, the home directories, user and host name of one run."""
 
     def __init__(self, working_directory: str, host: str = "", texts: str = "") -> None:
         self._directory = working_directory.rstrip("/")

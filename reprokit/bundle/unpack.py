@@ -37,13 +37,13 @@ BLOCK = 4096  # bytes that a file takes on the disk at least
 
 
 class Archive(tarfile.TarFile):
-    """The archive as a stream."""
+    """Reads the archive as a stream."""
 
     chained = 0  # headers that are being read, each of which announces the next
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """A member of the archive. What tarfile reads of it into memory, before anybody sees its name, is bounded."""
+    """A member of the archive. It bounds what tarfile reads into memory before a member's name is known."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> BoundedTarInfo:
@@ -129,7 +129,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
 
 
 def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
-    """bundle.json, which comes first, so that everything behind it is known before it is written."""
+    """Read bundle.json, the first member, so that all others are known before they are written."""
     if member.name != manifest.LIST or not member.isreg() or member.size > manifest.MAX_LIST:
         raise BadBundle(f"{path} is not a bundle: it does not begin with {manifest.LIST}")
     file = archive.extractfile(member)
@@ -162,7 +162,7 @@ def require_room(place: str, files: Iterable[Packed], scratch: Path) -> None:
 
 
 def write_listed(place: str, blocks: Iterable[bytes], target: Path, listed: Packed) -> None:
-    """One file, of which no more is written than was listed."""
+    """Write one file, and never more bytes than its entry lists."""
     _make_parents(target.parent)
     running, left = hashlib.sha256(), listed.size
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
@@ -177,7 +177,7 @@ def write_listed(place: str, blocks: Iterable[bytes], target: Path, listed: Pack
 
 
 def _make_parents(directory: Path) -> None:
-    """Directories that only their owner may read; with parents, mkdir's mode is for the last alone."""
+    """Make directories that only their owner may read; mkdir's mode applies to the last one alone."""
     if not directory.exists():
         _make_parents(directory.parent)
         directory.mkdir(mode=0o700)

@@ -129,7 +129,7 @@ def _is_script(path: str) -> bool:
 
 @contextmanager
 def _trial() -> Iterator[tuple[Path, str]]:
-    """A small recording by the Python on PATH: its run directory, and what went wrong."""
+    """Make a small recording with the Python on PATH; return its run directory, and any error."""
     with tempfile.TemporaryDirectory(prefix="reprokit-") as directory:
         run = Path(directory, "run")
         record = [sys.executable, "-m", "reprokit", "record", "-o", str(run), "--"]

@@ -222,7 +222,7 @@ def _print(verdict: GateVerdict, *, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Statements:
-    """A directory for them and the key to sign with, both looked at before the first training."""
+    """The directory of statements and their signing key, both checked before the first training."""
 
     directory: Path
     key: Ed25519PrivateKey
@@ -253,7 +253,7 @@ class Statements:
 
 
 def file_name(training: str, number: int) -> str:
-    """Of the statement about a pair; no training has a + in its name."""
+    """Return the name of the statement about a pair; no training's name contains a +."""
     return f"{training}.json" if number == 1 else f"{training}+{number}.json"
 
 

@@ -68,14 +68,14 @@ ERRORS = "docs/errors.md"  # with a section for each slug
 
 
 class ReaderGone(Exception):
-    """Whoever read stdout has gone. click would exit with 1 for it, which verify says of runs that differ."""
+    """Raised when stdout's reader has closed it. click would exit with 1, which for verify means a difference."""
 
 
 class Commands(CommandGroup):
-    """The subcommands, each a module of its name that is imported when it is asked for."""
+    """The subcommands: modules that are imported when their names are used."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List them in groups, without importing any."""
+        """List the commands in groups, without importing any."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()), col_max=12)
@@ -123,14 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Python has None for a stdout or stderr that the caller closed."""
+    """Open stdout and stderr if the caller closed them, for which Python has None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _before_subcommand(words: list[str]) -> tuple[list[str], str]:
-    """reprokit's own options, and the subcommand's name."""
+    """Return reprokit's own options, and the subcommand's name."""
     for position, word in enumerate(words):
         if not word.startswith("-"):
             return words[:position], word
@@ -172,5 +172,5 @@ def _print_error(line: str) -> None:
 
 
 def _leave_stdout() -> None:
-    """The reader of the output has gone: keep the interpreter from complaining when it closes stdout."""
+    """Keep the interpreter from reporting a closed stdout at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -97,7 +97,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]
 
 
 class Seconds(click.FloatRange):
-    """A time, which neither NaN nor infinity is."""
+    """A number of seconds, neither NaN nor infinite."""
 
     name = "seconds"
 
@@ -452,7 +452,7 @@ def _advice(path: str, own: Sequence[str], rest: Sequence[str]) -> str:
 
 
 def launching(**settings: Any) -> Decorator:
-    """Declare a command that starts the user's; what stands before -- are its own options only."""
+    """Declare a command that starts the user's; only words before -- are its own options."""
     return click.command(cls=LaunchingCommand, context_settings={"allow_interspersed_args": False}, **settings)
 
 

@@ -36,7 +36,7 @@ def present(
 
 
 def print_json(document: Any) -> None:
-    """A JSON document on stdout, without passwords and tokens unless the user asks for them."""
+    """Print a JSON document, without passwords and tokens unless the user asks for them."""
     click.echo(json.dumps(redaction.shown_document(document), indent=2))
 
 
@@ -63,7 +63,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def say_next(*words: str) -> None:
-    """Say what is usually done next; not with --quiet, nor beside a JSON document."""
+    """Print the usual next command, unless --quiet or a JSON document was asked for."""
     from reprokit.launch.messages import say
 
     context = click.get_current_context(silent=True)

@@ -72,7 +72,7 @@ def command(plan: Plan, as_json: bool) -> None:
 
 
 def _print_findings(path: Path, as_json: bool) -> None:
-    """The findings; what goes wrong is said, and the training's exit status passed on all the same."""
+    """Print the findings; an error is reported, and the training's exit status passed on all the same."""
     from reprokit.errors import ReprokitError
     from reprokit.launch.messages import warn
 

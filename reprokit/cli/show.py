@@ -67,7 +67,7 @@ def command(
 
 
 def _show_findings(run: Path, as_json: bool) -> None:
-    """What was found at the end of the run; of one whose launcher died, what can be found in it now."""
+    """Print the findings made at the end of the run; after a launcher's death, diagnose the run now."""
     from reprokit import findings, profiling
     from reprokit.cli.profile import show
     from reprokit.rundir import RunDirectory

@@ -23,7 +23,7 @@ class StudyCommands(CommandGroup):
     """`reprokit study FILE` means `reprokit study run FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the subcommand in front where a file stands."""
+        """Insert the subcommand "run" where a file stands in its place."""
         first = next((word for word in args if not word.startswith("-")), None)
         is_file = first is not None and first not in self.commands and ("." in first or os.path.exists(first))
         if is_file and not ({"-h", "--help"} & set(args[: args.index(str(first))])):
@@ -40,7 +40,7 @@ def command() -> None:
 
 
 class StudyRequest(msgspec.Struct, frozen=True):
-    """A study file, and what is asked for beside it."""
+    """The arguments of a study command."""
 
     file: Path
     output: Path | None
@@ -59,7 +59,7 @@ class StudyRequest(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> list[str]:
-        """The same arguments again."""
+        """Return the arguments as they were given."""
         asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
         given = [word for name, value in asked.items() if value for word in (name, str(value))]
         return [str(self.file), *given]
@@ -165,7 +165,7 @@ def collect(context: click.Context, directory: Path, source: str, over: bool) ->
 
 
 def leave_page(directory: Path) -> None:
-    """A page beside the results, where what it needs is installed; the runs are made, whatever comes of it."""
+    """Write the page beside the results if its packages are installed; a failure does not end the study."""
     from reprokit.launch.messages import say
     from reprokit.study import page
     from reprokit.study.analysis import analyze

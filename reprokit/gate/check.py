@@ -78,7 +78,7 @@ Witness = Callable[[Judged], Judged]
 
 
 class GateWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a gate works, and with what."""
+    """The directory, options and interruption of a gate."""
 
     base: Path  # from which paths of trainings lead
     runs: Path  # where run directories are made
@@ -168,7 +168,7 @@ class Check:
     # Runs
 
     def _renew(self) -> None:
-        """Before each run, and before it is planned."""
+        """Plan each run anew, before it starts."""
         if self._fresh is not None:
             self._fresh.renew()
 
@@ -191,7 +191,7 @@ class Check:
 
     @property
     def _place(self) -> Path:
-        """Where the training runs."""
+        """Return the directory in which the training runs."""
         return self._directory if self._fresh is None else self._fresh.directory
 
     @property
@@ -203,7 +203,7 @@ class Check:
         return self._work.runs / self._training.name
 
     def _end_stragglers(self) -> None:
-        """What an interrupted training has left at work, as nobody will look at its runs."""
+        """End the processes that an interrupted training has left, as nobody will read its runs."""
         for run in self._runs_of_training.glob("*"):
             stragglers.end(run)
 
@@ -219,7 +219,7 @@ class Check:
         return replace(replay_plan(recording, self._new(name)), fresh=self._copy)
 
     def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> VariedReplay:
-        """Return a replay with these variations, as far as they can be made; a failure is a difference here."""
+        """Return a replay under these variations, as far as they are possible; a failed one counts as a difference."""
         plan = self._replay_plan(recording, name)
         with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
             surroundings = vary(plan, names, Path(place))
@@ -262,7 +262,7 @@ class Check:
         yield from _cases_of(suite, comparison)
 
     def _judged_state(self, suite: str) -> Case:
-        """Return whether runs started from what others had left: then they can be identical and prove nothing."""
+        """Return whether runs started from files of earlier ones: they may then be identical and prove nothing."""
         found = self._state.said()
         if not found:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
@@ -294,7 +294,7 @@ class Check:
         yield self._judged_state(GOLDEN)
 
     def _here(self, golden: RunDirectory) -> RunDirectory:
-        """Return the golden as if it had been recorded in this checkout, which can lie somewhere else."""
+        """Return the golden with the paths of this checkout, which may lie elsewhere."""
         golden.run.working_directory = str(self._place)
         golden.run.command = list(self._training.command)
         return golden
@@ -386,7 +386,7 @@ class Check:
         yield from required_findings.of_profile(found, self._settings.patches, accepted)
 
     def _forbidden(self) -> Iterator[Case]:
-        """In a run of its own, as saving tensors takes time and room."""
+        """Judge rules on a run of their own, as saving tensors takes time and room."""
         specs = self._training.require.forbid_rules
         if specs:
             self._renew()
@@ -435,7 +435,7 @@ def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
 
 
 def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
-    """Yield the cases; what makes them impossible is one of the same suite, and says nothing of others."""
+    """Yield the cases; an error is a case of the same suite, and says nothing of others."""
     try:
         yield from cases
     except ReprokitError as error:

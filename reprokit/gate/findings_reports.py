@@ -51,7 +51,7 @@ def _invocation(verdict: GateVerdict) -> dict[str, Any]:
 
 
 def _unpassed(verdict: GateVerdict) -> Iterator[tuple[Judged, Case]]:
-    """Cases that did not pass; a finding is a result of its own, with the place that it is about."""
+    """Yield the cases that did not pass; a finding is a result of its own, at its own place."""
     return ((training, case) for training, case in verdict.unpassed() if not case.finding)
 
 
@@ -79,7 +79,7 @@ def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
 
 
 def rule_id(finding: Finding) -> str:
-    """Return what is known of it, or its kind with the rule that raised it or its subject."""
+    """Return the id of the known fact, else the finding's kind with its rule or subject."""
     return printable(finding.fact or f"{finding.kind}/{finding.rule or finding.subject}", 200)
 
 
@@ -105,7 +105,7 @@ def _result(training: Judged, finding: Finding) -> dict[str, Any]:
 
 
 def _location(path: str, line: int) -> dict[str, Any]:
-    """GitHub takes no result without one."""
+    """Return a location, without which GitHub takes no result."""
     return {"physicalLocation": {"artifactLocation": {"uri": quote(path)}, "region": {"startLine": line}}}
 
 
@@ -125,7 +125,7 @@ def _within_checkout(training: Judged, file: str) -> str | None:
 
 
 def _checkout() -> str:
-    """Return where code hosts count paths from: what they say themselves, if this is below it, or this directory."""
+    """Return the directory that code hosts count paths from: what they say, if it contains this one, else this one."""
     here = os.getcwd()
     told = (
         os.path.realpath(os.environ[name]) for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR") if os.environ.get(name)
@@ -138,7 +138,7 @@ def _digest(text: str) -> str:
 
 
 def code_quality(verdict: GateVerdict) -> list[dict[str, Any]]:
-    """GitLab's Code Quality report (https://docs.gitlab.com/ci/testing/code_quality/)."""
+    """Return GitLab's Code Quality report (https://docs.gitlab.com/ci/testing/code_quality/)."""
     entries = []
     for training, finding in _findings(verdict):
         path, line = _place_or_script(training, finding)
@@ -155,11 +155,11 @@ def code_quality(verdict: GateVerdict) -> list[dict[str, Any]]:
 
 
 def _script(training: Judged) -> str:
-    """Return what stands for what has no place of its own, as code hosts want one."""
+    """Return the script as the location of results that have none, which code hosts require."""
     word = next((word for word in training.command if word.endswith((".py", ".sh"))), "")
     return (word and _within_checkout(training, word)) or os.path.basename(training.command[0])
 
 
 def text(content: object) -> str:
-    """As a file of JSON."""
+    """Return a report as the text of a JSON file."""
     return json.dumps(content, indent=2) + "\n"

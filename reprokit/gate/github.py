@@ -64,7 +64,7 @@ def _case(case: Case) -> str:
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
-    """Workflow commands, one a line; what goes beyond the limit is counted in the last one."""
+    """Return workflow commands, one a line; the last one counts those beyond the limit."""
     unpassed = list(verdict.unpassed())
     room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     for training, case in unpassed[:room]:

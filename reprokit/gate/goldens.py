@@ -20,7 +20,7 @@ KEY = 16  # characters
 
 
 def machine_key(environment: dict[str, Any]) -> str:
-    """Return what a golden is kept by: the hardware, and the versions of what computes on it."""
+    """Return the key of a golden: the hardware, and the versions of the numerical packages."""
     cpu, system = object_in(environment, "cpu"), object_in(environment, "system")
     facts = {
         "cpu": [cpu.get(name) for name in ("model", "flags", "usable")],
@@ -43,7 +43,7 @@ def _imported(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def store(recording: Path, target: Path) -> None:
-    """Make a recording the golden, in place of the one before; whole or not at all."""
+    """Make a recording the golden, replacing the earlier one whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
@@ -60,5 +60,5 @@ def store(recording: Path, target: Path) -> None:
 
 
 def others(directory: Path, training: str) -> list[str]:
-    """Return the machines for which there is one."""
+    """Return the machines for which a golden exists."""
     return sorted(path.name for path in (directory / training).glob("[!.]*"))

@@ -16,7 +16,7 @@ NAME = "first divergent operator"
 
 
 def located(suite: str, recording: RunDirectory, replay: RunDirectory, interruption: Interruption) -> Iterator[Case]:
-    """Yield a case that names the operator, where one of PyTorch's can be looked for."""
+    """Yield a case that names the operator, where PyTorch's operators can be logged."""
     if not is_locatable(recording, replay):
         return
     try:

@@ -25,7 +25,7 @@ HEADLINES = {
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
-    """Which are wanted."""
+    """The reports to write."""
 
     junit: Path | None = None
     sarif: Path | None = None
@@ -42,14 +42,14 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
         yield from ((path, mode, text) for path, mode, text in texts if path is not None)
 
     def require_places(self) -> None:
-        """Refuse what cannot be written, before the first training, as its verdict would be lost after it."""
+        """Refuse, before the first training, paths that cannot be written: the verdict would be lost."""
         for path, _, _ in self._wanted():
             place = path if path.exists() else path.absolute().parent
             if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
                 raise CannotWriteReport(f"{path} cannot be written; choose a file in a directory of yours")
 
     def write(self, verdict: GateVerdict) -> None:
-        """Write them all; one that cannot be written keeps none of the others from it."""
+        """Write all reports; an error in one does not keep the others from being written."""
         problems = []
         for path, mode, text in self._wanted():
             try:
@@ -79,7 +79,7 @@ def print_verdict(verdict: GateVerdict) -> None:
 
 
 def document(verdict: GateVerdict) -> dict[str, Any]:
-    """Everything as a JSON document."""
+    """Return the whole verdict as a JSON document."""
     content: dict[str, Any] = msgspec.to_builtins(verdict)
     trainings = [
         {**one, "outcome": judged.outcome() or TROUBLE}

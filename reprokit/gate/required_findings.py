@@ -25,7 +25,7 @@ QUESTION = Question(tensors=selection(FOR_RULES))
 
 
 def judged_by_rules(run: RunDirectory, specs: Sequence[str]) -> RuleSession:
-    """Return what rules say of a run that has ended."""
+    """Judge a run that has ended by rules."""
     trial = TensorTrial(run.path)
     session = RuleSession(trial, catalogue.chosen(specs, trial))
     for _ in session.judge():
@@ -34,7 +34,7 @@ def judged_by_rules(run: RunDirectory, specs: Sequence[str]) -> RuleSession:
 
 
 def of_rules(session: RuleSession) -> Iterator[Case]:
-    """Yield a failed case for each alarm, and what else is known of each rule: one that judged nothing is trouble."""
+    """Yield a failed case for each alarm, and a case of trouble for each rule that judged nothing."""
     for finding in session.findings.values():
         name = f"rule {finding.rule}: {finding.subject}"
         yield Case(suite=REQUIRED, name=name, outcome=FAILED, message=sentence(finding), finding=finding.id)

@@ -24,7 +24,7 @@ SUITES: Final = (PAIRED, VARIED, GOLDEN, REQUIRED)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was checked."""
+    """The result of one check."""
 
     suite: str  # "paired", "paired 2", "varied", "golden", "required"
     name: str  # of an artifact, a metric, a requirement
@@ -36,12 +36,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """Its suite without a number."""
+        """The suite without its number."""
         return self.suite.partition(" ")[0]
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One training: its cases and where its runs are."""
+    """The results of one training, and where its runs are."""
 
     name: str
     command: tuple[str, ...]
@@ -60,17 +60,17 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether somebody asked for the end before all was checked."""
+        """Whether an interruption left something unchecked."""
         return any(case.outcome == NOT_CHECKED for case in self.cases)
 
     def outcome(self, suite: str = "") -> Outcome | None:
-        """Return what came out of the suites whose names begin so; None where there was none."""
+        """Return the outcome of the suites whose names begin with this; None if there are none."""
         outcomes = {case.outcome for case in self.cases if case.suite.startswith(suite)}
         return next((outcome for outcome in WORST_FIRST if outcome in outcomes), None)
 
 
 class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a gate has to say."""
+    """The results of all trainings of a gate."""
 
     format: int = FORMAT
     reprokit: str
@@ -81,13 +81,13 @@ class GateVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Of all trainings together. Nothing checked is trouble: a gate is never green by silence."""
+        """The outcome of all trainings. Nothing checked is trouble: silence never passes a gate."""
         outcomes = {one.outcome() or TROUBLE for one in self.trainings} or {TROUBLE}
         return next(outcome for outcome in WORST_FIRST if outcome in outcomes)
 
     @property
     def exit_status(self) -> int:
-        """By which programs know it; an interrupted gate says so whatever it had found."""
+        """The exit status; that of an interruption comes before all others."""
         return 128 + self.interrupted if self.interrupted else EXIT_STATUS[self.outcome]
 
     def unpassed(self) -> Iterator[tuple[Judged, Case]]:

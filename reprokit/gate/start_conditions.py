@@ -1,4 +1,4 @@
-"""What a replay is started in that its recording was not: each variation, and how it is made on this machine."""
+"""Varies the conditions that a replay starts under, and implements each variation on this machine."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PATIENCE = 20.0  # seconds for a list of locales
 
 
 class CannotVary(Exception):
-    """Why this machine does not allow a variation."""
+    """Says why this machine does not allow a variation."""
 
 
 class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay, and what it is started in."""
+    """A replay, and the conditions that it starts under."""
 
     plan: Plan
     elsewhere: Elsewhere = Elsewhere()
@@ -49,22 +49,22 @@ class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
         return self.plan.moved is not None and self.elsewhere.bound is None
 
     def enter(self) -> None:
-        """In the launcher's own process, before it does anything else."""
+        """Enter the conditions, in the launcher's process before anything else."""
         self.elsewhere.enter()
         if self.directory is not None and "PWD" in os.environ:
             os.environ["PWD"] = str(self.directory)
 
     def told(self, **changes: object) -> ReplaySurroundings:
-        """With more that the shim tells otherwise."""
+        """Return these conditions with a further value that the shim changes."""
         varied = replace(self.plan.varied or Varied(), **changes)
         return replace(self, plan=replace(self.plan, varied=varied))
 
     def given(self, name: str, value: str) -> ReplaySurroundings:
-        """With another variable."""
+        """Return these conditions with another environment variable."""
         return replace(self, plan=replace(self.plan, variables={**(self.plan.variables or {}), name: value}))
 
     def variable(self, name: str) -> str:
-        """Return what the recording had."""
+        """Return the recording's value of an environment variable."""
         return (self.plan.variables or {}).get(name, "")
 
 
@@ -75,14 +75,14 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_known(names: Iterable[str], where: str) -> None:
-    """Refuse a name that stands for no variation."""
+    """Refuse the name of an unknown variation."""
     unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)
     if unknown is not None:
         raise UsageError(f"{where} knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
 
 
 def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
-    """Everything that can be made of these; `place` is an empty directory for what needs one."""
+    """Return the conditions with all possible variations of these; `place` is an empty directory for their files."""
     surroundings = ReplaySurroundings(plan=plan)
     apart: tuple[str, ...] = ()
     words, refused = {}, {}
@@ -100,7 +100,7 @@ def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
 
 
 def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurroundings, str]:
-    """Return the checkout in another place: by a mount that only the run sees, or a copy."""
+    """Run the checkout in another place: through a private mount, or as a copy."""
     before = now.plan.working_directory.resolve()
     root = checkout(before)
     target = place / f"{root.name or 'root'}-elsewhere"
@@ -122,7 +122,7 @@ def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurr
 
 
 def _host_name(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
-    """By a namespace, or by the shim where none is allowed."""
+    """Change the host name in a namespace, or through the shim where none is allowed."""
     name = next(name for name in HOSTS if name != os.uname().nodename)
     named = replace(now.elsewhere, host=name)
     if not named.refused():
@@ -152,7 +152,7 @@ def _is_plain(*names: str) -> bool:
 
 
 def installed_locales() -> list[str]:
-    """Return what the C library knows, also in directories that the user names."""
+    """Return the locales of the C library, also those in directories that the user names."""
     found = ["C"]
     with suppress(OSError, subprocess.SubprocessError, UnicodeError):
         done = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -164,7 +164,7 @@ def installed_locales() -> list[str]:
 
 
 def other_locale(before: str, installed: Iterable[str]) -> str | None:
-    """One of another language in UTF-8 if there is one, else of another character set."""
+    """Return a locale of another language in UTF-8 if there is one, else of another character set."""
     names = sorted(installed)
     language = before.partition("_")[0]
     foreign = [name for name in names if _canonical(name) not in PLAIN and name.partition("_")[0] != language]
@@ -174,7 +174,7 @@ def other_locale(before: str, installed: Iterable[str]) -> str | None:
 
 
 def _canonical(name: str) -> str:
-    """As `locale -a` writes it."""
+    """Return a locale's name as `locale -a` writes it."""
     return name.lower().replace("utf-8", "utf8")
 
 

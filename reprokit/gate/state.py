@@ -29,7 +29,7 @@ PATIENCE = 60.0  # seconds for git
 
 
 class State:
-    """What the runs of one training hand to each other, and get from before."""
+    """The files that runs of one training leave for later ones."""
 
     def __init__(self, training: str, directory: Path, data: Collection[str]) -> None:
         self._home = home_of(directory)
@@ -42,12 +42,12 @@ class State:
         self._found: list[str] = []  # since that was last said
 
     def said(self) -> list[str]:
-        """In words what the last runs started from."""
+        """Describe the files that the last runs started from."""
         found, self._found = self._found, []
         return found
 
     def take(self, name: str, run: RunDirectory) -> None:
-        """Look at a run of this gate; they come in their order."""
+        """Examine a run of this gate; runs come in their order."""
         first = {path for path in state_files.read_first(run) if not self._is_data(path)}
         found = dict.fromkeys(state_files.written(run.path, first), " before it wrote it")
         for path in first - found.keys():
@@ -103,7 +103,7 @@ class State:
 
 
 def _listed(path: Path) -> list[OutputFile]:
-    """Return what earlier gates of a training left."""
+    """Return the files that earlier gates of a training left."""
     try:
         return msgspec.json.decode(rundir.beginning(path, rundir.MAX_JSON), type=list[OutputFile])
     except msgspec.MsgspecError:
@@ -111,7 +111,7 @@ def _listed(path: Path) -> list[OutputFile]:
 
 
 def _outputs(run: Path, directory: Path | None = None) -> OutputsFile | None:
-    """Return what a run wrote; of one that worked elsewhere than in the directory asked for nothing."""
+    """Return the outputs of a run; none if it worked in another directory."""
     with suppress(ReprokitError):
         found = RunDirectory(run)
         if directory is None or found.run.working_directory == str(directory):

@@ -39,7 +39,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 
 
 class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is asserted beside being identical."""
+    """The requirements beside identical results."""
 
     fidelity: bool = False  # every request of the replay was answered exactly
     overhead: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None  # recorded with its patches, to bare
@@ -72,7 +72,7 @@ class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """reprokit.toml"""
+    """The contents of reprokit.toml."""
 
     training: Annotated[tuple[GateTraining, ...], msgspec.Meta(min_length=1, max_length=1000)]
 

@@ -1,4 +1,4 @@
-"""Which variation makes a difference: all at once first, each alone where that is not identical."""
+"""Finds the variation that makes a difference: all at once first, each alone where that is not identical."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOGETHER = "together"
 
 
 class VariedReplay(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay in other surroundings, held against the recording."""
+    """A replay under other conditions, and its comparison with the recording."""
 
     words: dict[str, str]  # of each variation that was made: what is different
     refused: dict[str, str]  # of each that could not be made: why
@@ -32,12 +32,12 @@ Given = dict[str, Replaced]  # by process: the seeds that a replay gave as recor
 
 
 def seeds_given_again(replay: RunDirectory) -> Given:
-    """Return what a replay hides of a dependence on its surroundings."""
+    """Return the seeds that a replay restores, which hides a dependence on its environment."""
     return scan(replay, Normalizations()).replaced
 
 
 def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:
-    """Yield a failed case for each process that asks for other seeds than it does in the recording's surroundings."""
+    """Yield a failed case for each process that asks for other seeds than in the recording."""
     for process, replaced in given.items():
         before = usual[process].count if process in usual else 0
         if replaced.count == before:

@@ -21,7 +21,7 @@ MAX_SCALES = 10_000  # processes and frameworks
 
 
 class Diagnosis:
-    """The observed lines of one run, taken in one by one."""
+    """Collects the observed lines of one run, one by one."""
 
     def __init__(self, facts: Sequence[Fact]):
         self.operators, self.surroundings = Operators(facts), Surroundings(facts)

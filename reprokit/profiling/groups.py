@@ -66,7 +66,7 @@ def occurrences_of(table: dict[Key, Occurrences], key: Key, most: int) -> Occurr
 
 
 class GroupKey(NamedTuple):
-    """What the members of a group have in common: calls in one direction on one device, of which one thing is known."""
+    """The facts that all calls of a group share: direction, device, and what is known of them."""
 
     kind: str
     framework: str
@@ -78,7 +78,7 @@ class GroupKey(NamedTuple):
 
 @dataclass
 class Group:
-    """What is known of one group so far."""
+    """The calls of one group so far."""
 
     version: str = ""
     seen: Occurrences = field(default_factory=Occurrences)
@@ -115,7 +115,7 @@ class Group:
 
 
 def _worst(outcomes: Iterable[dict[str, str]]) -> dict[str, str]:
-    """By condition: different where any of the calls was."""
+    """Return the worst outcome by condition: different if any call was."""
     found: dict[str, str] = {}
     for outcome in outcomes:
         for condition, result in list(outcome.items())[:64]:

@@ -31,7 +31,7 @@ Name = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
 
 class ObservedProcess(msgspec.Struct, frozen=True, tag_field="kind", tag="process"):
-    """The process that a file is of."""
+    """The process that wrote the file."""
 
     pid: Count = 0
     identity: Name = ""
@@ -42,19 +42,19 @@ class ObservedProcess(msgspec.Struct, frozen=True, tag_field="kind", tag="proces
 
 
 class Helper(msgspec.Struct, frozen=True, tag_field="kind", tag="helper"):
-    """A process that the agent started to measure, and not the training."""
+    """A process that the agent started for measurements, which is no part of the training."""
 
     pid: Count
 
 
 class Note(msgspec.Struct, frozen=True, tag_field="kind", tag="note"):
-    """What could not be observed, and why."""
+    """A note on what could not be observed, and why."""
 
     text: str
 
 
 class Sampling(msgspec.Struct, frozen=True, tag_field="kind", tag="sampling"):
-    """In how many of its steps the operators of a framework were observed."""
+    """The share of a framework's steps in which its operators were observed."""
 
     framework: Name = ""
     steps: Count = 0
@@ -62,7 +62,7 @@ class Sampling(msgspec.Struct, frozen=True, tag_field="kind", tag="sampling"):
 
 
 class _Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a framework executed: an operator, or code that a compiler made."""
+    """An operator, or code that a compiler made."""
 
     framework: Name
     version: Name = ""
@@ -81,7 +81,7 @@ class OperatorLine(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class ConfirmedCall(_Executed, frozen=True, kw_only=True, tag_field="kind", tag="confirmed"):
-    """What came out when a distinct call was executed again."""
+    """The result of executing a distinct call again."""
 
     repeats: Count = 0
     results: Count = 0
@@ -114,7 +114,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="loader"):
-    """Something that loads data, in parallel or not."""
+    """A data loader, parallel or not."""
 
     name: Name
     workers: int | str | None = None
@@ -124,7 +124,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="l
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
-    """Results that are taken in the order in which they are ready."""
+    """A place that takes results in the order of their completion."""
 
     name: Name
     ordered: bool = False  # the order is kept after all: Pool.map
@@ -148,7 +148,7 @@ Observed = (
 
 
 class ObservedLines:
-    """The observed lines of a run, and what was wrong with them."""
+    """The observed lines of a run, and the errors in them."""
 
     def __init__(self, run: RunDirectory):
         self._run = run

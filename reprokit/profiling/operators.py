@@ -39,7 +39,7 @@ Known = tuple[Fact, ...]
 
 @dataclass
 class Operators:
-    """The operators of one run."""
+    """Collects the operators of one run."""
 
     facts: Sequence[Fact]
     groups: dict[GroupKey, Group] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Operators:
 
     @property
     def draws(self) -> bool:
-        """Whether parallel functions of tf.data ask for random numbers; where nobody told, whether any do."""
+        """Whether parallel functions of tf.data draw random numbers; if no function was reported, whether any did."""
         return True in self._draws if self._draws else self._has_random_data
 
     def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[object, str], float]) -> Iterator[Finding]:

@@ -40,7 +40,7 @@ SHORT = 200  # characters of why
 
 
 def document(run: RunDirectory, found: FindingsFile) -> dict[str, Any]:
-    """Everything as a JSON document; reprokit/schemas/findings.schema.json describes it."""
+    """Return all findings as JSON; reprokit/schemas/findings.schema.json describes it."""
     return {
         "format": FORMAT,
         "path": str(run.path),
@@ -55,7 +55,7 @@ def document(run: RunDirectory, found: FindingsFile) -> dict[str, Any]:
 
 
 def print_findings(run: RunDirectory, found: FindingsFile) -> None:
-    """The most urgent first and explained; the rest in a line for each kind."""
+    """Print the most urgent findings with explanations; the rest in a line for each kind."""
     blamed = [one for one in found.findings if one.blamed]
     rows = [*_alarms(run.run, found), *_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
     cells = list(map(Cells, labeled(rows)))
@@ -94,7 +94,7 @@ def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
 
 
 def _what(one: Finding) -> str:
-    """Its name, direction, device and how often it was called."""
+    """Return an operator's name, direction, device and number of calls."""
     where = f" on {one.device}" if one.device else ""
     direction = f" {one.direction}" if one.direction else ""
     calls = f", {one.calls} {'call' if one.calls == 1 else 'calls'}" if one.calls else ""
@@ -186,7 +186,7 @@ def _rest(found: FindingsFile) -> Iterator[tuple[str, str]]:
 
 
 def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
-    """Sources and system calls, with who asked."""
+    """Return a line on sources and system calls, with the code that asked."""
     for one in some[:SHOWN_SETTINGS]:
         names = list(dict.fromkeys(_asker(asker) for asker in one.where))
         yield label, f"{_what(one)}" + (f", by {listed(names, 3)}" if names else "")
@@ -200,7 +200,7 @@ def _asker(asker: CodePlace) -> str:
 
 
 def _elsewhere(found: FindingsFile) -> Iterator[tuple[str, list[Finding]]]:
-    """Conditions of another machine under which calls gave other bits than here."""
+    """Return the conditions of another machine under which calls gave other bits than here."""
     conditions: dict[str, list[Finding]] = {}
     for one in found.findings:
         if one.confirmed is None or one.verdict == findings.GUILTY:

@@ -41,7 +41,7 @@ DEVICE_WHY = "an accelerator was opened: what it computes may depend on its kind
 
 @dataclass
 class ProfiledRunFacts:
-    """What metrics.jsonl tells of a run: versions, process ids, and the seeds that were given."""
+    """The facts of metrics.jsonl that findings need: versions, process ids, and seeds."""
 
     versions: dict[str, str] = field(default_factory=dict)
     pids: dict[str, int] = field(default_factory=dict)  # by identity
@@ -76,7 +76,7 @@ def _take(found: ProfiledRunFacts, line: dict[str, Any]) -> None:
 
 
 def of_seeds(run: RunFile, told: ProfiledRunFacts) -> Iterator[Finding]:
-    """Seeds that look like the clock's or a process's number."""
+    """Yield the seeds that may come from the clock or a process id."""
     sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for (call, argument, where, identity), number in told.seeds.items():
         origin = _origin(argument, run, told.pids.get(identity))
@@ -119,7 +119,7 @@ def _is_narrowed(value: float, first: int, last: int) -> bool:
 
 
 def _times(run: RunFile) -> tuple[float, float]:
-    """When the run began and ended, in seconds since the epoch; zeros where that cannot be told."""
+    """Return when the run began and ended, in seconds since the epoch; zeros if that is not known."""
     try:
         began = datetime.strptime(run.started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
@@ -154,7 +154,7 @@ def _named(asking: Asking, helpers: set[int]) -> set[str]:
 
 
 def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterator[Finding]:
-    """Sources of entropy by the shim's own log, and those that nothing recorded."""
+    """Yield sources of entropy by the shim's log, and those that nothing recorded."""
     sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for asker, asked in asking.rows.items():
         if asker.process not in helpers:
@@ -180,7 +180,7 @@ def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterato
 
 
 def _of_instructions(files: list[str]) -> Finding:
-    """Instructions of the processor in some libraries, as one: whether they are ever executed nobody sees."""
+    """Yield one finding for random instructions in libraries; nothing sees whether they are ever executed."""
     seen = Occurrences()
     for file in files:
         seen.places[CodePlace(file[:MAX_TEXT])] += 1

@@ -52,7 +52,7 @@ WORKERS_WHY = "how many workers there are decides who draws which random numbers
 
 @dataclass
 class Surroundings:
-    """What was seen around the operators of one run."""
+    """Collects what was observed beside the operators of one run."""
 
     facts: Sequence[Fact]
     scale: dict[object, float] = field(default_factory=dict)  # by process: for steps that were not looked at
@@ -117,7 +117,7 @@ class Surroundings:
             yield _finding(ORDER, name, seen, fact, findings.SUSPECT, ORDER_RANK, why=why, otherwise=_in_order(name))
 
     def _loaded(self, draws: bool) -> Iterator[Finding]:
-        """Loaders; ``draws``: functions that tf.data calls ask for random numbers."""
+        """Yield findings on loaders; ``draws`` tells whether tf.data's functions draw random numbers."""
         for (name, workers, deterministic), seen in self.loaders.items():
             if deterministic is False or (name in DRAWING and workers not in (None, 0, 1) and draws):
                 is_unordered = deterministic is False

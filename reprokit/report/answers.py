@@ -1,4 +1,4 @@
-"""What questions that were put to runs came to, as lines of their reports."""
+"""Reads the answers of `reprokit resume` and `reprokit locate` as lines for the reports of their runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from reprokit.verify.show.summary import RunSummary
 
 
 def resumption_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the lines that `reprokit resume` printed of the first run that it was the whole training of."""
+    """Yield the lines that `reprokit resume` printed about the first run, if that was its whole training."""
     found = (resumption.read(summary.directory) for summary in summaries)
     content = next((one for one in found if one is not None), None)
     yield from () if content is None else (line.strip() for line in resume_text.lines(content))
 
 
 def divergence_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the lines that `reprokit locate` printed of these runs; of one run also those about it and another."""
+    """Yield the lines that `reprokit locate` printed about these runs, or about the only run and another one."""
     run_ids = {summary.run.run_id for summary in summaries}
     for content in (located.read(summary.directory) for summary in reversed(summaries)):
         if content is not None and (len(run_ids) == 1 or run_ids.issuperset(content.run_ids)):

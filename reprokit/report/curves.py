@@ -20,7 +20,7 @@ Name = tuple[str, str, str]  # process, name, unit
 
 
 class Thinned:
-    """A curve of any length: its ends, and the extremes of each stretch, whose length doubles as it grows."""
+    """A curve thinned as it is read: its ends, and the extremes of each stretch, whose length doubles as it grows."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -32,7 +32,7 @@ class Thinned:
         self._largest: tuple[int, float] | None = None
 
     def add(self, step: int, value: float | None) -> None:
-        """The next value; None for one that is not finite."""
+        """Add a value, or None for one that is not finite."""
         self.count += 1
         self._ends[1:] = [(step, value)]
         if value is None:
@@ -54,7 +54,7 @@ class Thinned:
             self._points = list(_merged(self._points))
 
     def points(self) -> tuple[CurvePoint, ...]:
-        """Return what is left of it, in order."""
+        """Return the remaining points, in order."""
         self._close()
         first, last = self._ends[:1], self._ends[-1:]
         found = [*(first if first != self._points[:1] else ()), *self._points]
@@ -62,7 +62,7 @@ class Thinned:
 
 
 def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Of each four points the least and the largest."""
+    """Return the least and the largest of each four points."""
     for first in range(0, len(points), 4):
         four = points[first : first + 4]
         low, high = min(four, key=lambda point: point[1]), max(four, key=lambda point: point[1])
@@ -96,7 +96,7 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
 
 
 def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
-    """Return the curves in the files that experiment trackers wrote; a value alone is no curve."""
+    """Return the curves in the files of experiment trackers; a single value is no curve."""
     curves: dict[Name, Thinned] = {}
     for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
         numbers = [point for point in points if point.number is not None]
@@ -112,7 +112,7 @@ def _step(value: object) -> int | None:
 
 
 def _number(value: object) -> tuple[float | None] | None:
-    """Return the number in a value, None in it where that is not finite; None for a text."""
+    """Return the number in a value, as None if it is not finite; None for a text."""
     if not isinstance(value, dict) or value.get("text") is not None:
         return None
     decimal = value.get("decimal")
@@ -123,7 +123,7 @@ def _number(value: object) -> tuple[float | None] | None:
 
 
 def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[MetricCurve]:
-    """Yield the curves of two runs, those with a second one first; a run alone has nothing on the right."""
+    """Yield pairs of curves of two runs, those that both have first; for a single run the right one is None."""
     names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
         one, other = left.get(name, Thinned()), right.get(name, Thinned())

@@ -56,7 +56,7 @@ def _content(facts: AuditFacts) -> dict[str, Any]:
 
 
 def _model(facts: AuditFacts) -> dict[str, Any]:
-    """Return what was trained, with what is known of it."""
+    """Return the component of the trained model."""
     return {
         "type": "machine-learning-model",
         "bom-ref": MODEL,
@@ -120,7 +120,7 @@ def _quoted(text: str) -> str:
 
 
 def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
-    """Data that was read, and files that were written."""
+    """Return the data that was read and the files that were written."""
     for number, one in enumerate(facts.trained.data):
         digest = one.value.partition(" ")[0].removeprefix("sha256:")
         component: dict[str, Any] = {"type": "data", "bom-ref": f"data-{number}", "name": one.name}
@@ -134,7 +134,7 @@ def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 
 def _formula(facts: AuditFacts) -> dict[str, Any]:
-    """Return how it was made: the command, as a workflow of one task."""
+    """Return the workflow of one task that made the files: the command."""
     run = facts.runs[0]
     task = {
         "bom-ref": "training",

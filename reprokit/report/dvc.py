@@ -30,7 +30,7 @@ def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> list[Pa
 
 
 def metrics(facts: AuditFacts) -> dict[str, Any]:
-    """Numbers that 'dvc metrics' shows and compares between commits; no times, so that equal runs write the same."""
+    """Return the numbers that 'dvc metrics' compares between commits; no times, so that equal runs give equal files."""
     found: dict[str, Any] = {}
     if facts.verdict.outcome != "not-compared":
         found["identical"] = int(facts.verdict.outcome == "identical")
@@ -55,6 +55,6 @@ def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
 
 
 def _table(curve: MetricCurve) -> str:
-    """Step and value of the first run."""
+    """Return the steps and values of the first run's curve as CSV."""
     lines = [f"{point.step},{point.value!r}" for point in curve.left if point.value is not None]
     return "\n".join([f"{curve.unit},value", *lines]) + "\n"

@@ -141,13 +141,13 @@ def _statement(path: Path, content: dict[str, Any]) -> Signed:
 
 
 def _pre_authentication(kind: str, payload: bytes) -> bytes:
-    """DSSE's encoding of type and payload, which is what is signed."""
+    """Return DSSE's pre-authentication encoding of type and payload, which is what gets signed."""
     name = kind.encode("utf-8", "surrogatepass")
     return b"DSSEv1 %d %b %d %b" % (len(name), name, len(payload), payload)
 
 
 def _holds(key: SSlibKey, text: str, signed: bytes) -> bool:
-    """Return whether this key made the signature."""
+    """Return whether the signature over the text was made by this key."""
     from securesystemslib.exceptions import UnverifiedSignatureError, VerificationError
     from securesystemslib.signer._signature import Signature
 
@@ -162,7 +162,7 @@ def _holds(key: SSlibKey, text: str, signed: bytes) -> bool:
 
 
 def _base64(text: str) -> bytes | None:
-    """Standard or URL-safe, as DSSE allows both; None for what is neither."""
+    """Decode standard or URL-safe base64, as DSSE allows both; None for anything else."""
     alphabet = b"-_" if "-" in text or "_" in text else b"+/"
     try:
         return base64.b64decode(text.encode("ascii"), altchars=alphabet, validate=True)

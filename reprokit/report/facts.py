@@ -64,7 +64,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of the runs."""
+    """The facts of one run."""
 
     side: Literal["left", "right"]
     run_id: str
@@ -252,6 +252,6 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def digests(self) -> tuple[Item, ...]:
-        """Weights and outputs: the artifacts of the training."""
+        """Return the artifacts of the training by digest: weights and outputs."""
         names = ("weights", "outputs")
         return tuple(item for category in self.categories if category.name in names for item in category.items)

@@ -130,7 +130,7 @@ def _now() -> str:
 
 
 def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
-    """The comparison, and why there is none. A run alone is laid beside itself, for the names of what it holds."""
+    """Return the comparison, or why there is none. A single run is compared with itself, for the names of its parts."""
     for summary in summaries:
         if summary.in_progress:
             return None, f"{summary.directory.path} is still being written"
@@ -178,7 +178,7 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:
-    """Return how many things were compared, and what came out; their surroundings are shown and decide nothing."""
+    """Return how many things were compared, by verdict; the environment is shown and decides nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
     found = Counter(leaf.verdict for leaf in leaves)
     decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
@@ -186,7 +186,7 @@ def _counts(comparison: Comparison) -> dict[str, int]:
 
 
 def _sentence(line: str, outcome: str) -> str:
-    """verify's line as a sentence, without the verdict, which stands above it."""
+    """Turn verify's line into a sentence, without the verdict, which the report shows above it."""
     text = line.partition(": ")[2]
     if outcome == "failed":
         return f"What both runs recorded is equal as far as it goes: {text}."
@@ -194,7 +194,7 @@ def _sentence(line: str, outcome: str) -> str:
 
 
 def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield what a reader must know before the verdict."""
+    """Yield the warnings that belong before the verdict."""
     for summary, side in zip(summaries, ("first", "second"), strict=False):
         name = "This run" if len(summaries) == 1 else f"The {side} run"
         if summary.in_progress:
@@ -236,7 +236,7 @@ def _categories(comparison: Comparison | None, *, is_alone: bool) -> Iterator[au
 
 
 def _items(node: Difference, prefix: str, *, is_alone: bool) -> Iterator[audit.Item]:
-    """Yield the leaves below a node, each with the names of the groups that it stands in."""
+    """Yield the leaves below a node, each with the names of its groups."""
     for child in node.children:
         if child.judged is None:
             yield from _items(child, f"{prefix}{child.name}: ", is_alone=is_alone)
@@ -261,7 +261,7 @@ def _judgment(node: Difference, is_alone: bool) -> Any:
 
 
 def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
-    """Yield the surroundings, what differs first."""
+    """Yield the facts of the environment, those that differ first."""
     if comparison is None:
         yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))
         return
@@ -271,7 +271,7 @@ def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: 
 
 
 def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Yield the surroundings of a run that nothing was compared with."""
+    """Yield the facts of the environment of a run without a comparison."""
     from reprokit.verify.compare.environment import flat
 
     skipped = ("packages.", "check", "format", "imported")
@@ -317,7 +317,7 @@ def _run(summary: RunSummary, side: Literal["left", "right"]) -> audit.RunReport
 
 
 def _machine(environment: dict[str, Any]) -> str:
-    """Name processor, accelerators and system in a line."""
+    """Return processor, accelerators and system in one line."""
     cpu, system, gpus = object_in(environment, "cpu"), object_in(environment, "system"), environment.get("gpus")
     parts = [cpu.get("model"), f"{cpu['count']} processors" if cpu.get("count") else ""]
     parts += gpus if isinstance(gpus, list) else []
@@ -326,7 +326,7 @@ def _machine(environment: dict[str, Any]) -> str:
 
 
 def _source(environment: dict[str, Any]) -> audit.SourceState:
-    """Describe the git checkout; what the commit does not say is in the digest of changes."""
+    """Return the state of the git checkout; uncommitted changes are given by their digest."""
     git = object_in(environment, "git")
     commit = str(git.get("commit") or "")
     if git.get("dirty") is None:  # no checkout, or git did not answer in time
@@ -363,7 +363,7 @@ def _code(environment: dict[str, Any]) -> Iterator[audit.Stated]:
 
 
 def _changes(git: dict[str, Any]) -> str:
-    """Return what the commit does not say, by its digest."""
+    """Return the uncommitted changes by their digest."""
     count = len(object_in(git, "untracked"))
     files = f"; {count} files that git does not know" if count else ""
     if not git.get("dirty"):
@@ -414,7 +414,7 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
 
 
 def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
-    """Return who asked; None where the random profile cannot be read, of which the run's warnings tell."""
+    """Return who asked for entropy; None if the random profile cannot be read, which the run's warnings say."""
     try:
         return entropy_requests.report(summary.directory.path)
     except RunError:
@@ -433,7 +433,7 @@ def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowM
 
 
 def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFinding, ...], str]:
-    """Return those of the first run that was profiled or judged by rules."""
+    """Return the findings of the first run that was profiled or judged by rules."""
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."

@@ -25,7 +25,7 @@ LEFT, RIGHT, TOP, BOTTOM = 72, 12, 8, 26  # margins
 
 
 def histograms_of(run: RunDirectory) -> tuple[tuple[TensorHistogram, ...], int]:
-    """Return the histograms of the tensors that tell most, and how many more there are."""
+    """Return the histograms of the most telling tensors, and how many more there are."""
     if not run.has(rundir.TENSORS):
         return (), 0
     try:
@@ -83,7 +83,7 @@ def _numbers(tensor: TrialTensor, step: int) -> tuple[int, Any]:
 
 
 def histogram_drawing(histogram: TensorHistogram, number: int) -> str:
-    """Return the histogram as SVG: the darker a place, the larger the share of the step's values there."""
+    """Return the histogram as SVG: the darker a cell, the larger its share of the step's values."""
     width = (WIDTH - RIGHT - LEFT) / len(histogram.steps)
     height = (HEIGHT - BOTTOM - TOP) / BINS
     shades: dict[int, list[str]] = {}
@@ -110,7 +110,7 @@ def histogram_drawing(histogram: TensorHistogram, number: int) -> str:
 
 
 def description(histogram: TensorHistogram) -> str:
-    """Return what the drawing shows, in words."""
+    """Describe the drawing in words."""
     bad = f"; {histogram.not_finite:,} numbers are not finite" if histogram.not_finite else ""
     span = f"from {histogram.low:.4g} to {histogram.high:.4g}"
     return printable(f"{histogram.name}: values {span} at {len(histogram.steps)} steps{bad}", 400)

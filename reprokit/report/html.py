@@ -57,7 +57,7 @@ def _on_paper(run_ids: Sequence[str]) -> str:
 
 
 def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands in tables, row by row."""
+    """Return the rows of the tables."""
     runs = shown["runs"]
     return {
         "outcome": OUTCOMES[facts.verdict.outcome],
@@ -104,12 +104,12 @@ def _caption(curve: MetricCurve) -> str:
 
 
 def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what differs stands first: among ten thousand tensors nobody would find it."""
+    """Return the items that differ before the others: among ten thousand tensors nobody would find them."""
     return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))
 
 
 def curve_drawing(curve: MetricCurve, number: int) -> str:
-    """The curves of one metric in both runs, over each other; none of single values, of which the words say all."""
+    """Draw one metric of both runs in one plot; nothing for single values, which the text states."""
     if not is_drawn(curve):
         return ""
     points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]
@@ -128,7 +128,7 @@ def is_drawn(curve: MetricCurve) -> bool:
 
 
 def description(curve: MetricCurve) -> str:
-    """Return what the drawing shows, in words."""
+    """Describe the drawing in words."""
     sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
     if curve.right and sides[0] == sides[1]:
         return f"both runs: {_side(curve.unit, *sides[0])}"

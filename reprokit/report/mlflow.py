@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ExportOutcome:
-    """What was done."""
+    """The result of an export."""
 
     run: str
     store: str
@@ -142,7 +142,7 @@ def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
 
 
 def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
-    """Name, step and value of what the run recorded; a process other than the first has its name before it."""
+    """Yield name, step and value of each recorded metric; the name of a child process stands before its metrics."""
     counts: dict[str, int] = {}
     for (process, name, _), step, value in curves.values(run):
         key = key_of(scan.of_process(name, process))
@@ -152,7 +152,7 @@ def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
 
 
 def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """Yield what came out, as tags."""
+    """Yield the verdict as tags."""
     yield "verdict", facts.verdict.outcome
     yield "verdict.words", _cut(f"{OUTCOMES[facts.verdict.outcome]}. {facts.verdict.sentence}")
     if facts.verdict.first_difference:
@@ -184,7 +184,7 @@ def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
 
 
 def _mark_replay(client: Any, replay: str, run: str, facts: AuditFacts, refused: type[Exception]) -> None:
-    """The run that the replay opened says whose replay it is, where it is in the same store."""
+    """Tag the run that the replay opened with the recording's run, if both are in the same store."""
     try:
         client.get_run(replay)
     except refused:
@@ -202,7 +202,7 @@ def _close(client: Any, run: str, recorded: RunDirectory) -> None:
 
 
 def key_of(name: str) -> str:
-    """Return a name as MLflow takes it: no path that leads out of its place."""
+    """Return a name that MLflow accepts, without a path that leads out of its place."""
     words = _UNFIT.sub("_", printable(name, 200)).split("/")
     return "/".join(word if word.strip(". ") else "_" for word in words)
 

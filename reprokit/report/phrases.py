@@ -51,13 +51,13 @@ _RUN_ROWS: tuple[tuple[str, Callable[[RunReport], str]], ...] = (
 
 
 def run_rows(facts: AuditFacts) -> Iterator[tuple[str, ...]]:
-    """Yield the runs beside each other: what, and the value of each."""
+    """Yield a row for each fact of the runs, side by side."""
     for title, value in _RUN_ROWS:
         yield (title, *(value(run) or "unknown" for run in facts.runs))
 
 
 def counted(facts: AuditFacts) -> str:
-    """Return how many things were compared, in a sentence; empty where nothing was."""
+    """Return how many things were compared, in a sentence; empty if there were none."""
     counts = facts.verdict.counts
     if not counts:
         return ""

@@ -20,7 +20,7 @@ AHEAD = timedelta(minutes=5)  # by which the clock of a signer may be ahead of o
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """What a statement must say; None asks for nothing."""
+    """The conditions that a statement must meet; None leaves one out."""
 
     predicate: str | None = None
     verdict: str | None = None
@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True):
         self._require_age(rerun)
 
     def _require_age(self, rerun: Rerun) -> None:
-        """Of the statement and of the re-run: a statement of today can be about a run of last year."""
+        """Check the age of the statement and of the re-run: a statement of today can be about a run of last year."""
         now = datetime.now(timezone.utc)
         moments = {"the statement was made": rerun.made, "the re-run ended": rerun.runs[1].ended}
         for what, text in moments.items():
@@ -58,7 +58,7 @@ class Policy(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Checked:
-    """Which artifacts of a statement were looked at."""
+    """The artifacts of a statement that were checked."""
 
     checked: tuple[str, ...]  # their digests are those of the statement
     unchecked: tuple[str, ...]  # subjects for which no artifact was given
@@ -102,7 +102,7 @@ class Subjects:
 
 
 def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
-    """Files by the names that they may have in a statement, and whether they were named one by one."""
+    """Return files by the names that they may have in a statement, and whether they were named one by one."""
     for place in places:
         if place.is_dir():
             files = (path for path in sorted(place.rglob("*")) if path.is_file() and not path.is_symlink())

@@ -55,7 +55,7 @@ def _subjects(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 
 def _materials(facts: AuditFacts) -> Iterator[predicate.Material]:
-    """Return what the runs were made of, by digests."""
+    """Return code, data and run records with their digests."""
     found = [(f"run {run.run_id}", run.digest) for run in facts.runs]
     found += [(one.name, one.value.partition(" ")[0]) for one in (*facts.trained.code, *facts.trained.data)]
     return (predicate.Material(name=name, digest=_digest(digest)) for name, digest in found if _hex(digest))
@@ -75,7 +75,7 @@ def _names(facts: AuditFacts, *verdicts: str) -> tuple[str, ...]:
 
 
 def _items(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """Everything that is in the comparison with its verdict; categories in which there is nothing too."""
+    """Return all that was compared, with its verdict, and the categories in which nothing was."""
     for category in facts.categories:
         yield from ((f"{category.name}: {item.name}", item.verdict) for item in category.items)
         if not category.items and category.verdict == "not-recorded":
@@ -142,6 +142,6 @@ def _run(run: RunFacts) -> PredicateRun:
 
 
 def _taken(kind: type[Part], facts: object, **others: Any) -> Part:
-    """Make a part of the predicate of the facts with its fields' names, and of others."""
+    """Make a part of the predicate from the facts' fields of the same names, and others."""
     same = {name: getattr(facts, name) for name in kind.__struct_fields__ if name not in others}
     return kind(**same, **others)

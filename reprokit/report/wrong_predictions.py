@@ -24,7 +24,7 @@ LONGEST = 96  # pixels of a side; of larger pictures some rows and columns are l
 
 
 def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:
-    """Return the first that are wrong, of the steps whose predictions the report counts."""
+    """Return the first wrong predictions in the steps that the report counts."""
     if not run.has(rundir.TENSORS):
         return ()
     found: list[WrongPrediction] = []
@@ -39,7 +39,7 @@ def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:
 
 
 def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction]:
-    """Yield those of a step; of labels of several losses it is not known whose images they are."""
+    """Yield the wrong predictions of a step; none where several losses leave open whose images the labels are of."""
     batches = [
         (name, labels, predicted(scores)) for name, labels, scores in labeled(trial, step, mode) if scores is not None
     ]
@@ -60,7 +60,7 @@ def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction
 
 
 def _given(trial: TensorTrial, step: int, mode: str, batches: int) -> TrialTensor | None:
-    """Return what a module was given that may be images, as often as there are batches of labels."""
+    """Return the inputs of a module that may be images, as many as there are batches of labels."""
     tensors = map(trial.tensor, trial.tensor_names(step=step, mode=mode, collection="inputs"))
     return next((one for one in tensors if len(one.shape(step, mode)) == 4 and one.calls(step, mode) == batches), None)
 

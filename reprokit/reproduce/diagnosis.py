@@ -1,4 +1,4 @@
-"""From findings to what can be done about them, the best proven first."""
+"""Turns findings into settings to try, the best proven first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIDENCE = 0.05  # the chance that is taken of not having seen a variation
 
 
 class Certainty(IntEnum):
-    """How well it is known that something is to blame; the lower the better."""
+    """How well it is known that something causes the difference; lower is better."""
 
     GUILTY = 0  # measured to vary
     ORDER = 1  # results arrive as they are ready
@@ -38,7 +38,7 @@ class Certainty(IntEnum):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that can be tried."""
+    """A setting that can be tried."""
 
     option: str  # "--clock", or "--patch ID[=VALUE]"
     proof: Certainty
@@ -49,14 +49,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def change(self) -> Change:
-        """For the journal."""
+        """Return the candidate as the journal's change."""
         return Change(
             option=self.option, why=self.why, findings=list(self.findings), cost=self.cost, warning=self.warning
         )
 
 
 def applied(settings: RecipeSettings, option: str) -> RecipeSettings:
-    """Return the settings with this option too."""
+    """Return the settings with this option added."""
     if option.startswith(PATCH):
         return msgspec.structs.replace(settings, patches=(*settings.patches, option.removeprefix(PATCH)))
     return msgspec.structs.replace(settings, **{_field(option): True})
@@ -77,7 +77,7 @@ def _field(option: str) -> str:
 def next_candidates(
     candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> list[Candidate]:
-    """All that are untried and equally well proven, as far as they go together with each other and the settings."""
+    """Return all untried candidates of the best certainty that are compatible with each other and the settings."""
     open_ = [one for one in candidates if one.option not in excluded and one.option not in settings.words]
     if not open_:
         return []
@@ -93,7 +93,7 @@ def next_candidates(
 
 
 def compatible(settings: RecipeSettings) -> bool:
-    """Return whether these patches exist and can be together."""
+    """Return whether these patches exist and can be combined."""
     try:
         patches.parse(settings.patches)
     except ReprokitError:
@@ -102,7 +102,7 @@ def compatible(settings: RecipeSettings) -> bool:
 
 
 def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[Candidate]:
-    """Yield the cures of what is blamed. One that was there when a finding was measured has not cured it."""
+    """Yield the cures of findings that are blamed, without those that were applied when the finding was measured."""
     for finding in findings:
         proof = _proof(finding)
         if proof is None:
@@ -117,7 +117,7 @@ def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[
 def first_cures(
     candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> Iterator[Candidate]:
-    """Of each finding the first cure that can be used and is not excluded, and everything that is for no finding."""
+    """Return the first usable cure of each finding, and everything that belongs to no finding."""
     seen: set[tuple[str, ...]] = set()
     for one in candidates:
         if one.option in excluded or (one.findings and one.findings in seen):
@@ -142,7 +142,7 @@ def _proof(finding: Finding) -> Certainty | None:
 
 
 def _option(finding: Finding, cure: Cure) -> str:
-    """Return the option of record that this cure is; "" where a person must do it."""
+    """Return the option of record that applies this cure; "" if a person must do it."""
     if cure.patch is None:
         return next((switch for switch in SWITCHES if switch in cure.does), "")
     text = cure.patch
@@ -163,7 +163,7 @@ def _why(finding: Finding) -> str:
 
 
 def place(finding: Finding) -> str:
-    """Return where in the user's code, to be put behind a subject."""
+    """Return the place in the user's code, worded to follow a subject."""
     if not finding.where:
         return ""
     first = finding.where[0]
@@ -171,7 +171,7 @@ def place(finding: Finding) -> str:
 
 
 def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
-    """Yield what the runs themselves name: entropy that nothing recorded."""
+    """Yield cures for entropy that nothing recorded, as the runs themselves report it."""
     for attempt in attempts:
         for source in attempt.uncovered:
             option = {"instructions": "--hide-rdrand", "clock": "--clock"}.get(source.source)
@@ -180,7 +180,7 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
 
 
 def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
-    """Yield a setting for what differed in how batches were made, with the first run's value."""
+    """Yield a setting for each difference in how batches were made, with the first run's value."""
     for outcome in outcomes:
         if outcome.workers is not None and not outcome.identical:
             why = f"a DataLoader had {outcome.workers} workers in one run and another number in the other"
@@ -189,12 +189,12 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
 
 
 def clock() -> Iterator[Candidate]:
-    """Yield what needs no sign."""
+    """Yield the settings that are tried without any sign."""
     yield _candidate("--clock", Certainty.CLOCK, "the script, or native code that seeds itself, may read the clock")
 
 
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
-    """Yield what is left when no finding points anywhere: the clock, the frameworks' own switches, one thread."""
+    """Yield what is left when no finding helps: the clock, the frameworks' own switches, one thread."""
     yield from clock()
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
@@ -218,7 +218,7 @@ def _candidate(option: str, proof: Certainty, why: str, findings: tuple[str, ...
 
 
 def replays_needed(finding: Finding, at_most: int) -> int | None:
-    """How many identical replays tell that a guilty operator does not matter; None where no such number would."""
+    """Return how many identical replays show that a guilty operator does not matter; None if no number would."""
     confirmed = finding.confirmed
     if confirmed is None or confirmed.results < 2 or not confirmed.repeats:
         return 0
@@ -251,7 +251,7 @@ def alternatives(
 
 
 def remaining(findings: Iterable[Finding], attempts: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the operators and sources that may still be why, and what differs first."""
+    """Yield the operators and sources that may still be the cause, and what differs first."""
     for finding in findings:
         if finding.blamed:
             yield _why(finding)

@@ -1,4 +1,4 @@
-"""The journal: every round of a reproduction with what was run, what differed, what was found and what was done."""
+"""Declares the journal: each round of a reproduction with its runs, differences, findings and changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LISTED = 12  # findings of a round that stand in the journal
 
 
 class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of one patch in a run."""
+    """The result of one patch in a run."""
 
     text: str  # "id" or "id=value"
     state: Annotated[str, msgspec.Meta(pattern=STATES)]
@@ -62,12 +62,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def failed(self) -> bool:
-        """Whether it did not end with status 0."""
+        """Whether the run ended with another status than 0."""
         return bool(self.ended)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What came out when two runs were compared."""
+    """The result of comparing two runs."""
 
     left: str
     right: str
@@ -83,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something done to the training, or taken out again: an option of record, with why."""
+    """A change to the settings: an option of record, added or removed, and why."""
 
     option: str  # "--clock", "--patch threads=1"
     why: str
@@ -94,7 +94,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Round(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One turn of the loop; filled while it goes on."""
+    """One iteration of the loop, filled while it goes on."""
 
     number: int
     phase: Phase
@@ -109,7 +109,7 @@ class Round(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the training took in one way of running it."""
+    """The duration of the training under one set of settings."""
 
     what: str
     seconds: float
@@ -119,7 +119,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """journal.json"""
+    """The contents of journal.json."""
 
     format: Literal[1] = FORMAT
     reprokit: str  # the version that made the runs
@@ -142,13 +142,13 @@ class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     rounds: list[Round] = msgspec.field(default_factory=list)
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
-        """Return a new round at the end."""
+        """Append a new round and return it."""
         new = Round(number=len(self.rounds) + 1, phase=phase, title=title, settings=settings, changes=changes or [])
         self.rounds.append(new)
         return new
 
     def attempts(self) -> Iterator[Attempt]:
-        """Yield every run there was, in order."""
+        """Yield all runs, in order."""
         for one in self.rounds:
             yield from one.attempts
 
@@ -164,7 +164,7 @@ def document(journal: RoundJournal) -> str:
 
 
 def _encodable(journal: RoundJournal) -> object:
-    """Without secrets. Texts may hold bytes of file names that are no UTF-8, which JSON has as escapes."""
+    """Return the journal without secrets, and without the undecodable bytes of file names."""
     return _escaped(Secrets().value(msgspec.to_builtins(journal)))
 
 

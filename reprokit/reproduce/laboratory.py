@@ -1,4 +1,4 @@
-"""Makes the runs of a reproduction and compares them; what the loop needs of launch, verify and profiling."""
+"""Makes and compares the runs of a reproduction, by launch, verify and profiling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REPEATS = 30  # of each operator call, in a profile
 
 
 class ProfileOutcome(msgspec.Struct, frozen=True):
-    """What a profile came to."""
+    """The result of a profile."""
 
     attempt: Attempt
     findings: tuple[Finding, ...] = ()
@@ -45,7 +45,7 @@ class ProfileOutcome(msgspec.Struct, frozen=True):
 
 
 class LocateOutcome(msgspec.Struct, frozen=True):
-    """What two more replays of a pair that differs, ended where it parts, came to."""
+    """The result of two further replays of a differing pair, ended where it parts."""
 
     findings: tuple[Finding, ...] = ()  # the first operator that gave another result, where a cure is known
     agree: bool = False  # all that was recorded, the clock too, was given again, and they are the recording
@@ -53,7 +53,7 @@ class LocateOutcome(msgspec.Struct, frozen=True):
 
 
 class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What every run of a reproduction has in common."""
+    """The settings that all runs of a reproduction share."""
 
     command: tuple[str, ...]
     working_directory: Path
@@ -64,7 +64,7 @@ class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Laboratory:
-    """Where trainings are run and compared: this machine."""
+    """Runs and compares trainings on this machine."""
 
     def __init__(self, work: ReproductionWork, interruption: Interruption):
         self._work, self._interruption = work, interruption
@@ -74,7 +74,7 @@ class Laboratory:
         return self._attempt("record", self._plan(settings, name))
 
     def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
-        """Give the training the entropy of a recording again, and with it the clock, if that is asked for."""
+        """Replay a recording, with its clock if that is asked for."""
         return self._attempt("replay", self._replay_plan(recording, name, clock=clock))
 
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
@@ -102,11 +102,11 @@ class Laboratory:
         return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes), is_replay)
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
-        """Return whether the steps of both part, in a framework whose operators can be logged."""
+        """Return whether both runs' steps part, in a framework whose operators can be logged."""
         return is_locatable(self._run_of(recording), self._run_of(replay))
 
     def locate(self, recording: Attempt, replay: Attempt) -> LocateOutcome:
-        """Replay a pair that differs once more, as far as the step in which it parts, with its operators logged."""
+        """Replay a differing pair up to the step in which it parts, and log its operators."""
         wishes = LocateWishes(pairs=1, outputs=False)
         try:
             found = locate(self._run_of(recording), self._run_of(replay), wishes, self._interruption, say)
@@ -127,7 +127,7 @@ class Laboratory:
         return msgspec.structs.replace(outcome, parted_early=parted_early)
 
     def matters(self, attempt: Attempt, option: str) -> bool:
-        """Return whether a patch can matter to this training, by the frameworks that a run of it imported."""
+        """Return whether a patch can affect this training, by the frameworks that a run imported."""
         environment = self._run_of(attempt).environment() or {}
         imported, gpus = environment.get("frameworks"), environment.get("gpus")
         if not isinstance(imported, dict):
@@ -135,7 +135,7 @@ class Laboratory:
         return patches.matters(patches.parse([option])[0].patch, imported, has_gpu=bool(gpus))
 
     def has_operators(self, attempt: Attempt) -> bool:
-        """Return whether a run imported a framework beside NumPy, or that is not known."""
+        """Return whether a run imported a framework other than NumPy; also if that is not known."""
         imported = (self._run_of(attempt).environment() or {}).get("frameworks")
         return not isinstance(imported, dict) or bool(imported.keys() - {"numpy"})
 
@@ -172,7 +172,7 @@ class Laboratory:
 
 
 def _located(found: LocatedDivergence) -> Iterator[Finding]:
-    """Yield a finding of the first divergent operator, as a profile would have it, where a cure is known."""
+    """Yield the first divergent operator as a finding, if a cure is known."""
     for first in found.processes[:1]:
         call = first.call
         if found.cures:
@@ -210,6 +210,6 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
 
 
 def _workers(comparison: Comparison) -> int | None:
-    """Return how many workers the left run's first DataLoader had that had another number in the right one."""
+    """Return the left run's number of workers, for its first DataLoader that had another number in the right one."""
     leaves = [leaf for leaf in comparison.tree.leaves() if WORKERS.fullmatch(leaf.name) and leaf.can_change_results]
     return next((int(leaf.left) for leaf in leaves if leaf.left.isdecimal() and leaf.left.isascii()), None)

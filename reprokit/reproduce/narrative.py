@@ -1,4 +1,4 @@
-"""A reproduction for a person: round by round in journal.md, and its end on the screen."""
+"""Presents a reproduction: round by round in journal.md, and its end on the screen."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _happened(one: Round) -> Iterator[str]:
 
 
 def change_in_words(change: Change) -> str:
-    """Return what was done, why, and what it costs."""
+    """Describe a change, why it was made, and what it costs."""
     text = f"{code(change.option)}, since {escaped(change.why.rstrip('.'))}"
     text += f"; cost: {escaped(change.cost)}" if change.cost else ""
     return text + (f"; beware: {escaped(change.warning)}" if change.warning else "")
@@ -128,7 +128,7 @@ def _found(findings: list[Finding]) -> Iterator[str]:
 
 
 def finding_in_words(finding: Finding) -> str:
-    """Return what it is, where, how often, and why it is blamed."""
+    """Describe a finding: what, where, how often, and why it is blamed."""
     text = code(finding.subject)
     about = ", ".join(part for part in (finding.framework, finding.device, finding.direction) if part)
     text += f" ({escaped(about)})" if about else ""
@@ -190,7 +190,7 @@ def _figure(seconds: float | None, ratio: float | None) -> str:
 
 
 def print_journal(journal: RoundJournal, place: Path) -> None:
-    """The verdict, what it took or what remains, and where everything is."""
+    """Print the verdict, the changes it took or what remains, and where the files are."""
     for line in _screen(journal, place):
         print(printable(line, 2000))
 

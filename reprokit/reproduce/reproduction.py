@@ -1,4 +1,4 @@
-"""A whole reproduction: its directory, the loop, journal and recipe."""
+"""Runs a whole reproduction: its directory, the loop, journal and recipe."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAIRS = 2
 
 
 class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks of a reproduction."""
+    """The options that the user chose for a reproduction."""
 
     settings: RecipeSettings = RecipeSettings()  # from the first run on, and never taken out
     pairs: int | None = None  # 2, or 1 where runs part early
@@ -48,7 +48,7 @@ def place_for(output: Path | None) -> Path:
 
 
 def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
-    """Search for what makes the training repeat; the journal lies in its directory whatever happens."""
+    """Search for settings under which the training repeats; the journal is written in any case."""
     journal = RoundJournal(
         reprokit=VERSION,
         command=list(work.command),
@@ -90,7 +90,7 @@ def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, inter
 
 
 def _close(journal: RoundJournal, place: Path) -> None:
-    """Save the journal; where no run was made, there is nothing to keep."""
+    """Save the journal, unless no run was made."""
     if any(journal.attempts()) or journal.verdict == INTERRUPTED:
         save(journal, place)
     else:
@@ -107,7 +107,7 @@ def save(journal: RoundJournal, place: Path) -> None:
 
 
 def write_recipe(journal: RoundJournal, path: Path) -> None:
-    """Write down with what the command repeats."""
+    """Write the recipe with which the command repeats."""
     why = {change.option: change.findings for change in journal.changes}
     comment = (
         f"Written by reprokit {VERSION} on {journal.ended}: {journal.why}.\n"

@@ -37,7 +37,7 @@ class Reproduction:
         self._clocked = msgspec.structs.replace(standing.base, clock=True)
 
     def run(self) -> None:
-        """Go on until the journal has a verdict."""
+        """Run rounds until the journal has a verdict."""
         if not self._needs_no_cure():
             self._look_for_cures()
         self._standing.count_costs()
@@ -106,7 +106,7 @@ class Reproduction:
         return tried.identical
 
     def _next(self) -> list[Candidate]:
-        """Return what to try now: what is proven; after a fresh look, what is known; then what helps in general."""
+        """Return what to try next: what is proven; after a new profile, what is known; then general settings."""
         chosen = self._choose(self._cures())
         if not self._is_located and not (chosen and chosen[0].proof <= Certainty.ORDER):
             self._locate()
@@ -126,7 +126,7 @@ class Reproduction:
         return chosen or self._choose(diagnosis.general(self._standing.findings, self._automatic))
 
     def _is_worth_a_profile(self) -> bool:
-        """Once; again only with other patches, and where something was blamed."""
+        """Return whether to profile: once, and again only under other patches, if something was blamed."""
         if self._profiled is None:
             return True
         is_blamed = any(finding.blamed for finding in self._standing.findings)
@@ -144,7 +144,7 @@ class Reproduction:
         return chosen[:1] if self._one_by_one else chosen
 
     def _locate(self) -> None:
-        """Name the operator by which the runs part, which takes two short replays; a profile is a whole training."""
+        """Locate the operator by which the runs part; two short replays, where a profile is a whole training."""
         standing, self._is_located = self._standing, True
         if len(standing.runs) < 2 or not self._trials.can_locate(*standing.runs):
             return
@@ -197,7 +197,7 @@ class Reproduction:
         self._trials.conclude(tried.round, "the runs are identical" if tried.identical else "the runs still differ")
 
     def _broke(self, tried: TrialOutcome, chosen: list[Candidate]) -> None:
-        """One of these makes the training fail: which, if they are several, is found one by one."""
+        """Exclude the option that makes the training fail; of several it is found by trying each."""
         self._trials.discard(tried.recording)
         if len(chosen) > 1:
             self._one_by_one = True
@@ -215,7 +215,7 @@ def _whole(attempt: Attempt) -> Attempt:
 
 
 def _not_applied(recording: Attempt | None, option: str) -> str:
-    """Why a patch or switch was not applied in a run; "" where it was."""
+    """Return why a patch or switch was not applied in a run; "" if it was."""
     if recording is None:
         return ""
     for source in recording.uncovered:
@@ -254,7 +254,7 @@ def _try_without(standing: Standing, option: str) -> None:
 
 
 def _replays_to_tell(standing: Standing, candidate: Candidate) -> int | None:
-    """How many replays without it must be identical; None if no number that anybody would wait for says enough."""
+    """Return how many replays must be identical without the option; None if no practical number is enough."""
     counts = [standing.trials.pairs, RACING_REPLAYS if standing.races() else 0]
     for finding in standing.findings:
         if finding.id in candidate.findings:
@@ -266,7 +266,7 @@ def _replays_to_tell(standing: Standing, candidate: Candidate) -> int | None:
 
 
 def cheapen(standing: Standing) -> None:
-    """Try one switch of the framework in the place of overrides that cost time, and take it if it costs less."""
+    """Try a framework's switch in place of slow overrides, and keep it if it costs less."""
     overrides = [option for option in standing.changes if option.startswith(OVERRIDE)]
     switch = _common_cure(standing, overrides)
     if switch is None or not standing.runs or not _cost_time(standing):
@@ -288,13 +288,13 @@ def cheapen(standing: Standing) -> None:
 
 
 def _cost_time(standing: Standing) -> bool:
-    """Return whether the training takes longer than it did without any patch."""
+    """Return whether the training takes longer than without any patch."""
     bare, present = standing.journal.rounds[0].attempts[0], standing.runs[0]
     return _is_less(bare.seconds, present.seconds) or _is_less(bare.processor, present.processor)
 
 
 def _weighed(tried: TrialOutcome, present: Attempt, switch: str) -> tuple[str, bool]:
-    """The weights in words, and whether it is less: by the clock and of processors, as other programs slow either."""
+    """Describe both costs and whether the first is lower, in wall and processor time: other load slows either."""
     other = tried.recording
     if not tried.identical or other is None:
         return f"{tried.failed or 'the runs differ'}: the overrides stay", False

@@ -1,4 +1,4 @@
-"""Trials of settings, each a recording and replays of it, and where a reproduction stands after them."""
+"""Makes trials of settings, each a recording with replays, and keeps the state of a reproduction between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reprokit.reproduce.laboratory import Laboratory
 
 
 class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out of a trial."""
+    """The result of a trial."""
 
     round: Round
     recording: Attempt | None = None
@@ -28,12 +28,12 @@ class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identical(self) -> bool:
-        """Whether every replay was."""
+        """Whether all replays were identical."""
         return not self.failed and self.equal > 0 and all(outcome.identical for outcome in self.round.outcomes)
 
 
 class Trials:
-    """Makes trials, writes each into the journal, and removes the runs that are of no more use."""
+    """Makes trials, writes them into the journal, and removes runs that are no longer needed."""
 
     def __init__(
         self,
@@ -51,36 +51,36 @@ class Trials:
         self._may_be_one = may_be_one
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
-        """Return a new round, said and written down before it starts."""
+        """Begin a round, and write it into the journal before its first run."""
         new = self._journal.begin(phase, title, settings, changes)
         self._say(f"round {new.number}: {title}")
         self._save()
         return new
 
     def record(self, into: Round, settings: RecipeSettings, name: str = "recording") -> Attempt:
-        """Return a recording, written into the round."""
+        """Make a recording of the round."""
         return self._note(into, self._laboratory.record(settings, f"{into.number:02d}-{name}"))
 
     def matters(self, attempt: Attempt, option: str) -> bool:
-        """Return whether a patch can matter to the training of this run."""
+        """Return whether a patch can affect the training of this run."""
         return self._laboratory.matters(attempt, option)
 
     def has_operators(self, attempt: Attempt) -> bool:
-        """Return whether the training of this run imported a framework, or that is not known."""
+        """Return whether the training of this run imported a framework; also if that is not known."""
         return self._laboratory.has_operators(attempt)
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
-        """Return whether the first divergent operator of two runs can be looked for."""
+        """Return whether the first divergent operator of two runs can be located."""
         return self._laboratory.can_locate(recording, replay)
 
     def locate(self, into: Round, recording: Attempt, replay: Attempt) -> bool:
-        """Look for it, written into the round; return whether the replays that this took are the recording."""
+        """Locate the operator, and return whether the replays made for it are the recording."""
         found = self._laboratory.locate(recording, replay)
         into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
         return found.agree
 
     def profile(self, into: Round, recording: Attempt | None) -> TrialOutcome:
-        """Profile a recording or, if one is given, its replay with its clock; only findings and comparison are kept."""
+        """Profile a recording, or its replay with its clock; only findings and comparison are kept."""
         found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile", recording)
         into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
         attempt = self._note(into, found.attempt)
@@ -100,7 +100,7 @@ class Trials:
         before: TrialOutcome | None = None,
         pairs: int = 0,
     ) -> TrialOutcome:
-        """Record, replay and compare; or go on with the recording, and the replays, of a trial before."""
+        """Record, replay and compare; or continue with the runs of an earlier trial."""
         new = self.begin(phase, title, settings, changes)
         try:
             original = (before and before.recording) or self.record(new, settings)
@@ -113,7 +113,7 @@ class Trials:
         return self.replays(new, original, max(pairs, self.pairs), before)
 
     def replays(self, into: Round, recording: Attempt, count: int, before: TrialOutcome | None = None) -> TrialOutcome:
-        """Replay and compare until a replay differs, or as many are identical with those before; at least once."""
+        """Replay and compare until a replay differs or enough are identical, earlier ones counted; at least once."""
         replay, equal = (before.replay, before.equal) if before is not None else (None, 0)
         count = max(count, equal + 1)
         for number in range(equal + 1, count + 1):
@@ -139,7 +139,7 @@ class Trials:
         self._journal.pairs = self.pairs
 
     def compare(self, into: Round, left: Attempt, right: Attempt) -> Outcome:
-        """Two runs compared, written into the round."""
+        """Compare two runs and write the result into the round."""
         outcome = self._laboratory.compare(left, right)
         into.outcomes.append(outcome)
         self._say(f"{'runs' if right.kind == 'record' else 'replay'}: {outcome.words}")
@@ -147,7 +147,7 @@ class Trials:
         return outcome
 
     def conclude(self, of: Round, words: str) -> None:
-        """What the round came to."""
+        """Write the result of the round."""
         of.conclusion = words
         self._say(words)
         self._save()
@@ -169,7 +169,7 @@ class Trials:
 
 
 class Standing:
-    """What changes from round to round; the journal is kept in step with it."""
+    """The state that changes from round to round; the journal is updated with it."""
 
     def __init__(self, trials: Trials, journal: RoundJournal, base: RecipeSettings):
         self.trials, self.journal = trials, journal
@@ -181,26 +181,26 @@ class Standing:
 
     @property
     def runs(self) -> list[Attempt]:
-        """The last pair, as far as there is one."""
+        """Return the last pair of runs, as far as there is one."""
         return [attempt for attempt in self.pair if attempt is not None]
 
     def races(self, chosen: Iterable[Candidate] = ()) -> list[Finding]:
-        """What depends on timing and nothing cures, nor what is chosen: identical runs may be luck."""
+        """Return the races that no cure removes, the chosen settings included: identical runs may be luck."""
         cured = {finding for one in (*self.changes.values(), *chosen) for finding in one.findings}
         return [one for one in self.findings if one.blamed and one.kind == ORDER and one.id not in cured]
 
     @property
     def excluded(self) -> set[str]:
-        """Options that were of no use."""
+        """Return the options that did not help."""
         return {change.option for change in self.journal.excluded}
 
     @property
     def is_done(self) -> bool:
-        """Whether runs were identical."""
+        """Whether two runs were identical."""
         return self.journal.verdict == journals.IDENTICAL
 
     def take(self, settings: RecipeSettings, tried: TrialOutcome, why: str = "") -> None:
-        """Go on from this trial; its runs are the pair now."""
+        """Continue from this trial; its runs become the current pair."""
         before, self.pair = self.pair, (tried.recording, tried.replay)
         self.trials.discard(*(attempt for attempt in before if attempt not in self.pair))
         self.settings, self.tried[settings] = settings, tried.identical
@@ -208,12 +208,12 @@ class Standing:
             self.succeed(tried.equal, why)
 
     def exclude(self, candidate: Candidate, why: str) -> None:
-        """This option is of no use."""
+        """Exclude an option that did not help."""
         self.changes.pop(candidate.option, None)
         self.journal.excluded.append(msgspec.structs.replace(candidate.change, excluded=why))
 
     def succeed(self, equal: int, why: str = "") -> None:
-        """Runs were identical with the present settings."""
+        """End the reproduction: runs were identical under the present settings."""
         journal = self.journal
         journal.verdict, journal.identical, journal.settings = journals.IDENTICAL, equal, self.settings
         journal.changes = [self.changes[option].change for option in self.settings.words if option in self.changes]
@@ -226,7 +226,7 @@ class Standing:
         journal.pair = [attempt.directory for attempt in self.runs]
 
     def give_up(self, why: str) -> None:
-        """Nothing is left to try."""
+        """End the reproduction: nothing is left to try."""
         journal = self.journal
         journal.verdict, journal.settings, journal.why = journals.DIFFERENT, self.settings, why
         journal.pair = [attempt.directory for attempt in self.runs]
@@ -236,7 +236,7 @@ class Standing:
         journal.alternatives = list(dict.fromkeys(diagnosis.alternatives(self.findings, self.runs, outcomes)))
 
     def count_costs(self) -> None:
-        """One line a way of running the training, beside what it took as it was first recorded."""
+        """Add a line for each set of settings with its duration, next to that of the first recording."""
         bare = [attempt for attempt in self.journal.rounds[0].attempts if attempt.kind == "record"]
         before = Cost(
             what=f"recorded as it is ({len(bare)} runs)",

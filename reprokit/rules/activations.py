@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecentShares:
-    """How many units of each tensor were idle at all of the last steps."""
+    """Counts the units of each tensor that were idle at all of the last steps."""
 
     steps: int
     _shares: dict[str, deque[Any]] = field(default_factory=dict)

@@ -53,7 +53,7 @@ ADVICE = "name a file of rules"
 
 
 class RuleList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A TOML file: rules = ["VanishingGradient=threshold=1e-6", "own.py:LargeGradient"]"""
+    """The contents of a TOML file: rules = ["VanishingGradient=threshold=1e-6", "own.py:LargeGradient"]"""
 
     rules: list[str]
 

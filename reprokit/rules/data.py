@@ -88,7 +88,7 @@ class Confusion:
 
 @dataclass
 class ImageSums:
-    """Sums of the images seen so far, by channel."""
+    """The sums of the images so far, by channel."""
 
     count: int = 0
     means: Any = 0.0

@@ -18,7 +18,7 @@ MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
 
 
 class RuleSession:
-    """The rules that judge one run, and what they have raised so far."""
+    """The rules that judge one run, and the alarms that they have raised."""
 
     def __init__(self, trial: TensorTrial, rules: dict[str, Any]) -> None:
         self.trial = trial
@@ -95,7 +95,7 @@ class RuleSession:
             yield from self._ask("invoke_at_evaluation", evaluation)
 
     def _ask(self, hook: str, argument: Any) -> Iterator[Finding]:
-        """Put one question to each rule; one that fails is reported and not asked again."""
+        """Call one method of each rule; a rule that fails is reported and not called again."""
         for name, rule in list(self._rules.items()):
             method: Callable[[Any], Any] | None = getattr(rule, hook, None)
             if method is None:

@@ -24,7 +24,7 @@ MOST_CLASSES = 1 << 20  # what is larger is no class: a file from elsewhere may 
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a rule says of a tensor, with its evidence; the loss stands for the training as a whole."""
+    """A rule's statement about a tensor, with its evidence; the loss stands for the training as a whole."""
 
     tensor: str
     evidence: str
@@ -32,7 +32,7 @@ class Alarm:
 
 @dataclass(frozen=True)
 class EvaluationStep:
-    """Steps of an evaluation, with the training steps before it."""
+    """Steps of an evaluation, and the training steps before it."""
 
     step: int  # the last training step before it
     train_steps: tuple[int, ...]

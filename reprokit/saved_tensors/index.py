@@ -31,7 +31,7 @@ Number = float | Literal["nan", "inf", "-inf"] | None  # JSON has no word for th
 
 
 class IndexLine(msgspec.Struct, frozen=True):
-    """One line: which fields it has says what it is."""
+    """One line of an index; the fields that are set tell its kind."""
 
     format: int | None = None
     process: Text = ""

@@ -33,7 +33,7 @@ AS_NUMPY = frozenset(
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
-    """Where a tensor lies in a shard, as its header says."""
+    """The location of a tensor in a shard, as the shard's header states it."""
 
     data_offsets: tuple[Annotated[int, msgspec.Meta(ge=0)], Annotated[int, msgspec.Meta(ge=0)]]
 

@@ -8,7 +8,7 @@ from reprokit.errors import TensorUnavailable
 
 
 class StepAvailability(enum.Enum):
-    """Whether the values of a step are there, may still come, or will not come."""
+    """Whether the values of a step exist, may still arrive, or will never arrive."""
 
     UNAVAILABLE = 0
     AVAILABLE = 1

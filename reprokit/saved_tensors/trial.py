@@ -83,7 +83,7 @@ class TensorTrial:
 
     @property
     def run(self) -> RunDirectory:
-        """The run directory; of a run in a store there is none."""
+        """The run directory; None for a run in a store."""
         if self._run is None:
             raise NothingSaved(f"{self.name} is no run directory; 'reprokit pull' makes one of it")
         return self._run
@@ -126,7 +126,7 @@ class TensorTrial:
         return self._tensors[name]
 
     def require_shard(self, name: str) -> None:
-        """Fetch it, if the run is in a store."""
+        """Fetch a shard if the run is in a store."""
         if self._stored is not None:
             self._stored.require(name)
 
