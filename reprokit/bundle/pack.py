@@ -226,13 +226,13 @@ def _normalized(data: bytes, normalizer: Secrets) -> bytes:
     return normalizer.text(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
-def _entropy(run: RunDirectory, directory: Path, wanted: BundleRequest) -> None:
+def _entropy(run: RunDirectory, directory: Path, request: BundleRequest) -> None:
     """Pack the random profile if it is asked for; its size and the number of missing bytes always."""
     for entry in _entries(run, rundir.ENTROPY):
         member = f"{rundir.ENTROPY}/{entry}"
-        if manifest.is_allowed(member) and (wanted.entropy or member == manifest.FRESH):
+        if manifest.is_allowed(member) and (request.entropy or member == manifest.FRESH):
             _copy(run, member, directory)
-    if wanted.entropy and run.has(rundir.VARIABLE_KEY):
+    if request.entropy and run.has(rundir.VARIABLE_KEY):
         _copy(run, rundir.VARIABLE_KEY, directory)
 
 
@@ -324,5 +324,5 @@ class Normalizer(Secrets):
 
 
 def _alternatives(pattern: str, names: set[str]) -> re.Pattern[str] | None:
-    found = "|".join(map(re.escape, sorted(names)))
-    return re.compile(pattern.format(found)) if found else None
+    alternatives = "|".join(map(re.escape, sorted(names)))
+    return re.compile(pattern.format(alternatives)) if alternatives else None

@@ -20,7 +20,7 @@ from reprokit.errors import BadBundle, CannotWriteReport, refused_as
 from reprokit.rundir import RunDirectory
 
 
-def push(path: Path, url: str, wanted: BundleRequest) -> tuple[BundleContents, int]:
+def push(path: Path, url: str, request: BundleRequest) -> tuple[BundleContents, int]:
     """Write a finished run below a URL; returns its list, and how many files were there from an earlier try."""
     run = RunDirectory(path)
     run.require_finished()
@@ -28,8 +28,8 @@ def push(path: Path, url: str, wanted: BundleRequest) -> tuple[BundleContents, i
     store = object_stores.open_store(url)
     there = {meta["path"] for meta in object_stores.listed(store, url)}
     with tempfile.TemporaryDirectory(prefix="reprokit-push-") as scratch:
-        listed = stage(run, Path(scratch), wanted)
-        digests = {manifest.HOME + name: one.digest for name, one in listed.files.items()}
+        listed = stage(run, Path(scratch), request)
+        digests = {manifest.HOME + name: file.digest for name, file in listed.files.items()}
         digests[manifest.LIST] = _digest([encoded(listed)])
         for name in sorted(there & digests.keys()):  # all of them, before anything is written
             if _digest(object_stores.content(store, url, name)) != digests[name]:

@@ -144,7 +144,7 @@ def decoded(place: str, data: bytes) -> BundleContents:
         raise BadBundle(f"{place}: {manifest.LIST}: {_line(error)}") from None
     if listed.format > manifest.FORMAT:
         raise BadBundle(f"{place} has format {listed.format}, this reprokit reads {manifest.FORMAT}; upgrade reprokit")
-    size = sum(one.size for one in listed.files.values())
+    size = sum(file.size for file in listed.files.values())
     if len(listed.files) > manifest.MAX_FILES or size > manifest.MAX_SIZE:
         raise BadBundle(f"{place} holds {len(listed.files)} files of {size} bytes, more than a run directory has")
     return listed
@@ -153,7 +153,7 @@ def decoded(place: str, data: bytes) -> BundleContents:
 def require_room(place: str, files: Iterable[Packed], scratch: Path) -> None:
     """Refuse what would fill the disk: a small bundle can unpack into very much."""
     disk = shutil.disk_usage(scratch)
-    size = sum(one.size + BLOCK for one in files)
+    size = sum(file.size + BLOCK for file in files)
     free = max(0, disk.free - min(RESERVE, disk.total // 4))
     if size > free:
         raise CannotWriteReport(

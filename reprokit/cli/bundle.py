@@ -32,7 +32,7 @@ def command(run: Path, output: Path | None, with_entropy: bool, with_snapshots: 
 
     output = output or Path(f"{RunDirectory(run).run.run_id}.tar.zst")
     listed = pack(run, output, BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths))
-    size = sum(one.size for one in listed.files.values())
+    size = sum(file.size for file in listed.files.values())
     click.echo(f"{printable(str(output))}: {len(listed.files)} files of {size} bytes")
     for line in listed.left_out:
         click.echo(f"not in it: {line}")

@@ -37,9 +37,9 @@ def command() -> int:
     """
     worst = 0
     for name, check in CHECKS.items():
-        found = _checked(check)
-        click.echo(f"{found.state.value}  {name}: {printable(found.text)}")
-        worst = EXIT_TROUBLE if found.state is DoctorState.BAD else worst
+        result = _checked(check)
+        click.echo(f"{result.state.value}  {name}: {printable(result.text)}")
+        worst = EXIT_TROUBLE if result.state is DoctorState.BAD else worst
     return worst
 
 
@@ -106,16 +106,16 @@ def _storage() -> DoctorFinding:
 
 
 def _python() -> DoctorFinding:
-    found = _interpreter()
-    if found is None:
+    python = _interpreter()
+    if python is None:
         return bad("there is no python on PATH; activate the environment of your training")
-    about, failure = machine.tried([found, "-c", ABOUT], PROBE_LIMIT)
+    about, failure = machine.tried([python, "-c", ABOUT], PROBE_LIMIT)
     from reprokit.launch.command import elf_refusal
 
-    reason = elf_refusal(Path(os.path.realpath(found))).why if not _is_script(found) else ""
+    reason = elf_refusal(Path(os.path.realpath(python))).why if not _is_script(python) else ""
     if failure or reason:
-        return bad(f"{found} {reason or 'does not run'}; the shim cannot work in it")
-    return good(f"{found}, {about}")
+        return bad(f"{python} {reason or 'does not run'}; the shim cannot work in it")
+    return good(f"{python}, {about}")
 
 
 def _interpreter() -> str | None:
@@ -148,12 +148,12 @@ def _recording() -> DoctorFinding:
         own = {f"{asker.source} from {asker.module or asker.program}" for asker in asking.rows}
     if run.shim is None or not run.shim.is_loaded or not own:
         return bad(f"the shim was {words_of(run.shim)}, {asking.total.requests} requests were recorded")
-    found = f"its requests are recorded ({', '.join(sorted(own))})"
+    works = f"its requests are recorded ({', '.join(sorted(own))})"
     if run.agent is None or not run.agent.is_loaded:
         return absent(
-            f"{found}, but the agent was {words_of(run.agent)}: no metrics, weights or seeds; see sitecustomize, -I, -S"
+            f"{works}, but the agent was {words_of(run.agent)}: no metrics, weights or seeds; see sitecustomize, -I, -S"
         )
-    return good(f"{found}, and the agent loads")
+    return good(f"{works}, and the agent loads")
 
 
 CHECKS: dict[str, Callable[[], DoctorFinding]] = {

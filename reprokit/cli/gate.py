@@ -137,7 +137,7 @@ def command(
     require_known(asked["vary"] or (), "--vary")
     with Interruption(waits=True) as interruption:
         trainings, base = _trainings(context.obj, config, names)
-        trainings = [_with(one, asked) for one in trainings]
+        trainings = [_with(training, asked) for training in trainings]
         reports.require_places()
         witness = prepare(key, statements, trainings)
         work = GateWork(base=base, runs=_runs(output), golden=golden and golden.absolute(), update=update_golden)
@@ -172,17 +172,17 @@ def _trainings(
 
 def _with(training: GateTraining, asked: dict[str, Any]) -> GateTraining:
     """Return the training with what the command line asks for beyond its own."""
-    given = {name: value for name, value in asked.items() if value}
-    given |= {name: str(value.absolute()) for name, value in given.items() if isinstance(value, Path)}
+    options = {name: value for name, value in asked.items() if value}
+    options |= {name: str(value.absolute()) for name, value in options.items() if isinstance(value, Path)}
     requirements = ("fidelity", "overhead", "accepted", "ranks_agree", "exact_resume", "forbid_rules")
-    require: dict[str, Any] = {name: given.pop(name) for name in requirements if name in given}
-    if given.pop("no_findings", False):
+    require: dict[str, Any] = {name: options.pop(name) for name in requirements if name in options}
+    if options.pop("no_findings", False):
         require["findings"] = "none"
     if "accepted" in require:
         require["findings"] = "accepted"
-    data = map(os.path.abspath, given.pop("data", ()))
-    given["console"] = training.console and asked["console"]
-    return replace(training, **given, data=(*training.data, *data), require=replace(training.require, **require))
+    data = map(os.path.abspath, options.pop("data", ()))
+    options["console"] = training.console and asked["console"]
+    return replace(training, **options, data=(*training.data, *data), require=replace(training.require, **require))
 
 
 def _runs(output: Path | None) -> Path:
@@ -200,7 +200,7 @@ def _without_removed(work: GateWork, output: Path | None, verdict: GateVerdict) 
         return verdict
     shutil.rmtree(work.runs, ignore_errors=True)
     say(f"the runs below {work.runs} are removed; keep them with -o DIR")
-    return replace(verdict, trainings=tuple(replace(one, runs=(), pairs=()) for one in verdict.trainings))
+    return replace(verdict, trainings=tuple(replace(training, runs=(), pairs=()) for training in verdict.trainings))
 
 
 def _print(verdict: GateVerdict, *, as_json: bool) -> None:

@@ -41,30 +41,30 @@ def command(words: tuple[str, ...], framework: str | None, device: str | None, e
     """
     facts = knowledge.load()
     chosen = tuple(fact for fact in facts if fact.applies(_known(facts, framework), device=device or ""))
-    found = _found(chosen, words)
+    facts_shown = _found(chosen, words)
     if as_json:
-        document = {"format": DOCUMENT_FORMAT, "facts": list(map(knowledge.document, found))}
+        document = {"format": DOCUMENT_FORMAT, "facts": list(map(knowledge.document, facts_shown))}
         click.echo(json.dumps(document, indent=2))
-    elif len(found) == 1:
-        print_rows(f"{found[0].id}: {found[0].title}", list(_wrapped(_lines(found[0]))))
+    elif len(facts_shown) == 1:
+        print_rows(f"{facts_shown[0].id}: {facts_shown[0].title}", list(_wrapped(_lines(facts_shown[0]))))
     elif words or framework or device or everything:
-        _list(found, len(found) if everything else MOST_ROWS)
+        _list(facts_shown, len(facts_shown) if everything else MOST_ROWS)
     else:
         _summarize(facts)
 
 
 def _known(facts: Sequence[Fact], framework: str | None) -> str:
     """Return the framework asked for, if there are facts of it."""
-    known = sorted({fact.framework for fact in facts})
-    if framework and framework not in known:
-        raise UsageError(f"there are no facts of {framework!r}, but of {', '.join(known)}")
+    frameworks = sorted({fact.framework for fact in facts})
+    if framework and framework not in frameworks:
+        raise UsageError(f"there are no facts of {framework!r}, but of {', '.join(frameworks)}")
     return framework or ""
 
 
 def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
     exact = tuple(fact for fact in facts if len(words) == 1 and fact.id == words[0])
-    found = exact or knowledge.search(facts, words)
-    if not found:
+    matching = exact or knowledge.search(facts, words)
+    if not matching:
         near = knowledge.near(facts, " ".join(words))
         advice = (
             f"did you mean {' or '.join(near)}?"
@@ -72,7 +72,7 @@ def _found(facts: Sequence[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
             else "'reprokit knowledge' lists the frameworks that have facts"
         )
         raise KnowledgeError(f"no fact has {' and '.join(map(repr, words)) or 'that'}; {advice}")
-    return found
+    return matching
 
 
 def _summarize(facts: Sequence[Fact]) -> None:
@@ -81,8 +81,8 @@ def _summarize(facts: Sequence[Fact]) -> None:
         counts[fact.framework][fact.verdict] += 1
     heading = Cells(("", "facts", *VERDICTS))
     rows = [
-        Cells((name, str(found.total()), *(str(found[verdict]) for verdict in VERDICTS)))
-        for name, found in counts.items()
+        Cells((name, str(verdicts.total()), *(str(verdicts[verdict]) for verdict in VERDICTS)))
+        for name, verdicts in counts.items()
     ]
     measured = sum(fact.measured for fact in facts)
     footer = [f"{measured} of them measured, the others read in a source or reported"]

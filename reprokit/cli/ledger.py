@@ -50,11 +50,11 @@ def command(
     if target is not None:
         _export(runs[0], target)
     elif step is not None:
-        found = sample_ledger.of_step(runs[0], step)
-        present(found, as_json=as_json, document=sample_ledger.document, text=sample_ledger.print_step)
+        answer = sample_ledger.of_step(runs[0], step)
+        present(answer, as_json=as_json, document=sample_ledger.document, text=sample_ledger.print_step)
     elif sample is not None:
-        found = sample_ledger.of_sample(runs[0], sample)
-        present(found, as_json=as_json, document=sample_ledger.document, text=sample_ledger.print_sample)
+        answer = sample_ledger.of_sample(runs[0], sample)
+        present(answer, as_json=as_json, document=sample_ledger.document, text=sample_ledger.print_sample)
     else:
         overview = sample_ledger.overview(runs)
         present(overview, as_json=as_json, document=sample_ledger.overview_document, text=sample_ledger.print_overview)

@@ -45,13 +45,13 @@ def command(
         left, right = RunDirectory(recording_of(left)), left
     try:
         with Interruption() as interruption:
-            found = locate(left, right, LocateWishes(pairs, keep, eager), interruption, say)
+            divergence = locate(left, right, LocateWishes(pairs, keep, eager), interruption, say)
     except Interrupted as interrupted:
         say("interrupted; nothing was located")
         context.exit(128 + interrupted.number)
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(msgspec.to_builtins(divergence))
     else:
-        for line in located_text.lines(found):
+        for line in located_text.lines(divergence):
             click.echo(line)
-    context.exit(EXIT_DIFFERENT if found.processes else EXIT_IDENTICAL)
+    context.exit(EXIT_DIFFERENT if divergence.processes else EXIT_IDENTICAL)

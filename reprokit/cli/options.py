@@ -56,8 +56,8 @@ class RunPath(click.ParamType):  # type: ignore[type-arg]  # which click takes a
         home = run_home.home_of(Path())
         names = [directory.path.name for directory in run_home.newest_first(home)] if home.is_dir() else []
         offered = [run_home.LAST, *(run_home.short(name, names) for name in names), *names]
-        found = [CompletionItem(name) for name in dict.fromkeys(offered) if name.startswith(incomplete)]
-        return [CompletionItem(incomplete, type="dir"), *found]  # bash would forget what comes before it
+        items = [CompletionItem(name) for name in dict.fromkeys(offered) if name.startswith(incomplete)]
+        return [CompletionItem(incomplete, type="dir"), *items]  # bash would forget what comes before it
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
@@ -90,10 +90,10 @@ class Age(click.ParamType):  # type: ignore[type-arg]
         """Return the duration."""
         if isinstance(value, timedelta):
             return value
-        found = re.fullmatch("([0-9]{1,6})([smhdw])", value)
-        if found is None:
+        match = re.fullmatch("([0-9]{1,6})([smhdw])", value)
+        if match is None:
             self.fail(f"{value!r}: give a whole number and a unit, as in 90m, 12h, 7d or 2w.", param, ctx)
-        return timedelta(**{DURATIONS[found[2]]: int(found[1])})
+        return timedelta(**{DURATIONS[match[2]]: int(match[1])})
 
 
 class Seconds(click.FloatRange):
@@ -329,13 +329,13 @@ def capturing(function: Function) -> Function:
 
 def _capture(options: dict[str, Any]) -> CapturePlan | None:
     """Return the capture that the options ask for; raises UsageError where they make no sense."""
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    action = given.pop("action", None)
-    if action is None and given:
+    chosen = {name: value for name, value in options.items() if value not in (None, ())}
+    action = chosen.pop("action", None)
+    if action is None and chosen:
         raise click.UsageError("options of captures need --on-nan too.")
-    if "rollback_every" in given and action != "rollback":
+    if "rollback_every" in chosen and action != "rollback":
         raise click.UsageError("--rollback-every is for --on-nan rollback.")
-    return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **given)
+    return None if action is None else CapturePlan(action=ON_NAN_ACTIONS[action], **chosen)
 
 
 # Tensors

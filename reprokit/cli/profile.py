@@ -65,10 +65,10 @@ def command(plan: Plan, as_json: bool) -> None:
     if not (plan.profiling.functions or plan.profiling.operators):
         plan = replace(plan, trail=WITHOUT)
     with stdout_kept(as_json):
-        made = execute(plan)
-    _print_findings(made.path, as_json)
+        executed = execute(plan)
+    _print_findings(executed.path, as_json)
     say_next("reprokit", "reproduce", "--", *plan.command)
-    end_as(made.ended)
+    end_as(executed.ended)
 
 
 def _print_findings(path: Path, as_json: bool) -> None:
@@ -77,10 +77,10 @@ def _print_findings(path: Path, as_json: bool) -> None:
     from reprokit.launch.messages import warn
 
     try:
-        found = _findings(path)
+        profiled = _findings(path)
         if not as_json:
             print()  # nobody knows whether the command's last line was ended
-        show(path, found, as_json=as_json)
+        show(path, profiled, as_json=as_json)
         sys.stdout.flush()
     except (ReprokitError, OSError) as error:
         warn(f"the findings could not be shown: {error}")
@@ -91,12 +91,12 @@ def _findings(path: Path) -> FindingsFile:
     from reprokit import findings, profiling
     from reprokit.rundir import RunDirectory
 
-    found = profiling.analyze(RunDirectory(path))
-    findings.write(path, found)
-    return found
+    diagnosed = profiling.analyze(RunDirectory(path))
+    findings.write(path, diagnosed)
+    return diagnosed
 
 
-def show(path: Path, found: FindingsFile, *, as_json: bool) -> None:
+def show(path: Path, profiled: FindingsFile, *, as_json: bool) -> None:
     """Print the findings of the run at this path."""
     from functools import partial
 
@@ -105,4 +105,4 @@ def show(path: Path, found: FindingsFile, *, as_json: bool) -> None:
     from reprokit.rundir import RunDirectory
 
     run = RunDirectory(Path(shown(path)))
-    present(found, as_json=as_json, document=partial(report.document, run), text=partial(report.print_findings, run))
+    present(profiled, as_json=as_json, document=partial(report.document, run), text=partial(report.print_findings, run))

@@ -33,9 +33,9 @@ def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_
     if follow:
         follow_run(run, url)
 
-    wanted = BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths)
-    listed, there = push(run, url, wanted)
-    size = sum(one.size for one in listed.files.values())
+    request = BundleRequest(entropy=with_entropy, snapshots=with_snapshots, paths=keep_paths)
+    listed, there = push(run, url, request)
+    size = sum(file.size for file in listed.files.values())
     click.echo(f"{printable(url)}: {len(listed.files)} files of {size} bytes, {there} of them were there")
     for line in listed.left_out:
         click.echo(f"not in it: {line}")

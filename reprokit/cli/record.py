@@ -94,7 +94,7 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
     """Return the plan with what the recipe asks for too."""
     from reprokit import recipe
 
-    found, used = recipe.read(path)
+    asked_recipe, used = recipe.read(path)
     asked = recipe.RecipeSettings(
         clock=plan.clock,
         keyed=plan.keyed,
@@ -102,6 +102,6 @@ def _with_recipe(plan: Plan, path: Path) -> Plan:
         hide_rdrand=plan.hide_rdrand,
         patches=plan.patches,
     )
-    settings = recipe.merged(found, asked)
+    settings = recipe.merged(asked_recipe, asked)
     patches = options.chosen_patches(settings.patches, plan.command)
     return replace(recipe.planned(plan, settings), patches=patches, recipe=used)

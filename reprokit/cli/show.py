@@ -62,8 +62,8 @@ def command(
     else:
         from reprokit.verify.show import overview, summary
 
-        found = summary.summarize(run)
-        present(found, as_json=as_json, document=summary.document, text=overview.print_summary)
+        summarized = summary.summarize(run)
+        present(summarized, as_json=as_json, document=summary.document, text=overview.print_summary)
 
 
 def _show_findings(run: Path, as_json: bool) -> None:
@@ -73,12 +73,12 @@ def _show_findings(run: Path, as_json: bool) -> None:
     from reprokit.rundir import RunDirectory
 
     directory = RunDirectory(run)
-    found = findings.read(directory)
-    if directory.run.profiling is None and found is None:
+    profiled = findings.read(directory)
+    if directory.run.profiling is None and profiled is None:
         raise NotProfiled(
             f"{run} was not profiled, nor judged by rules; 'reprokit profile -- COMMAND' makes such a run"
         )
-    if found is None:
+    if profiled is None:
         directory.require_finished()
-        found = profiling.analyze(directory)
-    show(directory.path, found, as_json=as_json)
+        profiled = profiling.analyze(directory)
+    show(directory.path, profiled, as_json=as_json)

@@ -144,23 +144,23 @@ def _redo(
     )
     with stdout_kept(as_json):
         if recording is None:
-            found = redo.redo(asked, say)
+            result = redo.redo(asked, say)
         else:
             try:
                 with Interruption() as interruption:
-                    found = explained.explain(asked, recording, interruption, say)
+                    result = explained.explain(asked, recording, interruption, say)
             except Interrupted as interrupted:
                 say("interrupted; nothing was explained")
                 sys.exit(128 + interrupted.number)
     if as_json:
-        print_json({**found, "mode": mode, "snapshot": str(place)})
+        print_json({**result, "mode": mode, "snapshot": str(place)})
     else:
-        report.print_result(found, mode)
+        report.print_result(result, mode)
     sys.stdout.flush()
-    sys.exit(EXIT_IDENTICAL if _is_same(found) else EXIT_DIFFERENT)
+    sys.exit(EXIT_IDENTICAL if _is_same(result) else EXIT_DIFFERENT)
 
 
-def _is_same(found: dict[str, Any]) -> bool:
+def _is_same(result: dict[str, Any]) -> bool:
     """Return whether the step came again, with the captured gradients and loss bit for bit."""
-    gradients, loss = object_in(found, "gradients"), object_in(found, "loss")
-    return bool(found.get("reproduced")) and not gradients.get("different") and loss.get("equal") is not False
+    gradients, loss = object_in(result, "gradients"), object_in(result, "loss")
+    return bool(result.get("reproduced")) and not gradients.get("different") and loss.get("equal") is not False

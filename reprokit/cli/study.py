@@ -54,15 +54,15 @@ class StudyRequest(msgspec.Struct, frozen=True):
         require_supported()
         from reprokit.study import description, runner
 
-        found = description.read(self.file, runs=self.runs, parallel=self.parallel)
-        return found, runner.place_for(found.study.name, self.output)
+        located = description.read(self.file, runs=self.runs, parallel=self.parallel)
+        return located, runner.place_for(located.study.name, self.output)
 
     @property
     def words(self) -> list[str]:
         """Return the arguments as they were given."""
         asked = {"-o": self.output, "--runs": self.runs, "--parallel": self.parallel}
-        given = [word for name, value in asked.items() if value for word in (name, str(value))]
-        return [str(self.file), *given]
+        options = [word for name, value in asked.items() if value for word in (name, str(value))]
+        return [str(self.file), *options]
 
 
 def of_study(function: Callable[..., None]) -> Callable[..., None]:

@@ -41,14 +41,14 @@ def options(quantities: tuple[str, ...]) -> Callable[[Function], Function]:
 
 def asked(quantities: tuple[str, ...], **texts: tuple[str, ...]) -> Tolerances:
     """Return what the options ask for; UsageError for what is no tolerance."""
-    given: list[tuple[str, str | None, float]] = []
+    numbers: list[tuple[str, str | None, float]] = []
     for option, values in texts.items():
         for text in values:
             quantity, number = _parsed(option, text, quantities)
-            if any(kind == _KINDS[option] and named == quantity for kind, named, _ in given):
+            if any(kind == _KINDS[option] and named == quantity for kind, named, _ in numbers):
                 raise UsageError(f"--{option} was given twice for {quantity or 'everything'}; give it once")
-            given.append((_KINDS[option], quantity, number))
-    return tolerances(quantities, given)
+            numbers.append((_KINDS[option], quantity, number))
+    return tolerances(quantities, numbers)
 
 
 def _parsed(option: str, text: str, quantities: tuple[str, ...]) -> tuple[str | None, float]:
@@ -65,6 +65,6 @@ def _number(option: str, text: str, number: str, *, is_named: bool) -> float:
         value = -1
     is_any = option == "atol" and is_named and value == math.inf
     if not (0 <= value < math.inf or is_any) or (option == "ulp" and value >= 1 << 64):
-        what = "a whole number from 0 on" if option == "ulp" else "a finite number from 0 on"
-        raise UsageError(f"--{option} {text}: {number!r} is not {what}")
+        range_in_words = "a whole number from 0 on" if option == "ulp" else "a finite number from 0 on"
+        raise UsageError(f"--{option} {text}: {number!r} is not {range_in_words}")
     return value

@@ -81,11 +81,11 @@ def _of_hosts(left: Path, right: Path, *, every_leaf: bool, as_json: bool, accep
     for run in (left, right):
         for path in hosts.parts(run).values():
             require_whole(path)
-    found = hosts.compare(left, right, tolerances=accepted)
-    for comparison in found.hosts.values():
+    compared = hosts.compare(left, right, tolerances=accepted)
+    for comparison in compared.hosts.values():
         keep_verdict(comparison.left, comparison.right, comparison.verdict.value)
-    present(found, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
-    return EXIT_DIFFERENT if found.verdict.differs else EXIT_IDENTICAL
+    present(compared, as_json=as_json, document=document_of_hosts, text=partial(print_hosts, every_leaf=every_leaf))
+    return EXIT_DIFFERENT if compared.verdict.differs else EXIT_IDENTICAL
 
 
 def _of_ranks(run: Path) -> list[RankAgreement]:
@@ -101,12 +101,15 @@ def _of_ranks(run: Path) -> list[RankAgreement]:
 
 def _show_ranks(run: Path, agreements: list[RankAgreement], *, as_json: bool) -> int:
     """Print how ranks agree; return the exit status."""
-    states = {one.state.value for one in agreements}
+    states = {agreement.state.value for agreement in agreements}
     if states.isdisjoint(["equal", "parted"]):
         raise NothingComparable(f"no replay of {run} is here, and {agreements[0].words}")
-    document = {"run": str(run), "ranks": [{**to_builtins(one), "words": one.words} for one in agreements]}
+    document = {
+        "run": str(run),
+        "ranks": [{**to_builtins(agreement), "words": agreement.words} for agreement in agreements],
+    }
     if as_json:
         print_json(document)
-    for one in () if as_json else agreements:
-        click.echo(f"{one.state.value}: {one.words}")
+    for agreement in () if as_json else agreements:
+        click.echo(f"{agreement.state.value}: {agreement.words}")
     return EXIT_DIFFERENT if "parted" in states else EXIT_IDENTICAL

@@ -138,8 +138,8 @@ class Check:
         if not self._directory.is_dir():
             raise WorkingDirectoryMissing(f"{self._directory}: there is no such directory; say where the training runs")
         if self._training.recipe is not None:
-            found, self._recipe = recipe.read(self._work.base / self._training.recipe)
-            self._settings = recipe.merged(found, self._settings)
+            asked_recipe, self._recipe = recipe.read(self._work.base / self._training.recipe)
+            self._settings = recipe.merged(asked_recipe, self._settings)
         recording, is_identical = None, True
         for number in range(1, self._training.pairs + 1):
             suite = PAIRED if number == 1 else f"{PAIRED} {number}"
@@ -263,10 +263,10 @@ class Check:
 
     def _judged_state(self, suite: str) -> Case:
         """Return whether runs started from files of earlier ones: they may then be identical and prove nothing."""
-        found = self._state.said()
-        if not found:
+        leftovers = self._state.said()
+        if not leftovers:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
-        words = listed(found, state_files.SHOWN, "; ")
+        words = listed(leftovers, state_files.SHOWN, "; ")
         if self._training.allow_state:
             self._notes.append(f"allowed: {words}")
             return Case(suite=suite, name="state", outcome=PASSED, right=words)
@@ -285,8 +285,10 @@ class Check:
         if self._work.update:
             goldens.store(recording.path, place)
         if not place.exists():
-            known = ", ".join(goldens.others(self._work.golden, name)) or "none"
-            message = f"there is no golden for this machine ({self.key}; there are: {known}); --update-golden adds it"
+            machines = ", ".join(goldens.others(self._work.golden, name)) or "none"
+            message = (
+                f"there is no golden for this machine ({self.key}; there are: {machines}); --update-golden adds it"
+            )
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
             return
         golden = RunDirectory(place)
@@ -310,8 +312,8 @@ class Check:
             usual = variation_search.seeds_given_again(replay)
 
             def attempt(some: Sequence[str]) -> VariedReplay:
-                what = "all" if len(some) > 1 else some[0]
-                return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{what}")
+                variations = "all" if len(some) > 1 else some[0]
+                return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{variations}")
 
             yield from variation_search.judge(suite, names, attempt)
 
@@ -332,14 +334,20 @@ class Check:
     def _ranks(self, suite: str, run: RunDirectory) -> Iterator[Case]:
         if not self._training.require.ranks_agree:
             return
-        found = ranks.agreements(run)
-        if not found:
+        agreements = ranks.agreements(run)
+        if not agreements:
             message = "no two ranks were seen to take steps of an optimizer"
             yield Case(suite=suite, name="ranks", outcome=TROUBLE, message=message)
-        for one in found:
-            outcome = RANKS[one.state]
-            message = "" if outcome == PASSED else one.words
-            yield Case(suite=suite, name=f"ranks: {one.optimizer}", outcome=outcome, message=message, right=one.words)
+        for agreement in agreements:
+            outcome = RANKS[agreement.state]
+            message = "" if outcome == PASSED else agreement.words
+            yield Case(
+                suite=suite,
+                name=f"ranks: {agreement.optimizer}",
+                outcome=outcome,
+                message=message,
+                right=agreement.words,
+            )
 
     def _overhead(self) -> Iterator[Case]:
         limit = self._training.require.overhead
@@ -377,13 +385,13 @@ class Check:
         self._renew()
         plan = replace(self._plan("profile"), profiling=ProfilingFacts(confirm=REPEATS))
         run = self._made(plan)
-        found = profiling.analyze(run)
-        findings_file.write(run.path, found)
-        self._findings += tuple(found.findings)
+        profiled = profiling.analyze(run)
+        findings_file.write(run.path, profiled)
+        self._findings += tuple(profiled.findings)
         accepted = None
         if require.accepted is not None:
             accepted = required_findings.read_accepted(self._work.base / require.accepted)
-        yield from required_findings.of_profile(found, self._settings.patches, accepted)
+        yield from required_findings.of_profile(profiled, self._settings.patches, accepted)
 
     def _forbidden(self) -> Iterator[Case]:
         """Judge rules on a run of their own, as saving tensors takes time and room."""
@@ -407,15 +415,17 @@ def judge(
     for training in trainings:
         say(f"gate: {training.name}")
         check = Check(training, work, interruption)
-        found = check.judge()
-        found = found if witness is None else witness(found)
-        judged.append(found)
+        result = check.judge()
+        result = result if witness is None else witness(result)
+        judged.append(result)
         key = check.key or key
         words = (
-            f"{found.outcome()}: {found.unpassed[0].message}" if found.unpassed else f"passed, {len(found.cases)} cases"
+            f"{result.outcome()}: {result.unpassed[0].message}"
+            if result.unpassed
+            else f"passed, {len(result.cases)} cases"
         )
         say(f"gate: {training.name}: {words}")
-    is_cut_short = any(one.is_cut_short for one in judged)
+    is_cut_short = any(result.is_cut_short for result in judged)
     return GateVerdict(
         reprokit=VERSION,
         started=started,
@@ -472,6 +482,8 @@ def _asserted(suite: str, name: str, words: str, *, holds: bool) -> Case:
     )
 
 
-def _require_success(ended: Ended, what: str) -> None:
+def _require_success(ended: Ended, run_in_words: str) -> None:
     if ended.exit_code != 0:
-        raise ReprokitError(f"the training ended {ended.words} ({what}); a gate needs one that ends with status 0")
+        raise ReprokitError(
+            f"the training ended {ended.words} ({run_in_words}); a gate needs one that ends with status 0"
+        )

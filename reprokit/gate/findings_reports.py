@@ -27,11 +27,11 @@ SUITE_RULES = {
 
 def sarif(verdict: GateVerdict) -> dict[str, Any]:
     """A SARIF log (https://docs.oasis-open.org/sarif/sarif/v2.1.0/): what did not pass, and what is blamed for it."""
-    found, unpassed = list(_findings(verdict)), list(_unpassed(verdict))
-    rules = {rule_id(finding): _rule(finding) for _, finding in found}
+    findings, unpassed = list(_findings(verdict)), list(_unpassed(verdict))
+    rules = {rule_id(finding): _rule(finding) for _, finding in findings}
     rules |= {_suite_rule(case): {"shortDescription": {"text": SUITE_RULES[case.kind]}} for _, case in unpassed}
     listed = [{"id": name, **texts} for name, texts in sorted(rules.items())]
-    results = [*(_failure(*one) for one in unpassed), *(_result(*one) for one in found)]
+    results = [*(_failure(*reported) for reported in unpassed), *(_result(*reported) for reported in findings)]
     driver = {"name": "reprokit", "version": verdict.reprokit, "rules": listed}
     return {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
@@ -42,8 +42,8 @@ def sarif(verdict: GateVerdict) -> dict[str, Any]:
 
 def _invocation(verdict: GateVerdict) -> dict[str, Any]:
     """Return whether everything could be checked, which a list of results alone does not say."""
-    known = (PASSED, FAILED)
-    checked = verdict.outcome in known and all(case.outcome in known for _, case in verdict.unpassed())
+    decided = (PASSED, FAILED)
+    checked = verdict.outcome in decided and all(case.outcome in decided for _, case in verdict.unpassed())
     said: dict[str, Any] = {"executionSuccessful": checked, "exitCode": verdict.exit_status}
     if verdict.interrupted:
         said |= {"exitSignalNumber": verdict.interrupted, "exitSignalName": signal.Signals(verdict.interrupted).name}
@@ -72,10 +72,12 @@ def _failure(training: Judged, case: Case) -> dict[str, Any]:
 
 
 def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
-    every = ((one, finding) for one in verdict.trainings for finding in one.findings if finding.is_reported)
-    for number, found in enumerate(every):
+    every = (
+        (training, finding) for training in verdict.trainings for finding in training.findings if finding.is_reported
+    )
+    for number, training_and_finding in enumerate(every):
         if number < MAX_RESULTS:
-            yield found
+            yield training_and_finding
 
 
 def rule_id(finding: Finding) -> str:
@@ -127,10 +129,10 @@ def _within_checkout(training: Judged, file: str) -> str | None:
 def _checkout() -> str:
     """Return the directory that code hosts count paths from: what they say, if it contains this one, else this one."""
     here = os.getcwd()
-    told = (
+    places = (
         os.path.realpath(os.environ[name]) for name in ("GITHUB_WORKSPACE", "CI_PROJECT_DIR") if os.environ.get(name)
     )
-    return next((place for place in told if os.path.commonpath((place, here)) == place), here)
+    return next((place for place in places if os.path.commonpath((place, here)) == place), here)
 
 
 def _digest(text: str) -> str:

@@ -44,19 +44,19 @@ def _summary(verdict: GateVerdict) -> Iterator[str]:
     yield ""
     yield "| training | run against replay | varied | golden | required | cases | seconds |"
     yield "|---|---|---|---|---|---|---|"
-    for one in verdict.trainings:
-        outcomes = [one.outcome(suite) for suite in SUITES]
+    for training in verdict.trainings:
+        outcomes = [training.outcome(suite) for suite in SUITES]
         cells = [f"{MARKS[outcome]} {WORDS[outcome]}".strip() for outcome in outcomes]
-        yield f"| {escaped(one.name)} | {' | '.join(cells)} | {len(one.cases)} | {one.seconds:.0f} |"
-    for one in verdict.trainings:
-        unpassed = one.unpassed
-        if not unpassed and not one.notes:
+        yield f"| {escaped(training.name)} | {' | '.join(cells)} | {len(training.cases)} | {training.seconds:.0f} |"
+    for training in verdict.trainings:
+        unpassed = training.unpassed
+        if not unpassed and not training.notes:
             continue
         yield ""
-        yield f"### {escaped(one.name)}"
+        yield f"### {escaped(training.name)}"
         yield ""
         cases = bounded(unpassed, SHOWN, line=_case)
-        yield from (f"- {line}" for line in (*cases, *(f"note: {escaped(note)}" for note in one.notes)))
+        yield from (f"- {line}" for line in (*cases, *(f"note: {escaped(note)}" for note in training.notes)))
 
 
 def _case(case: Case) -> str:

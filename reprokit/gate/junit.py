@@ -60,12 +60,12 @@ def _facts(verdict: GateVerdict, training: Judged) -> Iterator[tuple[str, str]]:
 
 def _case(training: Judged, case: Case, seconds: float) -> ET.Element:
     name, group = printable(case.name, LONGEST), f"{training.name}.{case.suite}"
-    made = ET.Element("testcase", name=name, classname=group, time=_seconds(seconds))
+    element = ET.Element("testcase", name=name, classname=group, time=_seconds(seconds))
     if case.outcome != PASSED:
         kind = "failure" if case.outcome == FAILED else "error"  # what is not checked is never green
-        result = ET.SubElement(made, kind, type=case.outcome, message=printable(case.message, LONGEST))
+        result = ET.SubElement(element, kind, type=case.outcome, message=printable(case.message, LONGEST))
         result.text = printable(f"first: {case.left}\nsecond: {case.right}".replace("\n", "; "), LONGEST)
-    return made
+    return element
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:

@@ -20,9 +20,9 @@ def located(suite: str, recording: RunDirectory, replay: RunDirectory, interrupt
     if not is_locatable(recording, replay):
         return
     try:
-        found = locate(recording, replay, LocateWishes(), interruption, say)
+        divergence = locate(recording, replay, LocateWishes(), interruption, say)
     except ReprokitError as error:
         yield Case(suite=suite, name=NAME, outcome=TROUBLE, message=f"it could not be located: {error}")
         return
-    words = "; ".join(line.strip() for line in located_text.lines(found))
-    yield Case(suite=suite, name=NAME, outcome=FAILED if found.processes else TROUBLE, message=words)
+    words = "; ".join(line.strip() for line in located_text.lines(divergence))
+    yield Case(suite=suite, name=NAME, outcome=FAILED if divergence.processes else TROUBLE, message=words)

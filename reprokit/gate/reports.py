@@ -64,17 +64,19 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 def print_verdict(verdict: GateVerdict) -> None:
     """Print it: a line a training, then what did not pass."""
     cells = []
-    for one in verdict.trainings:
-        words = [f"{suite} {one.outcome(suite)}" for suite in SUITES if one.outcome(suite)]
-        outcome = one.outcome() or TROUBLE
-        cells.append(Cells((one.name, outcome, f"{', '.join(words)}; {len(one.cases)} cases"), STYLES.get(outcome, "")))
-        for case in one.unpassed[:SHOWN]:
+    for training in verdict.trainings:
+        words = [f"{suite} {training.outcome(suite)}" for suite in SUITES if training.outcome(suite)]
+        outcome = training.outcome() or TROUBLE
+        cells.append(
+            Cells((training.name, outcome, f"{', '.join(words)}; {len(training.cases)} cases"), STYLES.get(outcome, ""))
+        )
+        for case in training.unpassed[:SHOWN]:
             cells.append(Cells(("", case.suite, f"{case.name}: {case.message}")))
-        if len(one.unpassed) > SHOWN:
-            cells.append(Cells(("", "", f"and {len(one.unpassed) - SHOWN} more (--json has them all)")))
-        cells += [Cells(("", "note", note)) for note in one.notes]
-    to_look_at = (one for one in verdict.trainings if one.outcome() not in (PASSED, NOT_CHECKED))
-    footer = [f"run: {run}" for one in to_look_at for run in one.runs]
+        if len(training.unpassed) > SHOWN:
+            cells.append(Cells(("", "", f"and {len(training.unpassed) - SHOWN} more (--json has them all)")))
+        cells += [Cells(("", "note", note)) for note in training.notes]
+    to_look_at = (training for training in verdict.trainings if training.outcome() not in (PASSED, NOT_CHECKED))
+    footer = [f"run: {run}" for training in to_look_at for run in training.runs]
     print_rows(f"gate {HEADLINES[verdict.outcome]}", cells, footer, STYLES.get(verdict.outcome, "bold yellow"))
 
 

@@ -26,7 +26,9 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return where a value lies; in the middle if there is one value only."""
-        low, high, here = (math.log10(one) if self.logarithmic else one for one in (self.low, self.high, value))
+        low, high, here = (
+            math.log10(number) if self.logarithmic else number for number in (self.low, self.high, value)
+        )
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
@@ -39,7 +41,7 @@ class Axis:
         if not 0 < span < math.inf:
             return [self.low]
         power = 10.0 ** math.floor(math.log10(span / most))
-        step = next((power * one for one in STEPS if power * one * most >= span), span)
+        step = next((power * multiple for multiple in STEPS if power * multiple * most >= span), span)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -71,8 +73,8 @@ def line(places: Sequence[Place], kind: str, size: float = 2) -> str:
     if len(places) == 1:
         x, y = places[0]
         return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size:g}"/>'
-    told = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return f'<polyline class="{kind}" points="{told}"/>' if places else ""
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return f'<polyline class="{kind}" points="{points}"/>' if places else ""
 
 
 def path(kind: str, course: str) -> str:

@@ -21,9 +21,11 @@ def environment(package: str, otherwise: str = "") -> Environment:
     with needed_for("an HTML page", "jinja2", otherwise=otherwise):
         import jinja2
     loaders = [jinja2.PackageLoader(package), jinja2.PackageLoader("reprokit.pages")]
-    made = jinja2.Environment(loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined)
-    made.filters |= {"short": printable, "heading": _heading, "digests": _digests}
-    return made
+    templates = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    templates.filters |= {"short": printable, "heading": _heading, "digests": _digests}
+    return templates
 
 
 def style(templates: Environment, *names: str) -> Any:
@@ -54,9 +56,9 @@ def _digests(text: object) -> Any:
     """Shorten the digests in a text; the whole is their title, which paper shows."""
     from markupsafe import Markup, escape
 
-    def shortened(found: re.Match[str]) -> str:
-        short = f"{found[1] or ''}{found[2][:SHOWN_DIGITS]}…"
-        return f'<span class="digest" title="{found[0]}"><span>{short}</span></span>'
+    def shortened(match: re.Match[str]) -> str:
+        short = f"{match[1] or ''}{match[2][:SHOWN_DIGITS]}…"
+        return f'<span class="digest" title="{match[0]}"><span>{short}</span></span>'
 
     return Markup(_DIGEST.sub(shortened, escape(text)))
 

@@ -48,10 +48,10 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def parse(words: Iterable[str]) -> tuple[Chosen, ...]:
     """Return the patches of texts such as "tf-data,threads=1", in the order of the catalogue."""
-    found = {chosen.text: chosen for chosen in map(_chosen, _split(words))}
-    _check(tuple(found.values()))
+    by_text = {chosen.text: chosen for chosen in map(_chosen, _split(words))}
+    _check(tuple(by_text.values()))
     order = {patch.id: number for number, patch in enumerate(CATALOGUE)}
-    return tuple(sorted(found.values(), key=lambda chosen: (order[chosen.patch.id], chosen.value)))
+    return tuple(sorted(by_text.values(), key=lambda chosen: (order[chosen.patch.id], chosen.value)))
 
 
 def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None]) -> tuple[Chosen, ...]:
@@ -59,8 +59,8 @@ def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None
     texts = list(_split(words))
     if NONE in texts:
         if len(texts) > 1:
-            others = ", ".join(text for text in texts if text != NONE) or "itself"
-            raise UsageError(f"--patch {NONE} cannot be together with {others}; leave one of them out")
+            other_texts = ", ".join(text for text in texts if text != NONE) or "itself"
+            raise UsageError(f"--patch {NONE} cannot be together with {other_texts}; leave one of them out")
         return ()
     named = parse(text for text in texts if text != AUTO)
     return parse([*(chosen.text for chosen in named), *(_automatic(named, packages()) if AUTO in texts else ())])
@@ -68,8 +68,8 @@ def select(words: Iterable[str], packages: Callable[[], Mapping[str, str] | None
 
 def matters(patch: Patch, imported: Container[str], *, has_gpu: bool) -> bool:
     """Return whether a patch can matter to a training that imports these frameworks, on this machine."""
-    wanted = (patch.framework,) if patch.framework else patch.beside
-    return (has_gpu or not patch.accelerated) and (not wanted or any(module in imported for module in wanted))
+    modules = (patch.framework,) if patch.framework else patch.beside
+    return (has_gpu or not patch.accelerated) and (not modules or any(module in imported for module in modules))
 
 
 def _automatic(named: tuple[Chosen, ...], packages: Mapping[str, str] | None) -> Iterator[str]:
@@ -115,8 +115,8 @@ def misfit(patch: Patch, packages: Mapping[str, str] | None) -> str:
 
 def _missing(patch: Patch, packages: Mapping[str, str]) -> str:
     name, versions = next(iter(patch.needs.items()))
-    found = f"has only {name} {packages[name]}, which is not {versions}" if name in packages else f"has no {name}"
-    return f"the command's Python {found}; {patch.remedy}"
+    lack = f"has only {name} {packages[name]}, which is not {versions}" if name in packages else f"has no {name}"
+    return f"the command's Python {lack}; {patch.remedy}"
 
 
 def version_of(module: str, packages: Mapping[str, str]) -> str | None:
@@ -157,8 +157,10 @@ def _chosen(text: str) -> Chosen:
 
 def _check(chosen: tuple[Chosen, ...]) -> None:
     """Refuse what cannot be together."""
-    for one, other in combinations(chosen, 2):
-        if one.patch.id == other.patch.id and not one.patch.repeatable:
-            raise ConflictingPatches(f"{one.text} and {other.text} cannot be together; choose one")
-        if _conflict(one.patch, {other.patch.id}):
-            raise ConflictingPatches(f"{one.patch.id} and {other.patch.id} cannot be together; choose one of the two")
+    for first, second in combinations(chosen, 2):
+        if first.patch.id == second.patch.id and not first.patch.repeatable:
+            raise ConflictingPatches(f"{first.text} and {second.text} cannot be together; choose one")
+        if _conflict(first.patch, {second.patch.id}):
+            raise ConflictingPatches(
+                f"{first.patch.id} and {second.patch.id} cannot be together; choose one of the two"
+            )

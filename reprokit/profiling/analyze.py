@@ -71,12 +71,15 @@ class Diagnosis:
             self.operators.confirm(process, line)
         if self._left_out or self.operators.left_out:
             self.notes.append(f"{self._left_out + self.operators.left_out} distinct calls are left out: too many")
-        found = list(self.operators.findings(self.surroundings.threads, self._scale))
-        told = {finding.fact for finding in found if finding.fact is not None}
+        of_operators = list(self.operators.findings(self.surroundings.threads, self._scale))
+        facts_seen = {finding.fact for finding in of_operators if finding.fact is not None}
         devices = self.operators.devices | {"cpu"}
-        compiles = any(one.kind == COMPILED for one in found)
+        compiles = any(finding.kind == COMPILED for finding in of_operators)
         draws = self.operators.draws
-        return [*found, *self.surroundings.findings(versions, devices, told, compiles=compiles, draws=draws)]
+        return [
+            *of_operators,
+            *self.surroundings.findings(versions, devices, facts_seen, compiles=compiles, draws=draws),
+        ]
 
 
 def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
@@ -84,15 +87,15 @@ def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsF
     reader, diagnosis = lines.ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:
         diagnosis.take(process, line)
-    told = sources.journal(run)
-    notes = [*reader.notes, *told.notes]
-    found = [
-        *diagnosis.findings(told.versions),
-        *sources.of_seeds(run.run, told),
+    run_facts = sources.journal(run)
+    notes = [*reader.notes, *run_facts.notes]
+    all_findings = [
+        *diagnosis.findings(run_facts.versions),
+        *sources.of_seeds(run.run, run_facts),
         *sources.of_processes(run, diagnosis.helpers, notes),
     ]
     notes += [*_about_reading(run, reader, diagnosis), *diagnosis.notes]
-    return FindingsFile(run_id=run.run.run_id, findings=_ordered(found, notes), notes=_bounded(notes))
+    return FindingsFile(run_id=run.run.run_id, findings=_ordered(all_findings, notes), notes=_bounded(notes))
 
 
 def _about_reading(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
@@ -105,17 +108,20 @@ def _about_reading(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Di
         yield "nothing was measured: with --confirm, each distinct call of an operator is executed again"
 
 
-def _ordered(found: Iterable[Finding], notes: list[str]) -> list[Finding]:
+def _ordered(all_findings: Iterable[Finding], notes: list[str]) -> list[Finding]:
     """Return the most urgent first, each under an id of its own, and no more than are kept."""
-    ordered = sorted(found, key=lambda one: (VERDICTS.index(one.verdict), -one.rank, one.id, one.fact or ""))
+    ordered = sorted(
+        all_findings,
+        key=lambda finding: (VERDICTS.index(finding.verdict), -finding.rank, finding.id, finding.fact or ""),
+    )
     if len(ordered) > MAX_FINDINGS:
         notes.append(f"{len(ordered) - MAX_FINDINGS} findings of lower rank are left out")
     ids: dict[str, int] = {}
-    kept = []
+    with_unique_ids = []
     for finding in ordered[:MAX_FINDINGS]:
         number = ids[finding.id] = ids.get(finding.id, 0) + 1
-        kept.append(replace(finding, id=f"{finding.id}~{number}") if number > 1 else finding)
-    return kept
+        with_unique_ids.append(replace(finding, id=f"{finding.id}~{number}") if number > 1 else finding)
+    return with_unique_ids
 
 
 def _bounded(notes: Sequence[str]) -> list[str]:

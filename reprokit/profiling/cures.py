@@ -22,30 +22,30 @@ def of_fact(fact: Fact | None, subject: str) -> list[Cure]:
 
 def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Confirmed | None) -> list[Cure]:
     """Return what can be tried with an operator of which nothing is known."""
-    found = []
+    offered = []
     repeats = [number for number, outcome in (confirmed.threads if confirmed else {}).items() if outcome == REPEATS]
     if repeats:
         number = min(repeats, key=lambda text: (len(text), text))
-        found.append(Cure(f"threads={number}", f"compute with {number} threads", "measured: with it the bits repeat"))
+        offered.append(Cure(f"threads={number}", f"compute with {number} threads", "measured: with it the bits repeat"))
     is_custom = framework == "pytorch" and not subject.startswith(("aten::", "torch."))
     if framework == "pytorch" and not is_custom:
-        found.append(Cure("torch-deterministic", "ask PyTorch for deterministic algorithms", "some are slower"))
+        offered.append(Cure("torch-deterministic", "ask PyTorch for deterministic algorithms", "some are slower"))
     if device == "cpu" and not repeats and (confirmed is None or not confirmed.threads):
-        found.append(SINGLE_THREAD)
-    found.append(Cure(None, "replace it by an operator that repeats, or ask its author for one", ""))
-    return found
+        offered.append(SINGLE_THREAD)
+    offered.append(Cure(None, "replace it by an operator that repeats, or ask its author for one", ""))
+    return offered
 
 
 def of_compiled(framework: str, fact: Fact | None, within: Collection[str]) -> list[Cure]:
     """Return what can be tried with compiled code, made of these operators."""
-    known = of_fact(fact, "")
+    offered = of_fact(fact, "")
     if not LOWERED.intersection(within):
-        known = [cure for cure in known if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]
-    if not known and framework == "pytorch":
-        known = [Cure("torch-inductor", "ask the compiler for deterministic code", ""), SINGLE_THREAD]
-    elif not known and framework in ("tensorflow", "jax"):
-        known = [Cure("xla-deterministic", "ask XLA for deterministic code", "")]
-    return [*known, Cure(None, "run it without the compiler", "slower")]
+        offered = [cure for cure in offered if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]
+    if not offered and framework == "pytorch":
+        offered = [Cure("torch-inductor", "ask the compiler for deterministic code", ""), SINGLE_THREAD]
+    elif not offered and framework in ("tensorflow", "jax"):
+        offered = [Cure("xla-deterministic", "ask XLA for deterministic code", "")]
+    return [*offered, Cure(None, "run it without the compiler", "slower")]
 
 
 def _operator(cure: Cure) -> str:

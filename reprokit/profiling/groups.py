@@ -25,13 +25,13 @@ class Occurrences:
     def add(self, process: object, calls: int, where: Iterable[CodePlace] = ()) -> None:
         """Count some calls, made at these places."""
         self.calls[process] += calls
-        for found in where:
-            self.add_place(found, calls)
+        for code_place in where:
+            self.add_place(code_place, calls)
 
-    def add_place(self, found: CodePlace, calls: int) -> None:
+    def add_place(self, code_place: CodePlace, calls: int) -> None:
         """Count some of the calls at a place."""
-        if found in self.places or len(self.places) < MAX_KNOWN_PLACES:
-            self.places[found] += max(calls, 1)
+        if code_place in self.places or len(self.places) < MAX_KNOWN_PLACES:
+            self.places[code_place] += max(calls, 1)
 
     def scale(self, factors: Mapping[object, float]) -> None:
         """Count the calls of steps that were not looked at, by a factor for each process."""
@@ -41,7 +41,7 @@ class Occurrences:
     @property
     def where(self) -> list[CodePlace]:
         """Its places, the most frequent first."""
-        return [found for found, _ in self.places.most_common(MAX_PLACES)]
+        return [code_place for code_place, _ in self.places.most_common(MAX_PLACES)]
 
     def finding(self, kind: str, subject: str, verdict: str, why: str, rank: float, **details: Any) -> Finding:
         """Return what is to be said of it."""
@@ -116,9 +116,9 @@ class Group:
 
 def _worst(outcomes: Iterable[dict[str, str]]) -> dict[str, str]:
     """Return the worst outcome by condition: different if any call was."""
-    found: dict[str, str] = {}
+    worst: dict[str, str] = {}
     for outcome in outcomes:
         for condition, result in list(outcome.items())[:64]:
-            if found.get(condition) not in DIFFERENT:
-                found[condition] = result
-    return found
+            if worst.get(condition) not in DIFFERENT:
+                worst[condition] = result
+    return worst

@@ -82,8 +82,8 @@ class Operators:
         return self.groups.setdefault(key, Group())
 
     def _key(self, line: OperatorLine | ConfirmedCall) -> GroupKey:
-        known = self._facts_of(line)
-        fact = known[0].id if known else ""
+        facts_of_line = self._facts_of(line)
+        fact = facts_of_line[0].id if facts_of_line else ""
         return GroupKey(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
 
     def _facts_of(self, line: OperatorLine | ConfirmedCall) -> Known:
@@ -97,7 +97,7 @@ class Operators:
         return self._known[asked]
 
     def _matching(self, line: OperatorLine | ConfirmedCall) -> Known:
-        found = matching_operator(
+        matching = matching_operator(
             self.facts,
             line.framework,
             line.version,
@@ -110,8 +110,8 @@ class Operators:
         )
         if type(line.attributes.get(DRAWS)) is bool:
             self._draws.add(line.attributes[DRAWS] is True)
-        self._has_random_data = self._has_random_data or any(fact.id == PARALLEL_MAP for fact in found)
-        return tuple(fact for fact in found if fact.id != PARALLEL_MAP)  # a finding of the loader, if it is parallel
+        self._has_random_data = self._has_random_data or any(fact.id == PARALLEL_MAP for fact in matching)
+        return tuple(fact for fact in matching if fact.id != PARALLEL_MAP)  # a finding of the loader, if it is parallel
 
     @property
     def draws(self) -> bool:
@@ -126,9 +126,9 @@ class Operators:
         by_id = {fact.id: fact for fact in self.facts}
         for key, group in self.groups.items():
             group.seen.scale({process: scale.get((process, key.framework), 1.0) for process in group.seen.calls})
-            found = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
-            if found is not None:
-                yield replace(found, rank=rank(found))
+            operator_finding = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
+            if operator_finding is not None:
+                yield replace(operator_finding, rank=rank(operator_finding))
 
     def _finding(self, key: GroupKey, group: Group, fact: Fact | None, threads: int | None) -> Finding | None:
         confirmed = group.confirmed
@@ -205,10 +205,10 @@ def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -
     return findings.SUSPECT, why
 
 
-def _ordered(known: Known) -> Known:
+def _ordered(facts: Known) -> Known:
     """Return what differs on one machine first, then what is random, what depends on the machine, and what repeats."""
     order = {"random": 1, "setting": 2, "varies": 2, "raises": 2, "repeats": 3}
-    return tuple(sorted(known, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
+    return tuple(sorted(facts, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
 
 
 def _shown(confirmed: Confirmed | None) -> list[str]:
@@ -224,14 +224,16 @@ def _shown(confirmed: Confirmed | None) -> list[str]:
 
 
 def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> list[Cure]:
-    known = cures.of_fact(fact, key.subject)
-    return known or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
+    of_known_fact = cures.of_fact(fact, key.subject)
+    return of_known_fact or cures.of_unknown_operator(key.framework, key.subject, key.device, confirmed)
 
 
-def rank(found: Finding) -> float:
+def rank(finding: Finding) -> float:
     """Return how likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
-    if found.only_unwritten_memory:
-        return round(15.0 + min(math.log10(found.calls + 1), 4.0), 3)
+    if finding.only_unwritten_memory:
+        return round(15.0 + min(math.log10(finding.calls + 1), 4.0), 3)
     base = {findings.GUILTY: 100.0, findings.SUSPECT: 50.0, findings.AS_SET: 20.0, findings.CLEARED: 10.0}
-    measured = found.confirmed.results / found.confirmed.repeats if found.confirmed and found.confirmed.repeats else 0
-    return round(base.get(found.verdict, 1.0) + 10 * measured + min(math.log10(found.calls + 1), 9.0), 3)
+    measured = (
+        finding.confirmed.results / finding.confirmed.repeats if finding.confirmed and finding.confirmed.repeats else 0
+    )
+    return round(base.get(finding.verdict, 1.0) + 10 * measured + min(math.log10(finding.calls + 1), 9.0), 3)

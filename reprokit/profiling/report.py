@@ -39,67 +39,79 @@ NAMED = 6  # in one line
 SHORT = 200  # characters of why
 
 
-def document(run: RunDirectory, found: FindingsFile) -> dict[str, Any]:
+def document(run: RunDirectory, profiled: FindingsFile) -> dict[str, Any]:
     """Return all findings as JSON; reprokit/schemas/findings.schema.json describes it."""
     return {
         "format": FORMAT,
         "path": str(run.path),
-        "run_id": found.run_id,
+        "run_id": profiled.run_id,
         "command": run.run.command,
         "exit_code": run.run.exit_code,
         "signal": run.run.signal,
         "profiling": msgspec.to_builtins(run.run.profiling),
-        "findings": msgspec.to_builtins(found.findings),
-        "notes": [*found.notes, *found.rule_notes],
+        "findings": msgspec.to_builtins(profiled.findings),
+        "notes": [*profiled.notes, *profiled.rule_notes],
     }
 
 
-def print_findings(run: RunDirectory, found: FindingsFile) -> None:
+def print_findings(run: RunDirectory, profiled: FindingsFile) -> None:
     """Print the most urgent findings with explanations; the rest in a line for each kind."""
-    blamed = [one for one in found.findings if one.blamed]
-    rows = [*_alarms(run.run, found), *_blamed(run.run, blamed), *_set(run.run, found), *_rest(found), *_notes(found)]
+    blamed = [finding for finding in profiled.findings if finding.blamed]
+    rows = [
+        *_alarms(run.run, profiled),
+        *_blamed(run.run, blamed),
+        *_set(run.run, profiled),
+        *_rest(profiled),
+        *_notes(profiled),
+    ]
     cells = list(map(Cells, labeled(rows)))
     urgent = (findings.GUILTY, findings.ALARM)
-    style = "bold red" if any(one.verdict in urgent for one in found.findings) else "bold yellow" if blamed else "bold"
+    style = (
+        "bold red"
+        if any(finding.verdict in urgent for finding in profiled.findings)
+        else "bold yellow"
+        if blamed
+        else "bold"
+    )
     print_rows(
-        f"findings in {run.path}: {findings.in_words(found)}", cells, list(_advice(run.run, blamed)), style=style
+        f"findings in {run.path}: {findings.in_words(profiled)}", cells, list(_advice(run.run, blamed)), style=style
     )
 
 
-def _alarms(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
+def _alarms(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     alarms = [
-        f"{one.title}{f' ({_where(run, one.where)})' if one.where else ''} at step {one.step}: {_short(one.why)}"
-        for one in found.findings
-        if one.verdict == findings.ALARM
+        f"{item.title}{f' ({_where(run, item.where)})' if item.where else ''} at step {item.step}: {_short(item.why)}"
+        for item in profiled.findings
+        if item.verdict == findings.ALARM
     ]
     yield from (("alarm", line) for line in bounded(alarms, SHOWN, " (--json has them all)"))
 
 
 def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
     """Yield what may make runs differ: what, how often, where, why, and what would cure it."""
-    for number, one in enumerate(blamed[:SHOWN], 1):
-        label = f"{number} {one.verdict}"
-        if one.kind in ASKED:
-            yield from _askers(label, [one])
+    for number, finding in enumerate(blamed[:SHOWN], 1):
+        label = f"{number} {finding.verdict}"
+        if finding.kind in ASKED:
+            yield from _askers(label, [finding])
         else:
-            known = "depends on timing" if one.kind == ORDER else "known to differ, not measured here"
-            yield label, f"{_what(one)}: {measured(one.confirmed) or known}"
-        if one.where and one.kind not in ASKED:
-            yield label, f"  in {_where(run, one.where)}"
-        if one.why:
-            yield label, f"  because {_short(one.why)}"
-        yield label, f"  cure: {_cures(one.cures) or 'none is known'}"
+            why_suspected = "depends on timing" if finding.kind == ORDER else "known to differ, not measured here"
+            yield label, f"{_what(finding)}: {measured(finding.confirmed) or why_suspected}"
+        if finding.where and finding.kind not in ASKED:
+            yield label, f"  in {_where(run, finding.where)}"
+        if finding.why:
+            yield label, f"  because {_short(finding.why)}"
+        yield label, f"  cure: {_cures(finding.cures) or 'none is known'}"
     if len(blamed) > SHOWN:
         yield f"{SHOWN + 1}...", f"{_names(blamed[SHOWN:])} (--json has them all)"
 
 
-def _what(one: Finding) -> str:
+def _what(finding: Finding) -> str:
     """Return an operator's name, direction, device and number of calls."""
-    where = f" on {one.device}" if one.device else ""
-    direction = f" {one.direction}" if one.direction else ""
-    calls = f", {one.calls} {'call' if one.calls == 1 else 'calls'}" if one.calls else ""
-    processes = f" in {one.processes} processes" if one.processes > 1 else ""
-    return f"{one.kind} {one.subject}{direction}{where}{calls}{processes}"
+    where = f" on {finding.device}" if finding.device else ""
+    direction = f" {finding.direction}" if finding.direction else ""
+    calls = f", {finding.calls} {'call' if finding.calls == 1 else 'calls'}" if finding.calls else ""
+    processes = f" in {finding.processes} processes" if finding.processes > 1 else ""
+    return f"{finding.kind} {finding.subject}{direction}{where}{calls}{processes}"
 
 
 def measured(confirmed: Confirmed | None) -> str:
@@ -142,54 +154,58 @@ def _cure(cure: Cure) -> str:
     return f"{words}: {_short(cure.cost)}" if cure.cost else words
 
 
-def _set(run: RunFile, found: FindingsFile) -> Iterator[tuple[str, str]]:
+def _set(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     """Yield what decides how something computes, the same in every run of this machine."""
-    settings = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind == SETTING]
-    for one in settings[:SHOWN_SETTINGS]:
-        where = f" in {_where(run, one.where)}" if one.where else ""
-        yield "setting", f"{one.subject}{where}: {_short(one.why)}"
+    settings = [
+        finding for finding in profiled.findings if finding.verdict == findings.AS_SET and finding.kind == SETTING
+    ]
+    for finding in settings[:SHOWN_SETTINGS]:
+        where = f" in {_where(run, finding.where)}" if finding.where else ""
+        yield "setting", f"{finding.subject}{where}: {_short(finding.why)}"
     if len(settings) > SHOWN_SETTINGS:
         yield "setting", f"and {_names(settings[SHOWN_SETTINGS:])}"
-    others = [one for one in found.findings if one.verdict == findings.AS_SET and one.kind != SETTING]
+    others = [
+        finding for finding in profiled.findings if finding.verdict == findings.AS_SET and finding.kind != SETTING
+    ]
     compiled = [
-        f"{_what(one)} in {_where(run, one.where)}" if one.where else _what(one)
-        for one in others
-        if one.kind == COMPILED
+        f"{_what(finding)} in {_where(run, finding.where)}" if finding.where else _what(finding)
+        for finding in others
+        if finding.kind == COMPILED
     ]
     yield from (("compiled", line) for line in bounded(compiled, SHOWN_SETTINGS))
-    for one in (one for one in others if one.fact == CLOCK):
-        where = f" in {_where(run, one.where)}" if one.where else ""
-        yield "clock", f"{_what(one)}{where}: a replay reads another time, unless --clock recorded it"
-    depending = [one for one in others if one.kind not in (*ASKED, COMPILED) and one.fact != CLOCK]
+    for finding in (finding for finding in others if finding.fact == CLOCK):
+        where = f" in {_where(run, finding.where)}" if finding.where else ""
+        yield "clock", f"{_what(finding)}{where}: a replay reads another time, unless --clock recorded it"
+    depending = [finding for finding in others if finding.kind not in (*ASKED, COMPILED) and finding.fact != CLOCK]
     if depending:
         yield "machine", f"depends on processors and threads: {_names(depending)}"
-    yield from _askers("machine", [one for one in others if one.kind in ASKED])
+    yield from _askers("machine", [finding for finding in others if finding.kind in ASKED])
 
 
-def _rest(found: FindingsFile) -> Iterator[tuple[str, str]]:
+def _rest(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     """Yield what was cleared, what would change elsewhere, and what a replay gives again."""
-    unwritten = [one for one in found.findings if one.only_unwritten_memory]
+    unwritten = [finding for finding in profiled.findings if finding.only_unwritten_memory]
     if unwritten:
         yield "memory", f"varies only for who reads it before writing: {_names(unwritten)}"
-    cleared = [one for one in found.findings if one.verdict == findings.CLEARED]
+    cleared = [finding for finding in profiled.findings if finding.verdict == findings.CLEARED]
     if cleared:
-        repeats = min((one.confirmed.repeats for one in cleared if one.confirmed), default=0)
+        repeats = min((finding.confirmed.repeats for finding in cleared if finding.confirmed), default=0)
         times = f" in {repeats} repeats or more" if repeats else ""
         yield "cleared", f"no variation seen{times}: {_names(cleared)}"
-    for what, differing in _elsewhere(found):
-        yield "elsewhere", f"other bits with {what}: {_names(differing)}"
-    covered = [one for one in found.findings if one.verdict == findings.COVERED]
-    random = [one for one in covered if one.kind not in ASKED]
+    for condition, differing in _elsewhere(profiled):
+        yield "elsewhere", f"other bits with {condition}: {_names(differing)}"
+    covered = [finding for finding in profiled.findings if finding.verdict == findings.COVERED]
+    random = [finding for finding in covered if finding.kind not in ASKED]
     if random:
         yield "covered", f"random, and given again by a replay: {_names(random)}"
-    yield from _askers("covered", [one for one in covered if one.kind in ASKED])
+    yield from _askers("covered", [finding for finding in covered if finding.kind in ASKED])
 
 
 def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
     """Return a line on sources and system calls, with the code that asked."""
-    for one in some[:SHOWN_SETTINGS]:
-        names = list(dict.fromkeys(_asker(asker) for asker in one.where))
-        yield label, f"{_what(one)}" + (f", by {listed(names, 3)}" if names else "")
+    for finding in some[:SHOWN_SETTINGS]:
+        names = list(dict.fromkeys(_asker(asker) for asker in finding.where))
+        yield label, f"{_what(finding)}" + (f", by {listed(names, 3)}" if names else "")
     if len(some) > SHOWN_SETTINGS:
         yield label, f"and {_names(some[SHOWN_SETTINGS:])}"
 
@@ -199,16 +215,16 @@ def _asker(asker: CodePlace) -> str:
     return f"{name}:{asker.line}" if asker.line else name
 
 
-def _elsewhere(found: FindingsFile) -> Iterator[tuple[str, list[Finding]]]:
+def _elsewhere(profiled: FindingsFile) -> Iterator[tuple[str, list[Finding]]]:
     """Return the conditions of another machine under which calls gave other bits than here."""
     conditions: dict[str, list[Finding]] = {}
-    for one in found.findings:
-        if one.confirmed is None or one.verdict == findings.GUILTY:
+    for finding in profiled.findings:
+        if finding.confirmed is None or finding.verdict == findings.GUILTY:
             continue
-        for number in _differing(one.confirmed.threads):
-            conditions.setdefault(f"{number} {'thread' if number == '1' else 'threads'}", []).append(one)
-        for name in _differing(one.confirmed.capabilities):
-            conditions.setdefault(f"processor capabilities capped to {name}", []).append(one)
+        for number in _differing(finding.confirmed.threads):
+            conditions.setdefault(f"{number} {'thread' if number == '1' else 'threads'}", []).append(finding)
+        for name in _differing(finding.confirmed.capabilities):
+            conditions.setdefault(f"processor capabilities capped to {name}", []).append(finding)
     yield from list(conditions.items())[:SHOWN_SETTINGS]
 
 
@@ -218,25 +234,27 @@ def _differing(outcomes: dict[str, str]) -> list[str]:
 
 def _names(some: list[Finding]) -> str:
     """Return the first few, each subject once, and how many more there are."""
-    return listed(list(dict.fromkeys(_last_names(one) for one in some)), NAMED)
+    return listed(list(dict.fromkeys(_last_names(finding) for finding in some)), NAMED)
 
 
-def _last_names(one: Finding) -> str:
+def _last_names(finding: Finding) -> str:
     """Return the subject; of a long qualified name its end."""
-    if one.kind != FUNCTION:
-        return one.subject
-    return ".".join(one.subject.split(".")[-3:])
+    if finding.kind != FUNCTION:
+        return finding.subject
+    return ".".join(finding.subject.split(".")[-3:])
 
 
-def _notes(found: FindingsFile) -> Iterator[tuple[str, str]]:
-    yield from (("note", text) for text in bounded([*found.notes, *found.rule_notes], SHOWN_NOTES))
+def _notes(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
+    yield from (("note", text) for text in bounded([*profiled.notes, *profiled.rule_notes], SHOWN_NOTES))
 
 
 def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
     """Yield what to do next, where it was looked for what varies."""
     if run.profiling is None:
         return
-    patches = list(dict.fromkeys(one.cures[0].patch for one in blamed if one.cures and one.cures[0].patch))
+    patches = list(
+        dict.fromkeys(finding.cures[0].patch for finding in blamed if finding.cures and finding.cures[0].patch)
+    )
     command = shlex.join(run.command)
     if patches:
         yield f"try: reprokit record --patch {shlex.quote(','.join(map(str, patches)))} -- {command}"

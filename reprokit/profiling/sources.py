@@ -51,35 +51,35 @@ class ProfiledRunFacts:
 
 def journal(run: RunDirectory) -> ProfiledRunFacts:
     """Read it; damage is noted, and what stands before is used."""
-    found = ProfiledRunFacts()
+    run_facts = ProfiledRunFacts()
     try:
         for number, line in enumerate(run.metrics()):
             if number >= MAX_LINES:
-                found.notes.append(f"seeds behind the first {MAX_LINES} lines of the metrics were not looked at")
+                run_facts.notes.append(f"seeds behind the first {MAX_LINES} lines of the metrics were not looked at")
                 break
-            _take(found, line)
+            _take(run_facts, line)
     except RunError as error:
-        found.notes.append(str(error))
-    return found
+        run_facts.notes.append(str(error))
+    return run_facts
 
 
-def _take(found: ProfiledRunFacts, line: dict[str, Any]) -> None:
+def _take(run_facts: ProfiledRunFacts, line: dict[str, Any]) -> None:
     kind, identity = line.get("k"), str(line.get("p"))
     if kind == "framework":
-        found.versions.setdefault(str(line.get("name")), str(line.get("version")))
+        run_facts.versions.setdefault(str(line.get("name")), str(line.get("version")))
     elif kind == "agent" and type(line.get("pid")) is int:
-        found.pids.setdefault(identity, line["pid"])
+        run_facts.pids.setdefault(identity, line["pid"])
     elif kind == "seed":
         key = (str(line.get("call")), str(line.get("argument")), str(line.get("where")), identity)
-        if key in found.seeds or len(found.seeds) < MAX_SEEDS:
-            found.seeds[key] += 1
+        if key in run_facts.seeds or len(run_facts.seeds) < MAX_SEEDS:
+            run_facts.seeds[key] += 1
 
 
-def of_seeds(run: RunFile, told: ProfiledRunFacts) -> Iterator[Finding]:
+def of_seeds(run: RunFile, run_facts: ProfiledRunFacts) -> Iterator[Finding]:
     """Yield the seeds that may come from the clock or a process id."""
     sources: dict[str, Occurrences] = defaultdict(Occurrences)
-    for (call, argument, where, identity), number in told.seeds.items():
-        origin = _origin(argument, run, told.pids.get(identity))
+    for (call, argument, where, identity), number in run_facts.seeds.items():
+        origin = _origin(argument, run, run_facts.pids.get(identity))
         if origin:
             sources[f"{origin} as a seed of {call}"].add(identity, number, [_place(where)])
     cure = [Cure(None, "give a fixed seed", "")]
@@ -168,13 +168,13 @@ def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterato
             lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
     missing = [("requests that were not recorded", lost)] if lost.calls else []
-    missing += [(one.text, Occurrences()) for one in uncovered if one.source not in ("instructions", "clock")]
+    missing += [(gap.text, Occurrences()) for gap in uncovered if gap.source not in ("instructions", "clock")]
     for subject, seen in missing:
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
-    for one in uncovered:
-        if one.source == "clock":
-            yield Occurrences().finding(SOURCE, one.text, findings.SUSPECT, CLOCK_WHY, UNCOVERED_RANK, cures=[CLOCK])
-    instructions = [one.module or one.text for one in uncovered if one.source == "instructions"]
+    for gap in uncovered:
+        if gap.source == "clock":
+            yield Occurrences().finding(SOURCE, gap.text, findings.SUSPECT, CLOCK_WHY, UNCOVERED_RANK, cures=[CLOCK])
+    instructions = [gap.module or gap.text for gap in uncovered if gap.source == "instructions"]
     if instructions:
         yield _of_instructions(instructions)
 
@@ -191,9 +191,9 @@ def _of_instructions(files: list[str]) -> Finding:
 
 def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
     """Yield what strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
-    found = _system_calls(run, notes)
+    listed_calls = _system_calls(run, notes)
     sources: dict[tuple[str, str], Occurrences] = defaultdict(Occurrences)
-    for call in found.calls if found is not None else ():
+    for call in listed_calls.calls if listed_calls is not None else ():
         if call.pid not in helpers:
             sources[call.call, call.source].add(call.pid, call.calls, _asker(call.program))
     for (call_name, source), seen in sources.items():
@@ -209,15 +209,15 @@ def _system_calls(run: RunDirectory, notes: list[str]) -> SystemCallsFile | None
     if not run.has(SYSTEM_CALLS):
         return None
     try:
-        found = run.decode(SYSTEM_CALLS, SystemCallsFile, MAX_CALLS)
+        listed_calls = run.decode(SYSTEM_CALLS, SystemCallsFile, MAX_CALLS)
     except RunError as error:
         notes.append(str(error))
         return None
-    if found.left_out:
-        notes.append(f"{found.left_out} system calls of further callers are left out")
-    if found.problem:
-        notes.append(f"system calls: {found.problem}")
-    return found
+    if listed_calls.left_out:
+        notes.append(f"{listed_calls.left_out} system calls of further callers are left out")
+    if listed_calls.problem:
+        notes.append(f"system calls: {listed_calls.problem}")
+    return listed_calls
 
 
 def _system_call(call: str, source: str, seen: Occurrences) -> Finding:

@@ -93,12 +93,12 @@ class Surroundings:
     @property
     def threads(self) -> dict[str, int]:
         """The most threads that each framework computed with, where that was seen."""
-        found: dict[str, int] = {}
+        most: dict[str, int] = {}
         for (name, _), value in self.values.items():
             framework = THREADS.get(name, "")
             if framework and type(value) is int and value > 0:
-                found[framework] = max(value, found.get(framework, 0))
-        return found
+                most[framework] = max(value, most.get(framework, 0))
+        return most
 
     def findings(
         self, versions: Mapping[str, str], devices: set[str], told: set[str], *, compiles: bool, draws: bool
@@ -121,9 +121,9 @@ class Surroundings:
         for (name, workers, deterministic), seen in self.loaders.items():
             if deterministic is False or (name in DRAWING and workers not in (None, 0, 1) and draws):
                 is_unordered = deterministic is False
-                known = "tensorflow.data-deterministic-off" if is_unordered else "tensorflow.data-parallel-map"
+                fact_id = "tensorflow.data-deterministic-off" if is_unordered else "tensorflow.data-parallel-map"
                 why = DATA_WHY if is_unordered else DRAWS_WHY
-                fact, verdict, keep = self._fact(known), findings.SUSPECT, [KEEP_ORDER]
+                fact, verdict, keep = self._fact(fact_id), findings.SUSPECT, [KEEP_ORDER]
                 yield _finding(ORDER, name, seen, fact, verdict, DATA_ORDER_RANK, why=why, otherwise=keep)
             elif name in FACTS and workers:
                 why = f"{workers} {'worker' if workers == 1 else 'workers'}: {WORKERS_WHY}"
@@ -137,8 +137,8 @@ class Surroundings:
             if name.startswith(OF_COMPILERS) and not compiles:
                 continue
             value = self.values[name, text]
-            known = [*matching_setting(self.facts, name, value), *matching_variable(self.facts, name)]
-            for fact in _fitting(known, versions, devices)[:1]:
+            matching = [*matching_setting(self.facts, name, value), *matching_variable(self.facts, name)]
+            for fact in _fitting(matching, versions, devices)[:1]:
                 verdict, rank = findings.AS_SET, SETTING_RANK
                 if fact.differs_on_one_machine:
                     verdict, rank = findings.SUSPECT, SUSPECTED_SETTING_RANK
@@ -158,11 +158,11 @@ class Surroundings:
                 yield _finding(kind, name, seen, fact, verdict, rank)
 
 
-def _fitting(known: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
+def _fitting(facts: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
     """Return those that are about the versions and devices of this run, the most serious first."""
     fits = [
         fact
-        for fact in known
+        for fact in facts
         if fact.applies(version=versions.get(fact.framework, ""))
         and any(fact.applies(device=device) for device in devices)
     ]

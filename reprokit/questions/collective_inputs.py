@@ -22,10 +22,10 @@ def notes(
     """Yield a sentence for each rank, of the last collective before its first divergence."""
     ranks = [name for name in left if name in right and name.startswith("rank")]
     calls = {name: (_collectives(left[name]), _collectives(right[name])) for name in ranks}
-    for one in parted:
-        before = sum(call.number < one.call.number for call in calls.get(one.process, ((), ()))[0])
-        if one.kind is DivergenceKind.OUTSIDE and before:
-            yield _sentence(one.process, before - 1, calls)
+    for divergence in parted:
+        before = sum(call.number < divergence.call.number for call in calls.get(divergence.process, ((), ()))[0])
+        if divergence.kind is DivergenceKind.OUTSIDE and before:
+            yield _sentence(divergence.process, before - 1, calls)
 
 
 def _collectives(log: ProcessLog) -> list[OperatorCall]:
@@ -41,16 +41,16 @@ def _sentence(process: str, number: int, calls: Mapping[str, tuple[list[Operator
     differing, unknown = [], []
     for rank, sides in calls.items():
         pair = [side[number] for side in sides if len(side) > number]
-        if [(one.operator.name, one.step) for one in pair] != [key, key]:
+        if [(call.operator.name, call.step) for call in pair] != [key, key]:
             unknown.append(rank)
         elif pair[0].inputs != pair[1].inputs:
             differing.append(rank)
-    known = len(calls) - len(unknown)
+    compared = len(calls) - len(unknown)
     where = f"the last collective before {process} parted, {call.operator.name} in step {call.step}"
     if not differing:
-        ranks = f"{'' if unknown else 'all '}{known} rank{'s' if known > 1 else ''}"
+        ranks = f"{'' if unknown else 'all '}{compared} rank{'s' if compared > 1 else ''}"
         rest = f", and is not known of {listed(unknown, LISTED)}" if unknown else ""
         return f"{where}, was given equal inputs on {ranks}{rest}"
     return f"{where}, was given other inputs on {listed(differing, LISTED)}" + (
-        f", equal ones on the other {known - len(differing)}" if known > len(differing) else ""
+        f", equal ones on the other {compared - len(differing)}" if compared > len(differing) else ""
     )

@@ -48,8 +48,8 @@ def explain(
     except ReprokitError as error:
         why = f"explained from the snapshot alone: {error}"
     say(why)
-    found = redo.redo(asked, say)
-    return {**found, "problems": [*(found.get("problems") or []), why]}
+    result = redo.redo(asked, say)
+    return {**result, "problems": [*(result.get("problems") or []), why]}
 
 
 def _in_place(
@@ -71,15 +71,15 @@ def _in_place(
         if plan.capture is None:
             raise NotReplayable(f"{recording.path} was not recorded with --on-nan")
         result = place / "result.json"
-        wanted = RedoPlan(
+        redo_plan = RedoPlan(
             mode=asked.mode, snapshot=asked.snapshot, result=result, progress=place / "progress", in_place=True
         )
-        execute(replace(plan, capture=replace(plan.capture, redo=wanted)), interruption, hush)
-        found = redo.read_result(result)
-    if found is None or not found.get("reproduced"):
+        execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, hush)
+        outcome = redo.read_result(result)
+    if outcome is None or not outcome.get("reproduced"):
         raise NotTheRun(f"a replay of {recording.path} did not come to this step")
-    if object_in(found, "gradients").get("different") or object_in(found, "loss").get("equal") is False:
+    if object_in(outcome, "gradients").get("different") or object_in(outcome, "loss").get("equal") is False:
         raise NotTheRun(f"a replay of {recording.path} came to another step {file.facts.step} than was captured")
-    if not (found.get("operation") or found.get("where")):
+    if not (outcome.get("operation") or outcome.get("where")):
         raise NotTheRun("no operator was seen to turn finite values into others in the replay")
-    return found
+    return outcome

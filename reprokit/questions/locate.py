@@ -58,21 +58,21 @@ class ReplayPair:
     @property
     def parted(self) -> list[ThreadDivergence]:
         """Where each process parts first; other calls that changed nothing in the trail are no parting."""
-        found = first_of_each(*self.logs)
-        if found and prove(self.replays[0].run, self.replays[1].run).holds:
-            return [one for one in found if one.kind is DivergenceKind.RESULT]
-        return found
+        divergences = first_of_each(*self.logs)
+        if divergences and prove(self.replays[0].run, self.replays[1].run).holds:
+            return [divergence for divergence in divergences if divergence.kind is DivergenceKind.RESULT]
+        return divergences
 
     def trails_part(self) -> int | None:
         """Return the first step in which the trails of both are others."""
         parted = prove(self.replays[0].run, self.replays[1].run).parted
-        return min((one.step for one in parted), default=None)
+        return min((series.step for series in parted), default=None)
 
 
 def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
     """Return whether the trails of two runs part, and their operators can be logged."""
     frameworks = [(run.environment() or {}).get("frameworks") for run in (left, right)]
-    if not all(isinstance(one, dict) and not LOGGED.isdisjoint(one) for one in frameworks):
+    if not all(isinstance(names, dict) and not LOGGED.isdisjoint(names) for names in frameworks):
         return False
     return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).parted)
 
@@ -86,12 +86,12 @@ def locate(
     """
     search = _LocateSearch(left, right, wishes, interruption, say)
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
-        found = search.run(Path(place))
+        divergence = search.run(Path(place))
     try:
-        located.write(right or left, found)
+        located.write(right or left, divergence)
     except CannotWriteRun as error:
         say(f"reports will not show this: {error}")
-    return found
+    return divergence
 
 
 class _LocateSearch:
@@ -109,32 +109,32 @@ class _LocateSearch:
             self._recordings = self._recordings[0], self._recordings[0]
         self._wishes, self._interruption, self._say = wishes, interruption, say
         parted = prove(left, right).parted if right is not None else ()
-        self._step = min((one.step for one in parted), default=None)
+        self._step = min((series.step for series in parted), default=None)
         self._notes: dict[str, None] = {}
         if wishes.eager:
             self._notes["nothing was compiled: the answer is about another computation than the recorded one"] = None
 
     def run(self, place: Path) -> LocatedDivergence:
         """Make pairs until one parts, then keep the guilty call of another one."""
-        made = 0
-        for made in range(1, self._wishes.pairs + 1):
-            pair = self._pair(place / str(made), f"pair {made} of up to {self._wishes.pairs}")
+        number = 0
+        for number in range(1, self._wishes.pairs + 1):
+            pair = self._pair(place / str(number), f"pair {number} of up to {self._wishes.pairs}")
             parted = pair.parted
             if parted:
                 is_kept = self._wishes.outputs and parted[0].kind is DivergenceKind.RESULT
                 outputs = self._kept(parted[0], place) if is_kept else None
-                return self._document(pair, parted, made, outputs)
+                return self._document(pair, parted, number, outputs)
             self._look_elsewhere(pair)
-            shutil.rmtree(place / str(made), ignore_errors=True)
+            shutil.rmtree(place / str(number), ignore_errors=True)
         self._require_proof(pair)
-        return self._document(pair, [], made, None)
+        return self._document(pair, [], number, None)
 
-    def _pair(self, place: Path, what: str, keep: KeptOperator | None = None) -> ReplayPair:
+    def _pair(self, place: Path, title: str, keep: KeptOperator | None = None) -> ReplayPair:
         steps = _window(self._step)
         question = Question(
             steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep, eager=self._wishes.eager)
         )
-        self._say(f"{what}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
+        self._say(f"{title}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()
         replays = tuple(
             ask(recording, question, place / side, self._interruption, hushed=True, needs_proof=False)
@@ -182,10 +182,10 @@ class _LocateSearch:
                 advice = "code, data or libraries may have changed: record it again"
                 raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
 
-    def _kept(self, found: ThreadDivergence, place: Path) -> OutputsDiffer | None:
+    def _kept(self, divergence: ThreadDivergence, place: Path) -> OutputsDiffer | None:
         """Replay until the guilty operator parts again, with its calls kept, and compare the outputs."""
-        where = found.call.place.where[:1]
-        keep = KeptOperator(operator=found.call.operator.name, place=where[0][:2] if where else ())
+        where = divergence.call.place.where[:1]
+        keep = KeptOperator(operator=divergence.call.operator.name, place=where[0][:2] if where else ())
         for number in range(1, KEEPING + 1):
             pair = self._pair(
                 place / f"kept-{number}", f"keeping {keep.operator}, pair {number} of up to {KEEPING}", keep
@@ -216,12 +216,12 @@ class _LocateSearch:
         )
 
     def _document(
-        self, pair: ReplayPair, parted: list[ThreadDivergence], made: int, outputs: OutputsDiffer | None
+        self, pair: ReplayPair, parted: list[ThreadDivergence], pairs: int, outputs: OutputsDiffer | None
     ) -> LocatedDivergence:
         self._notes.update(dict.fromkeys(collective_inputs.notes(parted[:MAX_LISTED], *pair.logs)))
-        for found in parted[:1]:
-            self._note_proof(pair, found)
-            if found.call.operator.name.startswith(COMPILED) and not self._wishes.eager:
+        for divergence in parted[:1]:
+            self._note_proof(pair, divergence)
+            if divergence.call.operator.name.startswith(COMPILED) and not self._wishes.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
         facts = list(_facts(parted[0].call)) if parted and parted[0].kind is DivergenceKind.RESULT else []
         subject = parted[0].call.operator.name if parted else ""
@@ -232,21 +232,21 @@ class _LocateSearch:
             right=str(self._runs[1].path),
             run_ids=list(dict.fromkeys(run.run.run_id for run in self._runs)),
             steps=pair.steps,
-            pairs=made,
+            pairs=pairs,
             calls=compared_calls(*pair.logs),
             proved=all(replay.proof.holds for replay in pair.replays),
-            processes=[_process(found) for found in parted[:MAX_LISTED]],
+            processes=[_process(divergence) for divergence in parted[:MAX_LISTED]],
             outputs=outputs,
             known=[fact.id for fact in facts],
             cures=list(dict.fromkeys(ways)),
             notes=list(self._notes),
         )
 
-    def _note_proof(self, pair: ReplayPair, found: ThreadDivergence) -> None:
+    def _note_proof(self, pair: ReplayPair, divergence: ThreadDivergence) -> None:
         """Say where a replay was another run than its recording before the call that was found."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
-            until = replay.proof.holds_until(found.process) if recording.has(TRAIL) else None
-            if until is not None and until < found.call.step:
+            until = replay.proof.holds_until(divergence.process) if recording.has(TRAIL) else None
+            if until is not None and until < divergence.call.step:
                 where = f"is not that run from step {until} on, before this call"
                 self._notes[f"the replay of {recording.path} {where}: the answer is about the replays"] = None
 
@@ -277,25 +277,27 @@ def _is_other_computation(pair: ReplayPair) -> bool:
     return any(call.operator.framework == "tensorflow" and call.place.node for call in calls)
 
 
-def _files(pair: ReplayPair, found: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:
+def _files(pair: ReplayPair, divergence: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:
     """Return the files of inputs and outputs of the call that was found."""
-    call = found.call if side == 0 else found.other
+    call = divergence.call if side == 0 else divergence.other
     assert call is not None
-    stem = pair.logs[side][found.process].stem
+    stem = pair.logs[side][divergence.process].stem
     base = pair.replays[side].run.path / ANSWERS / f"{stem}-{call.number}"
     return base.with_name(base.name + ".inputs"), base.with_name(base.name + ".outputs")
 
 
-def _process(found: ThreadDivergence) -> ProcessDivergence:
+def _process(divergence: ThreadDivergence) -> ProcessDivergence:
     return ProcessDivergence(
-        process=found.process,
-        kind=found.kind.value,
-        call=_call(found.call, found.thread, found.position),
-        before=None if found.before is None else _call(found.before, found.thread, max(found.position - 1, 0)),
-        draws=bool(found.call.flags & DRAWS),
-        more=found.more,
-        calls=found.calls,
-        varying=found.varying,
+        process=divergence.process,
+        kind=divergence.kind.value,
+        call=_call(divergence.call, divergence.thread, divergence.position),
+        before=None
+        if divergence.before is None
+        else _call(divergence.before, divergence.thread, max(divergence.position - 1, 0)),
+        draws=bool(divergence.call.flags & DRAWS),
+        more=divergence.more,
+        calls=divergence.calls,
+        varying=divergence.varying,
     )
 
 
@@ -321,7 +323,7 @@ def _call(call: OperatorCall, thread: str, position: int) -> LocatedCall:
 def _facts(call: OperatorCall) -> Iterator[Fact]:
     """Yield what is known of a call that can make it differ on one machine."""
     operator = call.operator
-    found = knowledge.matching_operator(
+    facts = knowledge.matching_operator(
         knowledge.load(),
         operator.framework,
         operator.version,
@@ -332,4 +334,4 @@ def _facts(call: OperatorCall) -> Iterator[Fact]:
         overload=operator.overload,
         dtypes=operator.dtypes,
     )
-    yield from (fact for fact in found if fact.differs_on_one_machine)
+    yield from (fact for fact in facts if fact.differs_on_one_machine)

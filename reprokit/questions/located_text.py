@@ -9,34 +9,34 @@ from reprokit.model.located import MAX_LISTED, LocatedCall, LocatedDivergence, P
 from reprokit.printable import printable
 
 
-def lines(found: LocatedDivergence) -> Iterator[str]:
+def lines(located: LocatedDivergence) -> Iterator[str]:
     """Yield what to print."""
-    if not found.processes:
-        yield _same(found)
-    for number, process in enumerate(found.processes[:MAX_LISTED]):
-        yield from _process(found, process, is_first=number == 0)
-    yield from (f"  note: {printable(note, 400)}" for note in found.notes[:MAX_LISTED])
+    if not located.processes:
+        yield _same(located)
+    for number, process in enumerate(located.processes[:MAX_LISTED]):
+        yield from _process(located, process, is_first=number == 0)
+    yield from (f"  note: {printable(note, 400)}" for note in located.notes[:MAX_LISTED])
 
 
-def _same(found: LocatedDivergence) -> str:
-    pairs = f"{found.pairs} pair{'s' if found.pairs != 1 else ''} of replays"
-    calls = f"{found.calls:,} calls of operators in steps {found.steps.first} to {found.steps.last} are equal"
-    proved = ", each of which is its recording" if found.proved else ""
+def _same(located: LocatedDivergence) -> str:
+    pairs = f"{located.pairs} pair{'s' if located.pairs != 1 else ''} of replays"
+    calls = f"{located.calls:,} calls of operators in steps {located.steps.first} to {located.steps.last} are equal"
+    proved = ", each of which is its recording" if located.proved else ""
     return f"the runs do not part in {pairs}{proved}: {calls}"
 
 
-def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: bool) -> Iterator[str]:
+def _process(located: LocatedDivergence, process: ProcessDivergence, is_first: bool) -> Iterator[str]:
     call = process.call
     place = f"{call_in_words(call)}, call {call.position} of step {call.step}"
-    of = f"process {printable(process.process, 200)}, thread {printable(call.thread, 80)}"
+    thread = f"process {printable(process.process, 200)}, thread {printable(call.thread, 80)}"
     if process.kind == "result":
-        yield f"first divergent operator: {place}, {of}"
-        outputs = "outputs differ" + (_outputs(found) if is_first else "")
+        yield f"first divergent operator: {place}, {thread}"
+        outputs = "outputs differ" + (_outputs(located) if is_first else "")
         yield f"  inputs equal{_inputs(call)}; {outputs}"
         varying = f"{process.varying:,} of {process.calls:,} calls gave another result on equal inputs"
         yield f"  {varying}; what follows differs because of it"
     elif process.kind == "outside":
-        yield f"changed outside of operators, before {place}, {of}"
+        yield f"changed outside of operators, before {place}, {thread}"
         behind = f" and behind {call_in_words(process.before)}" if process.before else ""
         generator = ", or the state of the random generator that it draws from" if process.draws else ""
         inputs = f"what goes into it{_inputs(call)}{generator}"
@@ -47,18 +47,18 @@ def _process(found: LocatedDivergence, process: ProcessDivergence, is_first: boo
     else:
         side = "second" if process.more > 0 else "first"
         count = f"{abs(process.more):,} more calls" if process.more else "other calls"
-        yield f"another path was taken: {count} in the {side} replay from {place}, {of}"
-    if is_first and found.known:
-        cures = f"; cure: --patch {' or '.join(found.cures)}" if found.cures else ""
-        yield f"  Known: {', '.join(found.known)}{cures}"
+        yield f"another path was taken: {count} in the {side} replay from {place}, {thread}"
+    if is_first and located.known:
+        cures = f"; cure: --patch {' or '.join(located.cures)}" if located.cures else ""
+        yield f"  Known: {', '.join(located.known)}{cures}"
 
 
-def _outputs(found: LocatedDivergence) -> str:
-    if found.outputs is None:
+def _outputs(located: LocatedDivergence) -> str:
+    if located.outputs is None:
         return ""
-    ulp = found.outputs.largest_ulp
+    ulp = located.outputs.largest_ulp
     size = "" if ulp is None else f", at most {ulp:,} ULP" if ulp else ", in signs of zeros or payloads of NaNs only"
-    return f": {found.outputs.differing:,} of {found.outputs.elements:,} elements{size}"
+    return f": {located.outputs.differing:,} of {located.outputs.elements:,} elements{size}"
 
 
 def _inputs(call: LocatedCall) -> str:

@@ -43,14 +43,17 @@ class ThreadDivergence:
 
 def first_of_each(left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]) -> list[ThreadDivergence]:
     """Return the first divergence of each process that has one, the earliest first."""
-    found = []
+    divergences = []
     for identity in left.keys() & right.keys():
         threads = left[identity].threads, right[identity].threads
         parted = [_of_thread(identity, name, threads[0][name], threads[1][name]) for name in _common(*threads)]
-        known = sorted((one for one, _, _ in parted if one is not None), key=lambda one: one.order)
+        by_order = sorted(
+            (divergence for divergence, _, _ in parted if divergence is not None),
+            key=lambda divergence: divergence.order,
+        )
         calls, varying = sum(calls for _, calls, _ in parted), sum(varying for _, _, varying in parted)
-        found += [replace(one, calls=calls, varying=varying) for one in known[:1]]
-    return sorted(found, key=lambda one: (one.order[:2], one.process))
+        divergences += [replace(divergence, calls=calls, varying=varying) for divergence in by_order[:1]]
+    return sorted(divergences, key=lambda divergence: (divergence.order[:2], divergence.process))
 
 
 def compared_calls(left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]) -> int:
@@ -70,21 +73,23 @@ def _of_thread(
     process: str, thread: str, left: Sequence[OperatorCall], right: Sequence[OperatorCall]
 ) -> tuple[ThreadDivergence | None, int, int]:
     """Return the first divergence, and how many calls were compared and gave another result on equal inputs."""
-    found: ThreadDivergence | None = None
+    divergence: ThreadDivergence | None = None
     calls = varying = 0
-    for position, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one.key != other.key:
-            return found or _path(process, thread, (left, right), position), calls, varying
+    for position, (left_call, right_call) in enumerate(zip(left, right, strict=False)):
+        if left_call.key != right_call.key:
+            return divergence or _path(process, thread, (left, right), position), calls, varying
         calls += 1
-        if one.flags & NO_OUTPUTS or one.outputs == other.outputs:
+        if left_call.flags & NO_OUTPUTS or left_call.outputs == right_call.outputs:
             continue
-        is_result = one.inputs == other.inputs
+        is_result = left_call.inputs == right_call.inputs
         varying += is_result
-        if found is None:
+        if divergence is None:
             kind = DivergenceKind.RESULT if is_result else DivergenceKind.OUTSIDE
             before = left[position - 1] if position else None
-            found = ThreadDivergence(kind, process, thread, one, other, before, _in_step(left, position))
-    return found or _longer(process, thread, left, right), calls, varying
+            divergence = ThreadDivergence(
+                kind, process, thread, left_call, right_call, before, _in_step(left, position)
+            )
+    return divergence or _longer(process, thread, left, right), calls, varying
 
 
 def _in_step(calls: Sequence[OperatorCall], position: int) -> int:
@@ -119,11 +124,11 @@ def _path(
 
 def _agree(left: Sequence[OperatorCall], at: int, right: Sequence[OperatorCall], other: int) -> bool:
     pairs = list(zip(left[at : at + CONFIRMING], right[other : other + CONFIRMING], strict=False))
-    return bool(pairs) and all(_same_call(one, another) for one, another in pairs)
+    return bool(pairs) and all(_same_call(left_call, right_call) for left_call, right_call in pairs)
 
 
-def _same_call(one: OperatorCall, other: OperatorCall) -> bool:
-    return one.operator.key == other.operator.key and one.place == other.place
+def _same_call(left_call: OperatorCall, right_call: OperatorCall) -> bool:
+    return left_call.operator.key == right_call.operator.key and left_call.place == right_call.place
 
 
 def _longer(

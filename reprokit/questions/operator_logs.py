@@ -78,15 +78,15 @@ class ProcessLog:
 
 def read(run: RunDirectory) -> dict[str, ProcessLog]:
     """Return the logs of a replay, by the identity of the process; a later one of the same has a number behind it."""
-    directory, found = run.path / ANSWERS, {}
+    directory, logs = run.path / ANSWERS, {}
     for name in bounded_names(directory, NAMES):
         log = _read(run, name.removesuffix(NAMES))
         identity, number = log.identity, 1
-        while identity in found:
+        while identity in logs:
             number += 1
             identity = f"{log.identity}#{number}"
-        found[identity] = log
-    return found
+        logs[identity] = log
+    return logs
 
 
 def _read(run: RunDirectory, stem: str) -> ProcessLog:

@@ -36,7 +36,7 @@ class ReplayProof:
     @property
     def parted_early(self) -> bool:
         """Whether a series parts in the first quarter of its steps: equal steps to the end are hardly luck then."""
-        return any(4 * (one.step + 1) <= self.steps[one.process, one.series] for one in self.parted)
+        return any(4 * (series.step + 1) <= self.steps[series.process, series.series] for series in self.parted)
 
     def holds_until(self, process: str) -> int | None:
         """Return the first step of a process that is another one; None where all that were compared are equal.
@@ -45,7 +45,7 @@ class ReplayProof:
         """
         if not any(key[0] == process for key in self.steps):
             return 0
-        return min((one.step for one in self.parted if one.process == process), default=None)
+        return min((series.step for series in self.parted if series.process == process), default=None)
 
 
 def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
@@ -53,13 +53,13 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
     left, right = (sides(run, list(trails.read(run))) for run in (recording, replay))
     common = [key for key in left if key in right]
     steps = {key: min(left[key].series.count, right[key].series.count) for key in common}
-    parted = [one for key in common for one in _parted(key, left[key], right[key])]
-    return ReplayProof(steps, tuple(sorted(parted, key=lambda one: one.step)))
+    parted = [series for key in common for series in _parted(key, left[key], right[key])]
+    return ReplayProof(steps, tuple(sorted(parted, key=lambda series: series.step)))
 
 
 def _parted(key: Key, left: Side, right: Side) -> Iterator[PartedSeries]:
     """Yield the first difference of a series; that the replay was ended earlier is none."""
-    found = compared(left, right)
-    names = [name for name in found.differing if name != LENGTH]
+    comparison = compared(left, right)
+    names = [name for name in comparison.differing if name != LENGTH]
     if names:
-        yield PartedSeries(*key, found.step(names[0]), NAMES.get(names[0], names[0]))
+        yield PartedSeries(*key, comparison.step(names[0]), NAMES.get(names[0], names[0]))

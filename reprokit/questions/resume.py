@@ -83,8 +83,8 @@ class ResumeStudy:
             last = BRIEF - 1 if is_brief else None
             question = Question(steps=StepRange(last=last), state=StateQuestion())
             plain = self._resume(recording, BRIEFLY if is_brief else "resumed", question)
-            found = ResumedRun(plain).begins_in(recording)
-            offset = found or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
+            first_step = ResumedRun(plain).begins_in(recording)
+            offset = first_step or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
             different = ResumedRun(plain).first_difference(recording, offset)
             if different is not None:
                 break
@@ -105,7 +105,7 @@ class ResumeStudy:
             signal=self._work.signal.name,
             files=files,
             resumed_at=offset,
-            is_found=bool(found),
+            is_found=bool(first_step),
             compared=outcome.steps,
             first=outcome.first,
             parts=outcome.said,
@@ -237,7 +237,7 @@ class ResumeStudy:
         if not is_same:
             return candidates, False
         for part in list(reversed(chosen)) if len(chosen) > 1 else []:
-            fewer = [one for one in chosen if one != part]
+            fewer = [other for other in chosen if other != part]
             if fewer and is_same_with(fewer)[0]:
                 chosen = fewer
         return chosen, True
@@ -262,14 +262,16 @@ def _steps(run: RunDirectory) -> int:
 def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
     """Return the files that both runs wrote, with other content: what a script keeps itself is seen there alone."""
     listed = [run.outputs() for run in (whole, resumed)]
-    sides = [{file.path: file.content or file.digest for file in one.files} if one else {} for one in listed]
+    sides = [
+        {file.path: file.content or file.digest for file in outputs.files} if outputs else {} for outputs in listed
+    ]
     both = sides[0].keys() & sides[1].keys()
     return sorted(path for path in both if sides[0][path] != sides[1][path])[:MAX_FILES]
 
 
 def changed_files(before: Path, after: Path) -> list[str]:
     """Return the files that are new or have other bytes, by their paths below both directories."""
-    found = []
+    changed = []
     for directory, names, files in os.walk(after):
         names[:] = sorted(name for name in names if name not in LEFT_OUT and name != ".git")
         for name in sorted(files):
@@ -277,15 +279,15 @@ def changed_files(before: Path, after: Path) -> list[str]:
             earlier = before / path.relative_to(after)
             if path.is_symlink() or _is_same(earlier, path):
                 continue
-            found.append(str(path.relative_to(after)))
-    return found
+            changed.append(str(path.relative_to(after)))
+    return changed
 
 
 def _is_same(earlier: Path, path: Path) -> bool:
     try:
-        one, other = earlier.stat(), path.stat()
-        return one.st_size == other.st_size and (
-            one.st_mtime_ns == other.st_mtime_ns or earlier.read_bytes() == path.read_bytes()
+        before, after = earlier.stat(), path.stat()
+        return before.st_size == after.st_size and (
+            before.st_mtime_ns == after.st_mtime_ns or earlier.read_bytes() == path.read_bytes()
         )
     except OSError:
         return False

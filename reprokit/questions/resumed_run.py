@@ -45,7 +45,7 @@ class ResumedRun:
     @property
     def fetched(self) -> Mapping[str, int]:
         """How many batches came from each place until the first step, with that of this step."""
-        return next((one.fetched for one in self.states.values() if one.fetched is not None), {})
+        return next((series.fetched for series in self.states.values() if series.fetched is not None), {})
 
     def begins_in(self, recording: RunDirectory) -> int | None:
         """Return the step of the whole run whose parameters this one begins with; None where it has none of them."""
@@ -56,24 +56,24 @@ class ResumedRun:
         return self._begins(_sides(recording), resumption.offset_by_batches)
 
     def _begins(self, left: Mapping[Key, Side], find: Callable[[Side, Side], int | None]) -> int | None:
-        found = [find(left[key], self.sides[key]) for key in left if key in self.sides]
-        return max((one for one in found if one), default=None)
+        steps = [find(left[key], self.sides[key]) for key in left if key in self.sides]
+        return max((step for step in steps if step), default=None)
 
     def partings(self, left: Mapping[Key, Side], offset: int, *, is_whole: bool) -> tuple[list[Parting], int]:
         """Return where this run's series differ, the earliest first, and how many steps were compared."""
-        found, steps = [], 0
+        partings, steps = [], 0
         for key in left.keys() & self.sides.keys():
             series = resumption.aligned(left[key], self.sides[key], offset)
             steps = max(steps, min(series.left.count, series.right.count))
             left_out = {LENGTH: not is_whole, TENSORS: _has_same_tensors(series)}
             names = [name for name in series.differing if not series.is_idle(name) and not left_out.get(name)]
-            found += [Parting(key, series.step(name), name) for name in names]
-        return sorted(found, key=lambda one: one.step), steps
+            partings += [Parting(key, series.step(name), name) for name in names]
+        return sorted(partings, key=lambda parting: parting.step), steps
 
     def first_difference(self, recording: RunDirectory, offset: int) -> int | None:
         """Return the first step that differs."""
-        found, _ = self.partings(_sides(recording), offset, is_whole=False)
-        return found[0].step if found else None
+        partings, _ = self.partings(_sides(recording), offset, is_whole=False)
+        return partings[0].step if partings else None
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,13 @@ class ResumeOutcome:
         """What of the state may be missing, causes before effects: what differs at the first step that does."""
         first = self._first_step
         names = {part.part for part in self.acting if part.step == first}
-        known = {part for series in self.whole.states.values() for state in series.states.values() for part in state}
-        of_quantities = {name: part for name, part in {**GENERATORS, "batch": DATA}.items() if part in {*known, DATA}}
-        quantities = [one.quantity for one in self.partings if one.step == first]
+        kept_parts = {
+            part for series in self.whole.states.values() for state in series.states.values() for part in state
+        }
+        of_quantities = {
+            name: part for name, part in {**GENERATORS, "batch": DATA}.items() if part in {*kept_parts, DATA}
+        }
+        quantities = [parting.quantity for parting in self.partings if parting.step == first]
         names |= {of_quantities[quantity] for quantity in quantities if quantity in of_quantities}
         if DATA in names and any(part.part == LOADER for part in self.parts):
             names.add(LOADER)
@@ -106,7 +110,9 @@ class ResumeOutcome:
 
     @property
     def _first_step(self) -> int:
-        return min([*(one.step for one in self.partings[:1]), *(part.step for part in self.acting[:1])], default=0)
+        return min(
+            [*(parting.step for parting in self.partings[:1]), *(part.step for part in self.acting[:1])], default=0
+        )
 
     @property
     def acting(self) -> list[PartDifference]:
@@ -123,12 +129,12 @@ class ResumeOutcome:
         """Return the first step that differs."""
         if not self.partings:
             return None
-        one = self.partings[0]
-        process, optimizer = one.key
-        quantity = NAMES.get(one.quantity, one.quantity)
-        step = one.step + self.whole.offset
+        parting = self.partings[0]
+        process, optimizer = parting.key
+        quantity = NAMES.get(parting.quantity, parting.quantity)
+        step = parting.step + self.whole.offset
         return FirstDifference(
-            process=process, optimizer=optimizer, step=step, resumed_step=one.step, quantity=quantity
+            process=process, optimizer=optimizer, step=step, resumed_step=parting.step, quantity=quantity
         )
 
     @property
@@ -136,10 +142,13 @@ class ResumeOutcome:
         """Return the parts, with steps of the whole run."""
         return [
             PartSaid(
-                part=one.part, step=one.step + self.whole.offset, names=list(one.names[:MAX_NAMES]), idle=one.is_idle
+                part=difference.part,
+                step=difference.step + self.whole.offset,
+                names=list(difference.names[:MAX_NAMES]),
+                idle=difference.is_idle,
             )
-            for one in self.parts
-            if one.step <= self._first_step or one.is_idle
+            for difference in self.parts
+            if difference.step <= self._first_step or difference.is_idle
         ]
 
 
@@ -163,7 +172,7 @@ def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
 
 def _has_same_tensors(series: SeriesDivergence) -> bool:
     """Return whether both begin with tensors of the same types and shapes: a model that was loaded may rename them."""
-    left, right = ([(one.dtype, one.shape) for one in side.tensors(0)] for side in (series.left, series.right))
+    left, right = ([(tensor.dtype, tensor.shape) for tensor in side.tensors(0)] for side in (series.left, series.right))
     return left == right and series.left.kind == series.right.kind
 
 

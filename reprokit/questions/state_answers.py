@@ -57,10 +57,10 @@ class PartDifference:
 
 def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
     """Return the answers by process, and what could not be told."""
-    found: dict[str, StateSeries] = {}
+    series_by_process: dict[str, StateSeries] = {}
     problems: list[str] = []
     for line in _lines(run):
-        series = found.setdefault(line.process, StateSeries())
+        series = series_by_process.setdefault(line.process, StateSeries())
         if line.problem:
             problems.append(line.problem)
         if line.parts is not None:
@@ -68,7 +68,7 @@ def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
             series.fetched = line.fetched if series.fetched is None else series.fetched
         if line.calls is not None and series.calls is None:
             series.calls = line.calls
-    return {process: one for process, one in found.items() if one.states}, problems
+    return {process: answered for process, answered in series_by_process.items() if answered.states}, problems
 
 
 def _lines(run: RunDirectory) -> Iterator[StateLine]:
@@ -87,21 +87,21 @@ def differences(
     whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int
 ) -> list[PartDifference]:
     """Return the parts that differ, in the order of PARTS; steps are aligned by the offset."""
-    found: dict[str, PartDifference] = {}
+    differing: dict[str, PartDifference] = {}
     for process in whole.keys() & resumed.keys():
         left, right = whole[process].states, resumed[process].states
         steps = [step for step in sorted(right) if step + offset in left]
         for step in steps:
             for part in right[step].keys() & left[step + offset].keys():
                 names = _differing(part, left[step + offset][part], right[step][part])
-                if names and part not in found:
+                if names and part not in differing:
                     values = [
                         {repr(side[at][part]) for at in sides}
                         for side, sides in ((left, [at + offset for at in steps]), (right, steps))
                     ]
-                    is_idle = part in RANDOM and len(steps) > 1 and all(len(one) == 1 for one in values)
-                    found[part] = PartDifference(part, step, tuple(names), is_idle)
-    return [found[part] for part in PARTS if part in found]
+                    is_idle = part in RANDOM and len(steps) > 1 and all(len(distinct) == 1 for distinct in values)
+                    differing[part] = PartDifference(part, step, tuple(names), is_idle)
+    return [differing[part] for part in PARTS if part in differing]
 
 
 def _differing(part: str, left: Entries, right: Entries) -> list[str]:

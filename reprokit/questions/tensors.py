@@ -102,21 +102,21 @@ class _Merge:
     def run(self) -> None:
         """Add all of it: a shard for each of the replay's, then the lines that refer to it."""
         text: list[dict[str, Any]] = []
-        wanted: dict[int, list[dict[str, Any]]] = {}
+        lines_by_shard: dict[int, list[dict[str, Any]]] = {}
         for line in self._lines[1 if self._is_begun else 0 :]:
             if "step" in line:
                 if self._is_new(line):
                     text.append(line)
                     if "shard" in line:
-                        wanted.setdefault(line["shard"], []).append(line)
+                        lines_by_shard.setdefault(line["shard"], []).append(line)
             elif "passed" in line or "dropped" in line:
                 if self._is_proved(line["passed"] if "passed" in line else line["dropped"], line["mode"]):
                     text.append(line)
             elif "end" not in line and line.get("tensor") not in self._declared:
                 text.append(line)
         names = os.listdir(self._target)
-        taken = [int(found[1]) for name in names if (found := _SHARD.fullmatch(name.removeprefix(f"{self._key}-")))]
-        for number, (shard, lines) in enumerate(sorted(wanted.items()), max(taken, default=-1) + 1):
+        taken = [int(match[1]) for name in names if (match := _SHARD.fullmatch(name.removeprefix(f"{self._key}-")))]
+        for number, (shard, lines) in enumerate(sorted(lines_by_shard.items()), max(taken, default=-1) + 1):
             self._copy(shard, number, lines)
         self._append(text)
 
@@ -129,14 +129,14 @@ class _Merge:
         if not self._is_proved(line["step"], line["mode"]):
             result.refused += 1
             return False
-        known = self._known.get(place)
+        before = self._known.get(place)
         result.names.add(line["name"])
         result.steps.add(line["step"])
-        if known is None:
+        if before is None:
             result.values += 1
             return True
         result.known += 1
-        if known != _content(line):
+        if before != _content(line):
             result.differing.append(f"{line['name']} at step {line['step']}")
         return False
 

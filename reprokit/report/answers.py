@@ -11,8 +11,8 @@ from reprokit.verify.show.summary import RunSummary
 
 def resumption_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield the lines that `reprokit resume` printed about the first run, if that was its whole training."""
-    found = (resumption.read(summary.directory) for summary in summaries)
-    content = next((one for one in found if one is not None), None)
+    outcomes = (resumption.read(summary.directory) for summary in summaries)
+    content = next((outcome for outcome in outcomes if outcome is not None), None)
     yield from () if content is None else (line.strip() for line in resume_text.lines(content))
 
 

@@ -21,11 +21,11 @@ def confusion_of(run: RunDirectory) -> tuple[ConfusionMatrix, ...]:
         return ()
     try:
         trial = TensorTrial(run.path)
-        steps, mode, what = judged_steps(trial)
-        found = predicted_pairs(trial, steps, mode)
+        steps, mode, title = judged_steps(trial)
+        pairs_by_labels = predicted_pairs(trial, steps, mode)
     except ReprokitError:  # damaged, or without NumPy: the report says all else
         return ()
-    return tuple(_matrix(f"{name}, {what}", pairs) for name, pairs in found.items())
+    return tuple(_matrix(f"{name}, {title}", pairs) for name, pairs in pairs_by_labels.items())
 
 
 def judged_steps(trial: TensorTrial) -> tuple[list[int], str, str]:
@@ -42,7 +42,7 @@ def _matrix(title: str, pairs: Counter[tuple[int, int]]) -> ConfusionMatrix:
     for (label, prediction), count in pairs.items():
         sizes[label] += count
         sizes[prediction] += 0
-    classes = sorted(one for one, _ in sizes.most_common(MAX_CLASSES))
+    classes = sorted(label for label, _ in sizes.most_common(MAX_CLASSES))
     rows = tuple(tuple(pairs[label, prediction] for prediction in classes) for label in classes)
     left_out = sum(pairs.values()) - sum(map(sum, rows))
     return ConfusionMatrix(title=title, classes=tuple(classes), counts=rows, left_out=left_out)

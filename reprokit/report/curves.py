@@ -57,8 +57,8 @@ class Thinned:
         """Return the remaining points, in order."""
         self._close()
         first, last = self._ends[:1], self._ends[-1:]
-        found = [*(first if first != self._points[:1] else ()), *self._points]
-        return tuple(CurvePoint(step, value) for step, value in (*found, *(last if last != found[-1:] else ())))
+        points = [*(first if first != self._points[:1] else ()), *self._points]
+        return tuple(CurvePoint(step, value) for step, value in (*points, *(last if last != points[-1:] else ())))
 
 
 def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
@@ -71,13 +71,13 @@ def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
 
 def read(run: RunDirectory) -> dict[Name, Thinned]:
     """Return the curves of a run; raises a RunError where its metrics are damaged."""
-    found: dict[Name, Thinned] = {}
+    curves: dict[Name, Thinned] = {}
     for name, step, value in values(run):
-        if name not in found and len(found) >= MAX_CURVES:
+        if name not in curves and len(curves) >= MAX_CURVES:
             continue
-        curve = found.setdefault(name, Thinned())
+        curve = curves.setdefault(name, Thinned())
         curve.add(curve.count if step is None else step, value)
-    return found
+    return curves
 
 
 def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]:
@@ -95,10 +95,10 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
                         yield (process, f"{metric} of {name}", "epoch"), None, value[0]
 
 
-def in_files(found: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
+def in_files(files: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
     """Return the curves in the files of experiment trackers; a single value is no curve."""
     curves: dict[Name, Thinned] = {}
-    for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
+    for name, points in sorted(files.series.items(), key=lambda item: item[0].order):
         numbers = [point for point in points if point.number is not None]
         if len(numbers) > 1 and len(curves) < MAX_CURVES:
             curve = curves[("", str(name), "step")] = Thinned()
@@ -126,15 +126,15 @@ def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator
     """Yield pairs of curves of two runs, those that both have first; for a single run the right one is None."""
     names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
-        one, other = left.get(name, Thinned()), right.get(name, Thinned())
+        left_curve, right_curve = left.get(name, Thinned()), right.get(name, Thinned())
         process, metric, unit = name
-        points = one.points(), other.points()
-        if any(points) or one.not_finite or other.not_finite:
+        points = left_curve.points(), right_curve.points()
+        if any(points) or left_curve.not_finite or right_curve.not_finite:
             yield MetricCurve(
                 name=of_process(metric, process),
                 unit=unit,
                 left=points[0],
                 right=points[1],
-                values=(one.count, other.count),
-                not_finite=(one.not_finite, other.not_finite),
+                values=(left_curve.count, right_curve.count),
+                not_finite=(left_curve.not_finite, right_curve.not_finite),
             )

@@ -49,7 +49,7 @@ def _content(facts: AuditFacts) -> dict[str, Any]:
         },
         "components": [*packages, *_files(facts)],
         "dependencies": [
-            {"ref": MODEL, "dependsOn": [one["bom-ref"] for one in packages if one["scope"] == "required"]}
+            {"ref": MODEL, "dependsOn": [package["bom-ref"] for package in packages if package["scope"] == "required"]}
         ],
         "formulation": [_formula(facts)],
     }
@@ -96,14 +96,14 @@ def _property(name: str, value: str) -> dict[str, str]:
 
 
 def _packages(facts: AuditFacts) -> Iterator[dict[str, Any]]:
-    for one in facts.packages:
+    for package in facts.packages:
         yield {
             "type": "library",
-            "bom-ref": purl(one),
-            "name": one.name,
-            "version": one.version,
-            "purl": purl(one),
-            "scope": "required" if one.imported else "optional",
+            "bom-ref": purl(package),
+            "name": package.name,
+            "version": package.version,
+            "purl": purl(package),
+            "scope": "required" if package.imported else "optional",
         }
 
 
@@ -121,12 +121,12 @@ def _quoted(text: str) -> str:
 
 def _files(facts: AuditFacts) -> Iterator[dict[str, Any]]:
     """Return the data that was read and the files that were written."""
-    for number, one in enumerate(facts.trained.data):
-        digest = one.value.partition(" ")[0].removeprefix("sha256:")
-        component: dict[str, Any] = {"type": "data", "bom-ref": f"data-{number}", "name": one.name}
+    for number, stated in enumerate(facts.trained.data):
+        digest = stated.value.partition(" ")[0].removeprefix("sha256:")
+        component: dict[str, Any] = {"type": "data", "bom-ref": f"data-{number}", "name": stated.name}
         if re.fullmatch("[0-9a-f]{64}", digest):
             component["hashes"] = [{"alg": "SHA-256", "content": digest}]
-        yield {**component, "data": [{"type": "dataset", "name": one.name}]}
+        yield {**component, "data": [{"type": "dataset", "name": stated.name}]}
     for number, file in enumerate(facts.outputs[:MAX_FILES]):
         if file.digest:
             hashes = [{"alg": "SHA-256", "content": file.digest.removeprefix("sha256:")}]

@@ -31,27 +31,30 @@ def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> list[Pa
 
 def metrics(facts: AuditFacts) -> dict[str, Any]:
     """Return the numbers that 'dvc metrics' compares between commits; no times, so that equal runs give equal files."""
-    found: dict[str, Any] = {}
+    of_comparison: dict[str, Any] = {}
     if facts.verdict.outcome != "not-compared":
-        found["identical"] = int(facts.verdict.outcome == "identical")
+        of_comparison["identical"] = int(facts.verdict.outcome == "identical")
         judged = [item for category in facts.categories for item in category.items]
         count = sum(item.verdict in ("different", "missing") for item in judged)
-        found["different"] = max(count, int(facts.verdict.outcome == "different"))  # also in the command alone
+        of_comparison["different"] = max(count, int(facts.verdict.outcome == "different"))  # also in the command alone
     if facts.entropy.exactly_answered is not None:
-        found["fidelity"] = facts.entropy.exactly_answered
+        of_comparison["fidelity"] = facts.entropy.exactly_answered
     last = {name: curve.left[-1].value for name, curve in _named(facts.curves) if curve.left}
-    return {"reprokit": found, "last": {name: NOT_FINITE if value is None else value for name, value in last.items()}}
+    return {
+        "reprokit": of_comparison,
+        "last": {name: NOT_FINITE if value is None else value for name, value in last.items()},
+    }
 
 
 def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
     """Return each curve by a name that is fit for files."""
-    found: dict[str, MetricCurve] = {}
+    curves_by_name: dict[str, MetricCurve] = {}
     for curve in curves:
         name = _UNFIT.sub("_", curve.name).strip("._")[:100] or "curve"
-        while name in found:
+        while name in curves_by_name:
             name += "_"
-        found[name] = curve
-    return list(found.items())
+        curves_by_name[name] = curve
+    return list(curves_by_name.items())
 
 
 def _table(curve: MetricCurve) -> str:

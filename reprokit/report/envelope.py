@@ -127,17 +127,17 @@ def _statement(path: Path, content: dict[str, Any]) -> Signed:
         raise Refused(f"{path} holds {version[:200]}, not an in-toto Statement of version 1")
     if kind not in PREDICATES.values():
         raise Refused(f"{path} states {kind[:200]}, which is another tool's and not about a re-run")
-    found = _convert(path, content, _Statement, "an in-toto Statement")
+    statement = _convert(path, content, _Statement, "an in-toto Statement")
     try:
-        rerun = predicate.read(found.predicate_type, found.predicate)
+        rerun = predicate.read(statement.predicate_type, statement.predicate)
     except ValueError as error:
         raise BadEnvelope(f"{path}: its predicate is not by the schema of {kind}: {error}") from None
-    names = {subject.name for subject in found.subject}
-    if len(names) < len(found.subject):
+    names = {subject.name for subject in statement.subject}
+    if len(names) < len(statement.subject):
         raise BadEnvelope(f"{path}: two artifacts of the statement have the same name")
-    if not all(re.fullmatch("[0-9a-f]{64}", subject.digest.get("sha256", "")) for subject in found.subject):
+    if not all(re.fullmatch("[0-9a-f]{64}", subject.digest.get("sha256", "")) for subject in statement.subject):
         raise BadEnvelope(f"{path}: an artifact of the statement has no SHA-256 digest")
-    return Signed(content, found.predicate_type, tuple(found.subject), rerun)
+    return Signed(content, statement.predicate_type, tuple(statement.subject), rerun)
 
 
 def _pre_authentication(kind: str, payload: bytes) -> bytes:
@@ -180,8 +180,8 @@ def _json(path: Path, data: bytes) -> dict[str, Any]:
     return content
 
 
-def _convert(path: Path, content: dict[str, Any], kind: Any, what: str) -> Any:
+def _convert(path: Path, content: dict[str, Any], kind: Any, kind_in_words: str) -> Any:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise BadEnvelope(f"{path} is not {what}: {error}") from None
+        raise BadEnvelope(f"{path} is not {kind_in_words}: {error}") from None

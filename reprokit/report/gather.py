@@ -77,7 +77,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
     summaries = [summarize(path) for path in paths]
     first, last = summaries[0], summaries[-1]
     comparison, problem = _compared(summaries)
-    found, left_out = _curves(summaries)
+    shown_curves, left_out = _curves(summaries)
     histograms, histograms_left_out = histograms_of(first.directory)
     findings, findings_note = _findings(summaries)
     witnessed = execution or Execution()
@@ -96,7 +96,7 @@ def _gathered(paths: Sequence[Path], execution: Execution | None) -> audit.Audit
         ),
         categories=tuple(_categories(comparison, is_alone=len(summaries) == 1)),
         outputs=tuple(audit.Output(path=file.path, size=file.size, digest=file.digest) for file in first.outputs.files),
-        curves=found,
+        curves=shown_curves,
         curves_left_out=left_out,
         confusion=confusion_of(first.directory),
         wrong_predictions=wrong_predictions_of(first.directory),
@@ -180,9 +180,9 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
 def _counts(comparison: Comparison) -> dict[str, int]:
     """Return how many things were compared, by verdict; the environment is shown and decides nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
-    found = Counter(leaf.verdict for leaf in leaves)
+    counts = Counter(leaf.verdict for leaf in leaves)
     decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
-    return {verdict.value: found[verdict] for verdict in decided if found[verdict]}
+    return {verdict.value: counts[verdict] for verdict in decided if counts[verdict]}
 
 
 def _sentence(line: str, outcome: str) -> str:
@@ -280,8 +280,8 @@ def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.MetricCurve, ...], int]:
     left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
-    found = tuple(curves.laid_over(left, right))
-    return found[: curves.SHOWN], max(0, len(found) - curves.SHOWN)
+    laid = tuple(curves.laid_over(left, right))
+    return laid[: curves.SHOWN], max(0, len(laid) - curves.SHOWN)
 
 
 def _curves_of(summary: RunSummary) -> dict[curves.Name, curves.Thinned]:
@@ -373,13 +373,15 @@ def _changes(git: dict[str, Any]) -> str:
 
 def _data(environment: dict[str, Any]) -> Iterator[audit.Stated]:
     data = environment.get("data")
-    for one in data if isinstance(data, list) else ():
-        if isinstance(one, dict):
+    for read_file in data if isinstance(data, list) else ():
+        if isinstance(read_file, dict):
             rest = ", ".join(
-                f"{key} {value}" for key, value in one.items() if key not in ("path", "digest", "pieces") and value
+                f"{key} {value}"
+                for key, value in read_file.items()
+                if key not in ("path", "digest", "pieces") and value
             )
-            value = str(one.get("digest") or "not read")
-            yield audit.Stated(str(one.get("path", "")), f"{value} ({rest})" if rest else value)
+            value = str(read_file.get("digest") or "not read")
+            yield audit.Stated(str(read_file.get("path", "")), f"{value} ({rest})" if rest else value)
 
 
 def _packages(summary: RunSummary) -> Iterator[audit.Package]:
@@ -393,8 +395,8 @@ def _packages(summary: RunSummary) -> Iterator[audit.Package]:
 
 
 def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
-    run, fidelity, found = first.run, last.run.fidelity, _asking(first)
-    ordered = entropy_requests.ordered(found.asking.rows) if found is not None else []
+    run, fidelity, requests = first.run, last.run.fidelity, _asking(first)
+    ordered = entropy_requests.ordered(requests.asking.rows) if requests is not None else []
     profile = run.profile or ProfileFacts(digest="")
     return audit.Entropy(
         profile=profile.digest,
@@ -404,7 +406,7 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
         processes=profile.processes,
         threads=profile.threads,
         withheld=profile.withheld,
-        askers=tuple(_asker(found, asker, asked) for asker, asked in ordered[:MAX_ASKERS]) if found else (),
+        askers=tuple(_asker(requests, asker, asked) for asker, asked in ordered[:MAX_ASKERS]) if requests else (),
         askers_left_out=max(0, len(ordered) - MAX_ASKERS),
         fidelity=None if fidelity is None else fidelity.kinds,
         fidelity_sentence=in_words(fidelity) if fidelity is not None else "",
@@ -421,10 +423,10 @@ def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
         return None
 
 
-def _asker(found: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> audit.EntropyAsker:
+def _asker(requests: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> audit.EntropyAsker:
     return audit.EntropyAsker(
         module=os.path.basename(asker.module or asker.program),
-        call=found.symbols.get(asker) or f"offset {asker.offset:#x}",
+        call=requests.symbols.get(asker) or f"offset {asker.offset:#x}",
         source=asker.source,
         requests=asked.requests,
         bytes=asked.bytes,
@@ -437,27 +439,27 @@ def _findings(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.ReportedFind
     content = next((summary.findings for summary in summaries if summary.findings is not None), None)
     if content is None:
         return (), "No run was profiled: 'reprokit profile' looks for operations that are not deterministic."
-    found = tuple(
+    reported = tuple(
         audit.ReportedFinding(
-            subject=one.title,
-            verdict=findings_file.WORDS[one.verdict],
-            why=one.why,
-            where=", ".join(f"{place.file}:{place.line}" for place in one.where[:1]),
-            cures=tuple(f"--patch {cure.patch}" if cure.patch else cure.does for cure in one.cures),
+            subject=finding.title,
+            verdict=findings_file.WORDS[finding.verdict],
+            why=finding.why,
+            where=", ".join(f"{place.file}:{place.line}" for place in finding.where[:1]),
+            cures=tuple(f"--patch {cure.patch}" if cure.patch else cure.does for cure in finding.cures),
         )
-        for one in content.findings[:MAX_FINDINGS]
+        for finding in content.findings[:MAX_FINDINGS]
     )
     notes = "; ".join((*content.notes, *content.rule_notes))
-    return found, findings_file.in_words(content) + (f". Notes: {notes}" if notes else "")
+    return reported, findings_file.in_words(content) + (f". Notes: {notes}" if notes else "")
 
 
 def _patches(summary: RunSummary) -> Iterator[audit.AppliedPatch]:
-    for one in summary.run.patches:
+    for patch in summary.run.patches:
         yield audit.AppliedPatch(
-            name=one.text,
-            state=one.state.replace("-", " "),
-            why=one.why,
-            warnings=tuple(one.warnings),
+            name=patch.text,
+            state=patch.state.replace("-", " "),
+            why=patch.why,
+            warnings=tuple(patch.warnings),
         )
 
 

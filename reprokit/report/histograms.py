@@ -31,10 +31,10 @@ def histograms_of(run: RunDirectory) -> tuple[tuple[TensorHistogram, ...], int]:
     try:
         trial = TensorTrial(run.path)
         tensors = sorted(_spread(trial), key=_rank)
-        found = tuple(one for tensor in tensors[:SHOWN] for one in _histogram(tensor))
+        histograms = tuple(histogram for tensor in tensors[:SHOWN] for histogram in _histogram(tensor))
     except ReprokitError:  # damaged, or without NumPy: the report says all else
         return (), 0
-    return found, max(0, len(tensors) - SHOWN)
+    return histograms, max(0, len(tensors) - SHOWN)
 
 
 def _spread(trial: TensorTrial) -> Iterator[TrialTensor]:

@@ -33,8 +33,8 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         for n, curve in enumerate(facts.curves)
     ]
     spread = [
-        {"svg": pages.unescaped(histogram_drawing(one, n)), "caption": description_of_histogram(one)}
-        for n, one in enumerate(facts.histograms)
+        {"svg": pages.unescaped(histogram_drawing(histogram, n)), "caption": description_of_histogram(histogram)}
+        for n, histogram in enumerate(facts.histograms)
     ]
     return template.render(
         facts=shown,
@@ -65,8 +65,8 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
         "counted": counted(facts),
         "run_heads": ["what", *(["first run", "second run"] if len(runs) > 1 else ["this run"])],
         "runs": [pages.all_printable(row) for row in run_rows(facts)],
-        "code": [list(one.values()) for one in shown["trained"]["code"]],
-        "data": [list(one.values()) for one in shown["trained"]["data"]],
+        "code": [list(row_facts.values()) for row_facts in shown["trained"]["code"]],
+        "data": [list(row_facts.values()) for row_facts in shown["trained"]["data"]],
         "digests": [[run["run_id"], run["digest"], run["original"] or "the same"] for run in runs],
         "entropy": [pages.all_printable(row) for row in entropy_rows(facts)],
         "askers": [
@@ -75,24 +75,33 @@ def _tables(facts: AuditFacts, shown: dict[str, Any]) -> dict[str, Any]:
         ],
         "confusion": [
             {
-                "title": f"Predictions: {one['title']}",
-                "heads": ["true class", "samples", *(f"as {name}" for name in one["classes"])],
+                "title": f"Predictions: {row_facts['title']}",
+                "heads": ["true class", "samples", *(f"as {name}" for name in row_facts["classes"])],
                 "rows": [
                     [str(name), f"{sum(row):,}", *(f"{count:,}" for count in row)]
-                    for name, row in zip(one["classes"], one["counts"], strict=True)
+                    for name, row in zip(row_facts["classes"], row_facts["counts"], strict=True)
                 ],
-                "left_out": one["left_out"],
+                "left_out": row_facts["left_out"],
             }
-            for one in shown["confusion"]
+            for row_facts in shown["confusion"]
         ],
         "findings": [
-            [one["subject"], one["verdict"], one["why"], one["where"], "; ".join(one["cures"])]
-            for one in shown["findings"]
+            [
+                row_facts["subject"],
+                row_facts["verdict"],
+                row_facts["why"],
+                row_facts["where"],
+                "; ".join(row_facts["cures"]),
+            ]
+            for row_facts in shown["findings"]
         ],
-        "patches": [[one["name"], one["state"], one["why"], "; ".join(one["warnings"])] for one in shown["patches"]],
+        "patches": [
+            [row_facts["name"], row_facts["state"], row_facts["why"], "; ".join(row_facts["warnings"])]
+            for row_facts in shown["patches"]
+        ],
         "packages": [
-            [one["name"], one["version"], "yes" if one["imported"] else ""]
-            for one in sorted(shown["packages"], key=lambda one: not one["imported"])
+            [row_facts["name"], row_facts["version"], "yes" if row_facts["imported"] else ""]
+            for row_facts in sorted(shown["packages"], key=lambda row_facts: not row_facts["imported"])
         ],
     }
 
@@ -132,8 +141,8 @@ def description(curve: MetricCurve) -> str:
     sides = list(zip((curve.left, curve.right), curve.values, curve.not_finite, strict=True))
     if curve.right and sides[0] == sides[1]:
         return f"both runs: {_side(curve.unit, *sides[0])}"
-    told = zip(("first", "second"), sides, strict=True)
-    return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in told if side[1])
+    named_sides = zip(("first", "second"), sides, strict=True)
+    return "; ".join(f"{name} run: {_side(curve.unit, *side)}" for name, side in named_sides if side[1])
 
 
 def _side(unit: str, points: Sequence[CurvePoint], count: int, bad: int) -> str:

@@ -49,13 +49,15 @@ def _trained(facts: AuditFacts) -> Iterator[str]:
     heads = ["what", "first run", "second run"] if len(facts.runs) > 1 else ["what", "this run"]
     yield from _table(heads, [[escaped(cell) for cell in row] for row in run_rows(facts)])
     stated = [*facts.trained.code, *facts.trained.data]
-    yield from _table(["code and data", "digest or state"], [[escaped(one.name), code(one.value)] for one in stated])
+    yield from _table(["code and data", "digest or state"], [[escaped(fact.name), code(fact.value)] for fact in stated])
     yield from _list(facts.trained.seeds, "Seeds:\n")
 
 
 def _results(facts: AuditFacts) -> Iterator[str]:
     yield "## What came out\n"
-    rows = [[escaped(one.name), MARKS[one.verdict], escaped(one.summary)] for one in facts.categories]
+    rows = [
+        [escaped(category.name), MARKS[category.verdict], escaped(category.summary)] for category in facts.categories
+    ]
     if len(facts.runs) > 1:
         yield from _table(["kind", "verdict", "in words"], rows)
     items = [item for item in facts.digests if item.verdict != "not-recorded"]
@@ -72,8 +74,8 @@ def _randomness(facts: AuditFacts) -> Iterator[str]:
     yield "## Randomness: who asked, and what was given again\n"
     yield from _table(["what", "how much"], [[escaped(name), escaped(value)] for name, value in entropy_rows(facts)])
     askers = [
-        [escaped(one.module), escaped(one.call), one.source, str(one.requests), str(one.bytes)]
-        for one in facts.entropy.askers
+        [escaped(asker.module), escaped(asker.call), asker.source, str(asker.requests), str(asker.bytes)]
+        for asker in facts.entropy.askers
     ]
     yield from _table(["library", "call", "source", "requests", "bytes"], askers)
     yield from _list(facts.entropy.uncovered, "Not recorded:\n")
@@ -90,17 +92,17 @@ def _findings(facts: AuditFacts) -> Iterator[str]:
 
 def _environment(facts: AuditFacts) -> Iterator[str]:
     yield "## Environment and software\n"
-    rows = [[escaped(one.name), escaped(one.left), escaped(one.right)] for one in facts.environment]
+    rows = [[escaped(item.name), escaped(item.left), escaped(item.right)] for item in facts.environment]
     yield from _table(["what", "first run", "second run"], rows)
-    packages = [[escaped(one.name), escaped(one.version)] for one in facts.packages if one.imported]
+    packages = [[escaped(item.name), escaped(item.version)] for item in facts.packages if item.imported]
     yield from _table(["package that was imported", "version"], packages)
 
 
 def _list(lines: Iterable[str], head: str = "") -> Iterator[str]:
-    told = [f"- {escaped(line, 2000)}" for line in lines]
-    if told and head:
+    items = [f"- {escaped(line, 2000)}" for line in lines]
+    if items and head:
         yield head
-    yield from [*told, ""] if told else []
+    yield from [*items, ""] if items else []
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -129,9 +131,9 @@ def _card(facts: AuditFacts) -> Iterator[str]:
     whole = [item for item in facts.digests if item.left.startswith("sha256:")]
     rows += [[escaped(item.name), code(item.left)] for item in whole[:MAX_ROWS]]
     rows += [[escaped(file.path), code(file.digest)] for file in facts.outputs[:MAX_ROWS]]
-    rows += [[escaped(one.name), escaped(one.value)] for one in facts.trained.code if one.name.startswith("git")]
+    rows += [[escaped(item.name), escaped(item.value)] for item in facts.trained.code if item.name.startswith("git")]
     yield from _table(["what", "value"], rows)
-    versions = ", ".join(f"{one.name} {one.version}" for one in facts.packages if one.imported)
+    versions = ", ".join(f"{item.name} {item.version}" for item in facts.packages if item.imported)
     yield f"Software: {escaped(versions, 4000)}.\n"
     yield from _list(facts.limits[:2])
     yield f"Recorded and compared by reprokit {escaped(facts.reprokit)}."

@@ -81,8 +81,8 @@ def _library() -> tuple[Any, type[Exception]]:
 
 def opened_runs(run: RunDirectory) -> list[str]:
     """Return the MLflow runs that a training opened, each once."""
-    found = (place.line for place in scan.read(run) if place.key.kind == "tracker")
-    return list(dict.fromkeys(line.run for line in found if getattr(line, "name", "") == "mlflow"))  # type: ignore[union-attr]
+    lines_of_trackers = (place.line for place in scan.read(run) if place.key.kind == "tracker")
+    return list(dict.fromkeys(line.run for line in lines_of_trackers if getattr(line, "name", "") == "mlflow"))  # type: ignore[union-attr]
 
 
 def _only(opened: list[str]) -> str | None:
@@ -103,8 +103,8 @@ def _existing(client: Any, run: str, refused: type[Exception], store: str) -> st
 
 def _new(client: Any, facts: AuditFacts, experiment: str | None) -> str:
     name = experiment or EXPERIMENT
-    found = client.get_experiment_by_name(name)
-    number = found.experiment_id if found is not None else client.create_experiment(name)
+    existing = client.get_experiment_by_name(name)
+    number = existing.experiment_id if existing is not None else client.create_experiment(name)
     first = facts.runs[0]
     run = client.create_run(number, start_time=_milliseconds(first.started), run_name=Path(first.path).name)
     for key, value in islice(parameters(facts), MAX_PARAMETERS):
@@ -125,7 +125,7 @@ def parameters(facts: AuditFacts) -> Iterator[tuple[str, str]]:
             continue
         seen.add(key)
         yield key, _cut(value if mark else "true" if following.startswith("-") else following)
-    yield from ((one.name, _cut(one.value)) for one in facts.trained.code[:1] if one.name == "git commit")
+    yield from ((fact.name, _cut(fact.value)) for fact in facts.trained.code[:1] if fact.name == "git commit")
 
 
 def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
@@ -134,8 +134,8 @@ def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
 
     now = int(time.time() * 1000)
     count = 0
-    found = islice(metrics(recorded), MAX_METRICS)
-    while batch := [Metric(name, value, now, step) for name, step, value in islice(found, BATCH)]:
+    values = islice(metrics(recorded), MAX_METRICS)
+    while batch := [Metric(name, value, now, step) for name, step, value in islice(values, BATCH)]:
         client.log_batch(run, metrics=batch)
         count += len(batch)
     return count
@@ -172,9 +172,9 @@ def verdict(facts: AuditFacts) -> Iterator[tuple[str, str]]:
 
 
 def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
-    known = client.get_run(run).data.tags
+    tags_before = client.get_run(run).data.tags
     for name, value in verdict(facts):
-        if facts.verdict.outcome == NOT_COMPARED and name.startswith("verdict") and "reprokit.verdict" in known:
+        if facts.verdict.outcome == NOT_COMPARED and name.startswith("verdict") and "reprokit.verdict" in tags_before:
             continue  # a run alone takes back nothing that a comparison said
         client.set_tag(run, f"reprokit.{name}"[:250], value)
     if facts.verdict.outcome != NOT_COMPARED:

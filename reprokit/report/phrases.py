@@ -61,8 +61,8 @@ def counted(facts: AuditFacts) -> str:
     counts = facts.verdict.counts
     if not counts:
         return ""
-    told = ", ".join(f"{count:,} {JUDGMENTS[verdict]}" for verdict, count in counts.items())
-    return f"{sum(counts.values()):,} things were compared, each by itself: {told}."
+    by_verdict = ", ".join(f"{count:,} {JUDGMENTS[verdict]}" for verdict, count in counts.items())
+    return f"{sum(counts.values()):,} things were compared, each by itself: {by_verdict}."
 
 
 def entropy_rows(facts: AuditFacts) -> Iterator[tuple[str, str]]:

@@ -46,14 +46,14 @@ class Policy(msgspec.Struct, frozen=True):
         """Check the age of the statement and of the re-run: a statement of today can be about a run of last year."""
         now = datetime.now(timezone.utc)
         moments = {"the statement was made": rerun.made, "the re-run ended": rerun.runs[1].ended}
-        for what, text in moments.items():
+        for event, text in moments.items():
             if not text and self.max_age is not None:
-                raise PolicyNotMet(f"it is not known when {what}, so --max-age cannot be checked")
+                raise PolicyNotMet(f"it is not known when {event}, so --max-age cannot be checked")
             age = now - moment(text) if text else timedelta()
             if age < -AHEAD:
-                raise PolicyNotMet(f"{what} at {text}, which is in the future; look at the clocks of both machines")
+                raise PolicyNotMet(f"{event} at {text}, which is in the future; look at the clocks of both machines")
             if self.max_age is not None and age > self.max_age:
-                raise PolicyNotMet(f"{what} at {text}, which is older than --max-age allows")
+                raise PolicyNotMet(f"{event} at {text}, which is older than --max-age allows")
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def check(signed: Signed, artifacts: Sequence[Path], *, partial: bool) -> Checke
     names = [subject.name for subject in signed.subjects]
     unchecked = tuple(name for name in names if name not in checked)
     if unchecked and not partial:
-        what = "give the artifacts too, or accept that with --partial"
-        raise Refused(f"{len(unchecked)} of {len(names)} artifacts were not checked, first {unchecked[0]}; {what}")
+        advice = "give the artifacts too, or accept that with --partial"
+        raise Refused(f"{len(unchecked)} of {len(names)} artifacts were not checked, first {unchecked[0]}; {advice}")
     return Checked(tuple(name for name in names if name in checked), unchecked)
 
 

@@ -35,16 +35,16 @@ def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
         raise NothingToAttest("the first run wrote no file with a digest: a statement needs something it is about")
     left_out = len(subjects) - MAX_SUBJECTS
     rerun = _rerun(facts, (f"{left_out} more files are not subjects of this statement",) if left_out > 0 else ())
-    made = msgspec.to_builtins(rerun if kind == "bitwise-rerun" else _test_result(facts, rerun))
+    content = msgspec.to_builtins(rerun if kind == "bitwise-rerun" else _test_result(facts, rerun))
     try:
-        predicate.read(PREDICATES[kind], made)
+        predicate.read(PREDICATES[kind], content)
     except ValueError as error:  # of a run directory that no reprokit wrote
         raise NothingToAttest(f"the runs hold what no statement may: {error}") from None
     return {
         "_type": STATEMENT,
         "subject": subjects[:MAX_SUBJECTS],
         "predicateType": PREDICATES[kind],
-        "predicate": made,
+        "predicate": content,
     }
 
 
@@ -56,9 +56,9 @@ def _subjects(facts: AuditFacts) -> Iterator[dict[str, Any]]:
 
 def _materials(facts: AuditFacts) -> Iterator[predicate.Material]:
     """Return code, data and run records with their digests."""
-    found = [(f"run {run.run_id}", run.digest) for run in facts.runs]
-    found += [(one.name, one.value.partition(" ")[0]) for one in (*facts.trained.code, *facts.trained.data)]
-    return (predicate.Material(name=name, digest=_digest(digest)) for name, digest in found if _hex(digest))
+    digests = [(f"run {run.run_id}", run.digest) for run in facts.runs]
+    digests += [(fact.name, fact.value.partition(" ")[0]) for fact in (*facts.trained.code, *facts.trained.data)]
+    return (predicate.Material(name=name, digest=_digest(digest)) for name, digest in digests if _hex(digest))
 
 
 def _hex(digest: str) -> str:

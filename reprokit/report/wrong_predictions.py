@@ -27,15 +27,15 @@ def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:
     """Return the first wrong predictions in the steps that the report counts."""
     if not run.has(rundir.TENSORS):
         return ()
-    found: list[WrongPrediction] = []
+    predictions: list[WrongPrediction] = []
     try:
         trial = TensorTrial(run.path)
         steps, mode, _ = judged_steps(trial)
         for step in steps:
-            found += islice(_wrong(trial, step, mode), SHOWN - len(found))
+            predictions += islice(_wrong(trial, step, mode), SHOWN - len(predictions))
     except ReprokitError:  # damaged, or without NumPy: the report says all else
         return ()
-    return tuple(found)
+    return tuple(predictions)
 
 
 def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction]:
@@ -45,9 +45,9 @@ def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction
     ]
     if len({name for name, _, _ in batches}) != 1:
         return
-    given = _given(trial, step, mode, len(batches))
+    inputs = _given(trial, step, mode, len(batches))
     for batch, (_, labels, classes) in enumerate(batches):
-        images = _images(given, step, mode, batch, len(labels))
+        images = _images(inputs, step, mode, batch, len(labels))
         for sample in (labels != classes).nonzero()[0][:SHOWN].tolist():
             yield WrongPrediction(
                 step=step,
@@ -62,15 +62,18 @@ def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction
 def _given(trial: TensorTrial, step: int, mode: str, batches: int) -> TrialTensor | None:
     """Return the inputs of a module that may be images, as many as there are batches of labels."""
     tensors = map(trial.tensor, trial.tensor_names(step=step, mode=mode, collection="inputs"))
-    return next((one for one in tensors if len(one.shape(step, mode)) == 4 and one.calls(step, mode) == batches), None)
+    return next(
+        (tensor for tensor in tensors if len(tensor.shape(step, mode)) == 4 and tensor.calls(step, mode) == batches),
+        None,
+    )
 
 
-def _images(given: TrialTensor | None, step: int, mode: str, batch: int, samples: int) -> Any:
+def _images(inputs: TrialTensor | None, step: int, mode: str, batch: int, samples: int) -> Any:
     """Return the images of a batch; None where there are none."""
-    if given is None:
+    if inputs is None:
         return None
     try:
-        images = channels_last(given.value(step, mode, call=batch))
+        images = channels_last(inputs.value(step, mode, call=batch))
     except TensorUnavailable:
         return None
     return images if images is not None and images.dtype.kind in "biuf" and len(images) == samples else None

@@ -78,18 +78,24 @@ def next_candidates(
     candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> list[Candidate]:
     """Return all untried candidates of the best certainty that are compatible with each other and the settings."""
-    open_ = [one for one in candidates if one.option not in excluded and one.option not in settings.words]
+    open_ = [
+        candidate
+        for candidate in candidates
+        if candidate.option not in excluded and candidate.option not in settings.words
+    ]
     if not open_:
         return []
-    proof = min(one.proof for one in open_)
+    proof = min(candidate.proof for candidate in open_)
     chosen: list[Candidate] = []
-    for one in open_:
-        if one.proof is proof and one.option not in {other.option for other in chosen}:
-            wanted = applied(settings, one.option)
-            if compatible(wanted):
-                chosen.append(one)
-                settings = wanted
-    return chosen or next_candidates([one for one in open_ if one.proof is not proof], settings, excluded)
+    for candidate in open_:
+        if candidate.proof is proof and candidate.option not in {other.option for other in chosen}:
+            extended = applied(settings, candidate.option)
+            if compatible(extended):
+                chosen.append(candidate)
+                settings = extended
+    return chosen or next_candidates(
+        [candidate for candidate in open_ if candidate.proof is not proof], settings, excluded
+    )
 
 
 def compatible(settings: RecipeSettings) -> bool:
@@ -119,12 +125,12 @@ def first_cures(
 ) -> Iterator[Candidate]:
     """Return the first usable cure of each finding, and everything that belongs to no finding."""
     seen: set[tuple[str, ...]] = set()
-    for one in candidates:
-        if one.option in excluded or (one.findings and one.findings in seen):
+    for candidate in candidates:
+        if candidate.option in excluded or (candidate.findings and candidate.findings in seen):
             continue
-        if one.option in settings.words or compatible(applied(settings, one.option)):
-            seen.add(one.findings)
-            yield one
+        if candidate.option in settings.words or compatible(applied(settings, candidate.option)):
+            seen.add(candidate.findings)
+            yield candidate
 
 
 def _proof(finding: Finding) -> Certainty | None:
@@ -199,8 +205,8 @@ def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[C
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
     why = "what threads add up depends on who is first"
-    several = [one for one in findings if one.verdict == GUILTY and _repeats_on_one_thread(one)]
-    names = ", ".join(sorted({one.subject for one in several})[:3])
+    several = [finding for finding in findings if finding.verdict == GUILTY and _repeats_on_one_thread(finding)]
+    names = ", ".join(sorted({finding.subject for finding in several})[:3])
     yield _candidate(PATCH + SINGLE, Certainty.THREADS, f"{names} repeats on one thread" if names else why)
 
 

@@ -149,8 +149,8 @@ class RoundJournal(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def attempts(self) -> Iterator[Attempt]:
         """Yield all runs, in order."""
-        for one in self.rounds:
-            yield from one.attempts
+        for round_ in self.rounds:
+            yield from round_.attempts
 
 
 def write_text(path: Path, text: str) -> None:

@@ -94,12 +94,12 @@ class Laboratory:
             plan, is_replay = self._replay_plan(recording, name, clock=True), True
         attempt = self._attempt("profile", msgspec.structs.replace(plan, profiling=watching))
         try:
-            found = profiling.analyze(RunDirectory(work.place / attempt.directory), knowledge.load())
+            profiled = profiling.analyze(RunDirectory(work.place / attempt.directory), knowledge.load())
         except ReprokitError as error:
             warn(f"the profile could not be read: {error}")
             return ProfileOutcome(attempt, (), (str(error),), is_replay)
-        findings_file.write(work.place, found)
-        return ProfileOutcome(attempt, tuple(found.findings), tuple(found.notes), is_replay)
+        findings_file.write(work.place, profiled)
+        return ProfileOutcome(attempt, tuple(profiled.findings), tuple(profiled.notes), is_replay)
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """Return whether both runs' steps part, in a framework whose operators can be logged."""
@@ -109,11 +109,11 @@ class Laboratory:
         """Replay a differing pair up to the step in which it parts, and log its operators."""
         wishes = LocateWishes(pairs=1, outputs=False)
         try:
-            found = locate(self._run_of(recording), self._run_of(replay), wishes, self._interruption, say)
+            divergence = locate(self._run_of(recording), self._run_of(replay), wishes, self._interruption, say)
         except ReprokitError as error:
             return LocateOutcome(notes=(str(error),))
-        lines = tuple(line.strip() for line in located_text.lines(found))
-        return LocateOutcome(tuple(_located(found)), found.verdict == "same" and found.proved, lines)
+        lines = tuple(line.strip() for line in located_text.lines(divergence))
+        return LocateOutcome(tuple(_located(divergence)), divergence.verdict == "same" and divergence.proved, lines)
 
     def _run_of(self, attempt: Attempt) -> RunDirectory:
         return RunDirectory(self._work.place / attempt.directory)
@@ -164,18 +164,18 @@ class Laboratory:
             ended="" if executed.ended.exit_code == 0 else executed.ended.words,
             seconds=run.duration,
             processor=executed.processor,
-            patches=[PatchOutcome(text=one.text, state=one.state, why=one.why) for one in run.patches],
+            patches=[PatchOutcome(text=patch.text, state=patch.state, why=patch.why) for patch in run.patches],
             fidelity=in_words(run.fidelity) if run.fidelity is not None else "",
             uncovered=list(run.uncovered),
             withheld=run.profile.withheld if run.profile is not None else 0,
         )
 
 
-def _located(found: LocatedDivergence) -> Iterator[Finding]:
+def _located(divergence: LocatedDivergence) -> Iterator[Finding]:
     """Yield the first divergent operator as a finding, if a cure is known."""
-    for first in found.processes[:1]:
+    for first in divergence.processes[:1]:
         call = first.call
-        if found.cures:
+        if divergence.cures:
             yield Finding(
                 id="/".join(part for part in (call.framework, call.operator, call.phase, call.device) if part),
                 kind=OPERATOR,
@@ -184,10 +184,10 @@ def _located(found: LocatedDivergence) -> Iterator[Finding]:
                 device=call.device,
                 direction=call.phase,
                 where=[CodePlace(*place) for place in call.where],
-                fact=found.known[0],
+                fact=divergence.known[0],
                 why="it gave another result on equal inputs in two replays",
                 shows=["run-to-run"],
-                cures=[Cure(patch=patch) for patch in found.cures],
+                cures=[Cure(patch=patch) for patch in divergence.cures],
                 verdict=GUILTY,
             )
 

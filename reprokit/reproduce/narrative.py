@@ -41,8 +41,8 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""
     said: set[str] = set()  # notes that hold for every round stand in the first
-    for one in journal.rounds:
-        yield from _round(one, said)
+    for round_ in journal.rounds:
+        yield from _round(round_, said)
     if journal.verdict == journals.IDENTICAL:
         yield from _recipe(journal)
     elif journal.verdict == journals.DIFFERENT:
@@ -55,38 +55,40 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
         yield from ("", f"    reprokit verify {printable(shlex.join(journal.pair))}", "")
 
 
-def _round(one: Round, said: set[str]) -> Iterator[str]:
-    yield f"## Round {one.number}: {escaped(one.title)}"
+def _round(round_: Round, said: set[str]) -> Iterator[str]:
+    yield f"## Round {round_.number}: {escaped(round_.title)}"
     yield ""
-    yield from (f"- {line}" for line in _happened(one))
-    notes = dict.fromkeys(_notes(one))
+    yield from (f"- {line}" for line in _happened(round_))
+    notes = dict.fromkeys(_notes(round_))
     yield from (f"- Note: {escaped(note)}" for note in notes if note not in said)
     said.update(notes)
     yield ""
-    if one.conclusion:
-        yield f"**{escaped(one.conclusion[:1].upper() + one.conclusion[1:])}.**"
+    if round_.conclusion:
+        yield f"**{escaped(round_.conclusion[:1].upper() + round_.conclusion[1:])}.**"
         yield ""
 
 
-def _notes(one: Round) -> Iterator[str]:
-    for outcome in one.outcomes:
+def _notes(round_: Round) -> Iterator[str]:
+    for outcome in round_.outcomes:
         yield from (*outcome.leftovers, *outcome.notes)
-    for attempt in one.attempts:
+    for attempt in round_.attempts:
         yield from (f"nothing recorded this source: {source.text}" for source in attempt.uncovered)
 
 
-def _happened(one: Round) -> Iterator[str]:
-    for change in one.changes:
-        yield f"Applied: {change_in_words(change)}" if one.phase != "smallest" else f"Left out: {code(change.option)}"
-    for attempt in one.attempts:
+def _happened(round_: Round) -> Iterator[str]:
+    for change in round_.changes:
+        yield (
+            f"Applied: {change_in_words(change)}" if round_.phase != "smallest" else f"Left out: {code(change.option)}"
+        )
+    for attempt in round_.attempts:
         yield from _attempt(attempt)
-    for words, alike in groupby(one.outcomes, lambda outcome: outcome.words):
+    for words, alike in groupby(round_.outcomes, lambda outcome: outcome.words):
         outcomes = list(alike)
         yield f"Verify: {escaped(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
         yield from _outcome(outcomes[0])
-    if one.phase in (journals.LOCATE, journals.PROFILE):
-        yield from _found(one.findings)
-    yield from (escaped(note) for note in one.notes)
+    if round_.phase in (journals.LOCATE, journals.PROFILE):
+        yield from _found(round_.findings)
+    yield from (escaped(note) for note in round_.notes)
 
 
 def change_in_words(change: Change) -> str:
@@ -161,7 +163,7 @@ def _what_remains(journal: RoundJournal) -> Iterator[str]:
     yield from (f"- {escaped(text)}" for text in journal.remaining or ["nothing that the profile could name"])
     yield ""
     if journal.changes:
-        yield from ("Applied, and not enough:", "", *(f"- {change_in_words(one)}" for one in journal.changes), "")
+        yield from ("Applied, and not enough:", "", *(f"- {change_in_words(change)}" for change in journal.changes), "")
     if journal.alternatives:
         yield from ("## What you can do", "", *(f"- {escaped(text)}" for text in journal.alternatives), "")
 

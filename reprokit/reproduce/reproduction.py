@@ -113,6 +113,6 @@ def write_recipe(journal: RoundJournal, path: Path) -> None:
         f"Written by reprokit {VERSION} on {journal.ended}: {journal.why}.\n"
         f"reprokit record --recipe recipe.toml -- {shlex.join(journal.command)}"
     )
-    found = Recipe(schema=recipes.SCHEMA, record=journal.settings, why=why)
+    recipe = Recipe(schema=recipes.SCHEMA, record=journal.settings, why=why)
     with refused_as(CannotWriteRun, path, "make room, then copy the settings from journal.md"):
-        recipes.write(path, found, comment)
+        recipes.write(path, recipe, comment)

@@ -135,9 +135,9 @@ class Reproduction:
     def _cures(self) -> Iterable[Candidate]:
         standing = self._standing
         measured = diagnosis.of_findings(standing.findings, self._profiled or RecipeSettings())
-        outcomes = [outcome for one in self._journal.rounds for outcome in one.outcomes]
-        found = [*diagnosis.of_runs(standing.runs), *diagnosis.of_outcomes(outcomes), *measured]
-        return diagnosis.first_cures(found, standing.settings, standing.excluded)
+        outcomes = [outcome for round_ in self._journal.rounds for outcome in round_.outcomes]
+        candidates = [*diagnosis.of_runs(standing.runs), *diagnosis.of_outcomes(outcomes), *measured]
+        return diagnosis.first_cures(candidates, standing.settings, standing.excluded)
 
     def _choose(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         chosen = diagnosis.next_candidates(candidates, self._standing.settings, self._standing.excluded)
@@ -152,7 +152,7 @@ class Reproduction:
         if self._trials.locate(new, *standing.runs):
             self._has_operators = False  # none that a profile need measure
         standing.findings = new.findings or standing.findings
-        named = "; ".join(f"{one.subject}{diagnosis.place(one)} is to blame" for one in new.findings)
+        named = "; ".join(f"{finding.subject}{diagnosis.place(finding)} is to blame" for finding in new.findings)
         self._trials.conclude(new, named or "no operator with a known cure was named")
 
     def _profile(self) -> None:
@@ -174,25 +174,25 @@ class Reproduction:
 
     def _try(self, chosen: list[Candidate]) -> None:
         settings = self._standing.settings
-        for one in chosen:
-            settings = diagnosis.applied(settings, one.option)
-        title = f"with {', '.join(one.option for one in chosen)}"
+        for candidate in chosen:
+            settings = diagnosis.applied(settings, candidate.option)
+        title = f"with {', '.join(candidate.option for candidate in chosen)}"
         pairs = RACING_REPLAYS if self._standing.races(chosen) else 0
         first = self._journal.rounds[0].attempts[0]
         recorded = self._clock_tried or TrialOutcome(round=self._journal.rounds[0], recording=first)
         before = recorded if settings == self._clocked and first.kept else None
-        changes = [one.change for one in chosen]
+        changes = [candidate.change for candidate in chosen]
         tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs)
         if tried.failed:
             self._broke(tried, chosen)
             return
-        for one in chosen:
-            why = _not_applied(tried.recording, one.option)
+        for candidate in chosen:
+            why = _not_applied(tried.recording, candidate.option)
             if why:
-                settings = diagnosis.without(settings, one.option)
-                self._standing.exclude(one, why)
+                settings = diagnosis.without(settings, candidate.option)
+                self._standing.exclude(candidate, why)
             else:
-                self._standing.changes[one.option] = one
+                self._standing.changes[candidate.option] = candidate
         self._standing.take(settings, tried)
         self._trials.conclude(tried.round, "the runs are identical" if tried.identical else "the runs still differ")
 
@@ -209,8 +209,8 @@ class Reproduction:
 
 def _whole(attempt: Attempt) -> Attempt:
     if attempt.failed:
-        what = "make it run to its end with status 0, then reproduce it"
-        raise TrainingFailed(f"the training ended {attempt.ended}; {what}")
+        advice = "make it run to its end with status 0, then reproduce it"
+        raise TrainingFailed(f"the training ended {attempt.ended}; {advice}")
     return attempt
 
 
@@ -221,8 +221,8 @@ def _not_applied(recording: Attempt | None, option: str) -> str:
     for source in recording.uncovered:
         if source.option == option:
             return source.text
-    states = [one for one in recording.patches if PATCH + one.text == option and one.state != "applied"]
-    return next((f"{one.state}: {one.why}" if one.why else one.state for one in states), "")
+    states = [patch for patch in recording.patches if PATCH + patch.text == option and patch.state != "applied"]
+    return next((f"{patch.state}: {patch.why}" if patch.why else patch.state for patch in states), "")
 
 
 def reduce(standing: Standing) -> None:
@@ -308,20 +308,20 @@ def _time(attempt: Attempt) -> str:
     return f"{attempt.seconds or 0.0:.2f} s and {attempt.processor or 0.0:.2f} s of processors"
 
 
-def _is_less(one: float | None, other: float | None) -> bool:
-    return one is not None and other is not None and one < CHEAPER_BY * other
+def _is_less(cost: float | None, other_cost: float | None) -> bool:
+    return cost is not None and other_cost is not None and cost < CHEAPER_BY * other_cost
 
 
 def _common_cure(standing: Standing, overrides: list[str]) -> Candidate | None:
     """Return a cure of everything that these override, which is no override itself and does not take threads away."""
-    wanted = {finding for option in overrides for finding in standing.changes[option].findings}
+    overridden = {finding for option in overrides for finding in standing.changes[option].findings}
     offered: dict[str, set[str]] = {}
     first: dict[str, Candidate] = {}
-    for one in diagnosis.of_findings(standing.findings, RecipeSettings()):
-        if wanted.intersection(one.findings) and not one.option.startswith((OVERRIDE, PATCH + SINGLE)):
-            offered.setdefault(one.option, set()).update(one.findings)
-            first.setdefault(one.option, one)
+    for candidate in diagnosis.of_findings(standing.findings, RecipeSettings()):
+        if overridden.intersection(candidate.findings) and not candidate.option.startswith((OVERRIDE, PATCH + SINGLE)):
+            offered.setdefault(candidate.option, set()).update(candidate.findings)
+            first.setdefault(candidate.option, candidate)
     for option, findings in offered.items():
-        if findings >= wanted and option not in standing.excluded:
-            return msgspec.structs.replace(first[option], findings=tuple(sorted(wanted)))
+        if findings >= overridden and option not in standing.excluded:
+            return msgspec.structs.replace(first[option], findings=tuple(sorted(overridden)))
     return None

@@ -75,17 +75,17 @@ class Trials:
 
     def locate(self, into: Round, recording: Attempt, replay: Attempt) -> bool:
         """Locate the operator, and return whether the replays made for it are the recording."""
-        found = self._laboratory.locate(recording, replay)
-        into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
-        return found.agree
+        outcome = self._laboratory.locate(recording, replay)
+        into.findings, into.notes = list(outcome.findings), [*into.notes, *outcome.notes]
+        return outcome.agree
 
     def profile(self, into: Round, recording: Attempt | None) -> TrialOutcome:
         """Profile a recording, or its replay with its clock; only findings and comparison are kept."""
-        found = self._laboratory.profile(into.settings, f"{into.number:02d}-profile", recording)
-        into.findings, into.notes = list(found.findings), [*into.notes, *found.notes]
-        attempt = self._note(into, found.attempt)
+        outcome = self._laboratory.profile(into.settings, f"{into.number:02d}-profile", recording)
+        into.findings, into.notes = list(outcome.findings), [*into.notes, *outcome.notes]
+        attempt = self._note(into, outcome.attempt)
         is_equal = False
-        if recording is not None and found.is_replay and not attempt.ended:
+        if recording is not None and outcome.is_replay and not attempt.ended:
             is_equal = self.compare(into, recording, attempt).identical
         self.discard(attempt)
         return TrialOutcome(round=into, recording=recording, equal=int(is_equal))
@@ -146,9 +146,9 @@ class Trials:
         self._save()
         return outcome
 
-    def conclude(self, of: Round, words: str) -> None:
+    def conclude(self, round_: Round, words: str) -> None:
         """Write the result of the round."""
-        of.conclusion = words
+        round_.conclusion = words
         self._say(words)
         self._save()
 
@@ -159,8 +159,8 @@ class Trials:
                 continue
             self._laboratory.discard(attempt)
             gone = msgspec.structs.replace(attempt, kept=False)
-            for one in self._journal.rounds:
-                one.attempts = [gone if other.directory == attempt.directory else other for other in one.attempts]
+            for round_ in self._journal.rounds:
+                round_.attempts = [gone if other.directory == attempt.directory else other for other in round_.attempts]
 
     def _note(self, into: Round, attempt: Attempt) -> Attempt:
         into.attempts.append(attempt)
@@ -186,8 +186,8 @@ class Standing:
 
     def races(self, chosen: Iterable[Candidate] = ()) -> list[Finding]:
         """Return the races that no cure removes, the chosen settings included: identical runs may be luck."""
-        cured = {finding for one in (*self.changes.values(), *chosen) for finding in one.findings}
-        return [one for one in self.findings if one.blamed and one.kind == ORDER and one.id not in cured]
+        cured = {finding for item in (*self.changes.values(), *chosen) for finding in item.findings}
+        return [item for item in self.findings if item.blamed and item.kind == ORDER and item.id not in cured]
 
     @property
     def excluded(self) -> set[str]:
@@ -231,7 +231,7 @@ class Standing:
         journal.verdict, journal.settings, journal.why = journals.DIFFERENT, self.settings, why
         journal.pair = [attempt.directory for attempt in self.runs]
         journal.changes = [candidate.change for candidate in self.changes.values()]
-        outcomes = [outcome for one in journal.rounds for outcome in one.outcomes]
+        outcomes = [outcome for round_ in journal.rounds for outcome in round_.outcomes]
         journal.remaining = list(dict.fromkeys(diagnosis.remaining(self.findings, self.runs, outcomes)))
         journal.alternatives = list(dict.fromkeys(diagnosis.alternatives(self.findings, self.runs, outcomes)))
 
@@ -243,14 +243,18 @@ class Standing:
             seconds=median(attempt.seconds or 0.0 for attempt in bare),
             processor=median(attempt.processor or 0.0 for attempt in bare),
         )
-        later = [attempt for attempt in self.runs if attempt.directory not in {one.directory for one in bare}]
+        later = [
+            attempt
+            for attempt in self.runs
+            if attempt.directory not in {bare_attempt.directory for bare_attempt in bare}
+        ]
         self.journal.costs = [before, *(self._cost(attempt, before) for attempt in later)]
 
     def _cost(self, attempt: Attempt, before: Cost) -> Cost:
-        what = "recorded" if attempt.kind == "record" else "replayed"
+        run_in_words = "recorded" if attempt.kind == "record" else "replayed"
         seconds, processor = attempt.seconds or 0.0, attempt.processor or 0.0
         return Cost(
-            what=f"{what} with {' '.join(self.settings.words)}" if self.settings.words else what,
+            what=f"{run_in_words} with {' '.join(self.settings.words)}" if self.settings.words else run_in_words,
             seconds=seconds,
             processor=processor,
             ratio=seconds / before.seconds if before.seconds else None,

@@ -41,7 +41,7 @@ class LostRounds:
                 past.clear()
             past.append((value, now))
             best = min(past)
-            recent = fmean(one for one, _ in past[-self.rounds // 2 :])
+            recent = fmean(training_loss for training_loss, _ in past[-self.rounds // 2 :])
             has_risen = recent - best[0] > max(self.rise * best[0], self.lost * (past[0][0] - best[0]))
             if has_risen and len(past) - past.index(best) > self.rounds and now < FELL * best[1]:
                 since = f"in {len(past) - 1 - past.index(best)} rounds it rose from {best[0]:.4g} to {value:.4g}"
@@ -51,9 +51,9 @@ class LostRounds:
 def _losses(trial: TensorTrial, steps: tuple[int, ...], mode: str) -> Iterator[tuple[str, str, float]]:
     """Yield boosters' losses of the last of some steps, with their metric."""
     for tensor in tensors(trial, steps[-1], "metrics", mode) if steps else ():
-        found, value = LOSS.fullmatch(tensor.name), number(tensor, steps[-1], "mean", mode=mode)
-        if found and value is not None:
-            yield tensor.name, found[1], value
+        match, value = LOSS.fullmatch(tensor.name), number(tensor, steps[-1], "mean", mode=mode)
+        if match and value is not None:
+            yield tensor.name, match[1], value
 
 
 @dataclass

@@ -76,8 +76,8 @@ def listed(specs: Sequence[str]) -> Iterator[str]:
 
 def checked(specs: Sequence[str]) -> tuple[str, ...]:
     """Return what is asked for; raises BadRule for what can be known to be wrong without executing it."""
-    found = tuple(listed(specs))
-    for spec in found:
+    rule_specs = tuple(listed(specs))
+    for spec in rule_specs:
         head, parameters = _parts(spec)
         if own := OWN.fullmatch(head):
             try:
@@ -86,12 +86,12 @@ def checked(specs: Sequence[str]) -> tuple[str, ...]:
                 raise BadRule(f"{own[1]} is no Python: {reason(error)}") from None
         else:
             _typed(_of_name(head), parameters)
-    return found
+    return rule_specs
 
 
 def known(name: str) -> str | None:
     """Return the name of a rule however it is spelled: VanishingGradient, vanishing-gradient."""
-    spelled = {one.lower(): one for one in RULES}
+    spelled = {name_of_rule.lower(): name_of_rule for name_of_rule in RULES}
     return spelled.get(re.sub("[-_]", "", name).lower())
 
 
@@ -161,10 +161,10 @@ def _own_classes(path: Path, name: str | None, run: Path) -> list[Any]:
     except Exception as error:  # whatever the user's file does
         raise BadRule(f"{path} cannot be imported: {type(error).__name__}: {reason(error)}") from error
     own = [value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__]
-    found = [value for value in (own if name is None else [getattr(module, name, None)]) if _is_rule(value)]
-    if not found:
+    classes = [value for value in (own if name is None else [getattr(module, name, None)]) if _is_rule(value)]
+    if not classes:
         raise BadRule(f"{path} has no class{f' {name}' if name else ''} with a method invoke_at_step(step)")
-    return found
+    return classes
 
 
 def _is_rule(value: object) -> bool:

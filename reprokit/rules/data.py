@@ -49,7 +49,7 @@ class ClassImbalance:
                 name, f"{pure} of {len(self._pure)} batches hold one class only: the data seem not to be shuffled"
             )
         elif total >= self.samples:
-            every = [self._counts[one] for one in range(max(self._classes, max(self._counts) + 1))]
+            every = [self._counts[label] for label in range(max(self._classes, max(self._counts) + 1))]
             if largest > self.threshold_imbalance * min(every):
                 rare = every.index(min(every))
                 missed = self._missed[rare] / every[rare] if every[rare] else math.nan

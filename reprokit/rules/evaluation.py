@@ -106,8 +106,10 @@ class RuleSession:
             except RunDamaged:
                 raise
             except Exception as error:
-                what = reason(error) if isinstance(error, ReprokitError) else f"{type(error).__name__}: {reason(error)}"
-                self.problems.append(f"{name} failed after step {self._last} and was not asked again: {what}")
+                failure = (
+                    reason(error) if isinstance(error, ReprokitError) else f"{type(error).__name__}: {reason(error)}"
+                )
+                self.problems.append(f"{name} failed after step {self._last} and was not asked again: {failure}")
                 self.failed.append(name)
                 del self._rules[name]
             self._reads[name] += self.trial.reads - reads
@@ -119,8 +121,8 @@ class RuleSession:
                 self.findings[rule, alarm.tensor] = findings.repeated(before)
             elif self._raised[rule] < MAX_OF_RULE and len(self.findings) < MAX_FINDINGS:
                 self._raised[rule] += 1
-                found = self.findings[rule, alarm.tensor] = self._finding(rule, alarm)
-                yield found
+                finding = self.findings[rule, alarm.tensor] = self._finding(rule, alarm)
+                yield finding
             elif self._raised[rule] == MAX_OF_RULE:
                 self._raised[rule] += 1
                 self.problems.append(f"{rule}: further tensors are not reported (limit {MAX_OF_RULE})")
@@ -154,10 +156,10 @@ def _alarms(rule: str, answer: Any) -> Iterator[Alarm]:
 def keep(trial: TensorTrial, session: RuleSession) -> FindingsFile:
     """Return findings.json with these findings in place of those of earlier rules, and write it into an ended run."""
     before = findings.read(trial.run)
-    others = [one for one in before.findings if one.kind != RULE] if before is not None else []
+    of_profile = [finding for finding in before.findings if finding.kind != RULE] if before is not None else []
     content = FindingsFile(
         run_id=trial.run.run.run_id,
-        findings=[*session.findings.values(), *others],
+        findings=[*session.findings.values(), *of_profile],
         notes=before.notes if before is not None else [],
         rule_notes=session.notes(),
     )

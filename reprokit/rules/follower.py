@@ -37,8 +37,8 @@ def follow() -> None:
             _report(pipe, RuleReport(finding=finding, words=sentence(finding)))
     except ReprokitError as error:
         session.problems.append(str(error))
-    found = list(session.findings.values())
-    _report(pipe, RuleReport(findings=found, problems=session.problems, notes=session.notes()))
+    raised = list(session.findings.values())
+    _report(pipe, RuleReport(findings=raised, problems=session.problems, notes=session.notes()))
 
 
 def _training_goes_on() -> bool:

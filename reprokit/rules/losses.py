@@ -27,10 +27,10 @@ class LossNotDecreasing:
     _failed: int = 0
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        found = loss(self.trial, (step,))
-        if found is None:
+        step_loss = loss(self.trial, (step,))
+        if step_loss is None:
             return
-        self._losses.append(found)
+        self._losses.append(step_loss)
         if len(self._losses) % self.num_steps:
             return
         recent = self._losses[-self.num_steps :]
@@ -46,8 +46,10 @@ class LossNotDecreasing:
         self._best = min(self._best, now)
         has_risen = now > start + noise
         if self._failed >= (1 if has_risen else self.patience):
-            what = "rose" if has_risen else "did not fall"
-            evidence = f"it {what} in {len(self._losses)} saved steps: {start:.4g} at first, mean of the last {now:.4g}"
+            movement = "rose" if has_risen else "did not fall"
+            evidence = (
+                f"it {movement} in {len(self._losses)} saved steps: {start:.4g} at first, mean of the last {now:.4g}"
+            )
             yield Alarm(loss_name(self.trial), evidence)
 
 
@@ -98,11 +100,11 @@ class Overtraining:
     _failed: list[int] = field(default_factory=lambda: [0, 0])
 
     def invoke_at_evaluation(self, evaluation: EvaluationStep) -> Iterator[Alarm]:
-        for side, found in enumerate(both_losses(self.trial, evaluation)):
-            if found is None:
+        for side, side_loss in enumerate(both_losses(self.trial, evaluation)):
+            if side_loss is None:
                 return
-            self._failed[side] = 0 if found < self._best[side] - self.delta else self._failed[side] + 1
-            self._best[side] = min(self._best[side], found)
+            self._failed[side] = 0 if side_loss < self._best[side] - self.delta else self._failed[side] + 1
+            self._best[side] = min(self._best[side], side_loss)
         if self._failed[0] >= self.patience_train and self._failed[1] >= self.patience_validation:
             evidence = f"no better by {self.delta:g} for {self._failed[0]} and {self._failed[1]} evaluations"
             yield Alarm(loss_name(self.trial), f"losses of training and evaluation are {evidence}")

@@ -78,8 +78,8 @@ def layer_of(tensor: TrialTensor) -> str:
     """Return the class of a tensor's module; of a parameter as the module's inputs and outputs say it."""
     module = tensor.name.rpartition("/")[2].rpartition(".")[0]
     beside = (f"{module}_{kind}_0" for kind in ("input", "output"))
-    known = (tensor.trial.tensor(name).layer for name in beside if tensor.trial.has_tensor(name))
-    return tensor.layer or next(known, "")
+    layers = (tensor.trial.tensor(name).layer for name in beside if tensor.trial.has_tensor(name))
+    return tensor.layer or next(layers, "")
 
 
 def loss(trial: TensorTrial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
