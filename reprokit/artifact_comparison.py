@@ -43,19 +43,19 @@ class PythonComparison:
         places = [(0, 0)]
         for axis in range(rank):
             steps = [(i * from_strides[axis], i * to_strides[axis]) for i in range(shape[axis])]
-            places = [(one + step, other + to) for one, other in places for step, to in steps]
-        for one, other in places:
-            self._ffi.memmove(target + other * size, source + one * size, size)
+            places = [(start + step, end + to) for start, end in places for step, to in steps]
+        for start, end in places:
+            self._ffi.memmove(target + end * size, source + start * size, size)
 
     def rka_first_other(self, left: Any, right: Any, size: int) -> int:
         """Return the first byte that differs, else the size."""
         pairs = zip(self._bytes(left, size), self._bytes(right, size), strict=True)
-        return next((i for i, (one, other) in enumerate(pairs) if one != other), size)
+        return next((i for i, (left_byte, right_byte) in enumerate(pairs) if left_byte != right_byte), size)
 
     def rka_count_other(self, left: Any, right: Any, size: int) -> int:
         """Return how many bytes differ."""
         pairs = zip(self._bytes(left, size), self._bytes(right, size), strict=True)
-        return sum(one != other for one, other in pairs)
+        return sum(left_byte != right_byte for left_byte, right_byte in pairs)
 
     def rka_crc32c(self, crc: int, data: Any, size: int) -> int:
         """Return the sum of bytes that follow on those whose sum is crc; 0 before the first."""
@@ -98,20 +98,20 @@ class PythonComparison:
         """Compare so many elements, of which the first has the index base, and add to what was measured."""
         parts = 1 if form.kind == _RAW else form.parts
         size = form.size * parts
-        one, other = self._bytes(left, count * size), self._bytes(right, count * size)
+        left_bytes, right_bytes = self._bytes(left, count * size), self._bytes(right, count * size)
         measured.compared += count
         step = max(1, _BLOCK // size) * size
         for block in range(0, count * size, step):
-            if left_big == right_big and one[block : block + step] == other[block : block + step]:
+            if left_big == right_big and left_bytes[block : block + step] == right_bytes[block : block + step]:
                 continue
             for at in range(block, min(block + step, count * size), size):
                 index = base + at // size
                 if form.kind == _RAW:
-                    if one[at : at + size] != other[at : at + size]:
+                    if left_bytes[at : at + size] != right_bytes[at : at + size]:
                         _count_element(index, False, measured)
                     continue
                 pairs = [
-                    (_load(one, place, form.size, left_big), _load(other, place, form.size, right_big))
+                    (_load(left_bytes, place, form.size, left_big), _load(right_bytes, place, form.size, right_big))
                     for place in range(at, at + size, form.size)
                 ]
                 within = [_measure(form, tolerance, *pair, index, measured) for pair in pairs if pair[0] != pair[1]]

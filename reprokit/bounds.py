@@ -83,13 +83,13 @@ def read_whole(
 
 
 def _require_bounded(directory: Path, files: int, size: int, holes: int) -> None:
-    for found, limit, what in (
+    for amount, limit, unit in (
         (files, MAX_FILES, "files"),
         (size, MAX_BYTES, "bytes"),
         (holes, MAX_HOLES, "bytes that were never written (its files are sparse)"),
     ):
-        if found > limit:
-            raise RunDamaged(f"{directory} holds more than {limit} {what}; the run cannot be used")
+        if amount > limit:
+            raise RunDamaged(f"{directory} holds more than {limit} {unit}; the run cannot be used")
 
 
 def _holes(path: Path, status: os.stat_result) -> int:

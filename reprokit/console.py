@@ -71,12 +71,12 @@ def heads(run: RunDirectory) -> dict[str, ConsoleHead]:
     files = bounded_names(run.path / CONSOLE, ENDING)
     if len(files) > MAX_PROCESSES:
         raise RunDamaged(f"{run.path / CONSOLE} holds more than {MAX_PROCESSES} files; the run cannot be used")
-    found: dict[str, ConsoleHead] = {}
+    heads_by_process: dict[str, ConsoleHead] = {}
     for name in files:
         head = _head(run, name, run.read(os.path.join(CONSOLE, name), _LARGEST, _HEAD.size))
-        if found.setdefault(head.process, head) is not head:
+        if heads_by_process.setdefault(head.process, head) is not head:
             raise _damaged(run, name, "is of the same process as another file")
-    return found
+    return heads_by_process
 
 
 def read(run: RunDirectory, head: ConsoleHead) -> ProcessConsole:
@@ -109,13 +109,13 @@ def _head(run: RunDirectory, name: str, data: bytes) -> ConsoleHead:
     return ConsoleHead(name, identity, incarnation, pid, unseen, areas, *numbers[6:])
 
 
-def _damaged(run: RunDirectory, name: str, what: str) -> RunDamaged:
-    return RunDamaged(f"{run.path / CONSOLE / name} {what}; the run cannot be used")
+def _damaged(run: RunDirectory, name: str, problem: str) -> RunDamaged:
+    return RunDamaged(f"{run.path / CONSOLE / name} {problem}; the run cannot be used")
 
 
 def _pieces(area: bytes) -> tuple[list[PrintedPiece], int]:
     """Return what the records of an area hold, and the bytes behind one that a SIGKILL has torn."""
-    found: list[PrintedPiece] = []
+    pieces: list[PrintedPiece] = []
     at = 0
     while at + _RECORD.size <= len(area):
         size, stream, length, zero = _RECORD.unpack_from(area, at)
@@ -123,9 +123,9 @@ def _pieces(area: bytes) -> tuple[list[PrintedPiece], int]:
         if not size or not length or zero or stream > 1 or start + size > len(area):
             break
         thread = area[at + _RECORD.size : start].decode("utf-8", "replace")
-        found.append(PrintedPiece(stream, thread, area[start : start + size]))
+        pieces.append(PrintedPiece(stream, thread, area[start : start + size]))
         at = start + size
-    return found, len(area) - at
+    return pieces, len(area) - at
 
 
 def text(pieces: list[PrintedPiece], stream: int) -> bytes:
@@ -139,11 +139,11 @@ def joined(pieces: list[PrintedPiece]) -> list[PrintedPiece]:
     return [PrintedPiece(stream, thread, b"".join(piece.data for piece in group)) for (stream, thread), group in groups]
 
 
-def encode(head: ConsoleHead, found: ProcessConsole) -> bytes:
+def encode(head: ConsoleHead, printed: ProcessConsole) -> bytes:
     """Return a file with this head and this text; what there is no room for is left out."""
     areas = [bytearray() for _ in _AREAS]
-    _fill(areas, found.first, range(1 if head.dropped else len(areas)))
-    _fill(areas, found.last, range(1, len(areas)))
+    _fill(areas, printed.first, range(1 if head.dropped else len(areas)))
+    _fill(areas, printed.last, range(1, len(areas)))
     numbers = [number for index, area in enumerate(areas) for number in (index, len(area))]
     magic = (b"RKCONSOL", FORMAT, head.unseen, len(areas) - 1, head.pid, head.incarnation, head.identity)
     data = _HEAD.pack(*magic, *numbers, head.dropped, head.lost)

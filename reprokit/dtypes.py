@@ -111,11 +111,11 @@ SAFETENSORS = {  # by the names that safetensors has for them
 def named(name: str) -> Dtype:
     """The type of this name: NumPy's and ml_dtypes', the same with _packed, or rawN for N bytes that are no number."""
     plain = name.removesuffix(PACKED)
-    found = _NAMED.get(plain)
-    if found is not None and plain != name and found.bits < 8:
-        return Dtype(**{**found.__dict__, "name": name, "packed": True})
-    if found is not None and plain == name:
-        return found
+    dtype = _NAMED.get(plain)
+    if dtype is not None and plain != name and dtype.bits < 8:
+        return Dtype(**{**dtype.__dict__, "name": name, "packed": True})
+    if dtype is not None and plain == name:
+        return dtype
     raw = _RAW_NAME.fullmatch(name)
     if raw is None or int(raw[1]) > LONGEST_RAW:
         raise ArtifactDamaged(f"no type of elements is called {name[:40]!r}")

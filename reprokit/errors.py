@@ -39,12 +39,12 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def refused_as(kind: type[ReprokitError], what: object, then: str = "") -> Iterator[None]:
+def refused_as(kind: type[ReprokitError], action: object, then: str = "") -> Iterator[None]:
     """Raise an error of ours where the system refuses something: of what, why, and what to do then."""
     try:
         yield
     except OSError as error:
-        raise kind(f"{what}: {error.strerror}{then and f'; {then}'}") from None
+        raise kind(f"{action}: {error.strerror}{then and f'; {then}'}") from None
 
 
 class UsageError(ReprokitError, slug="usage"):

@@ -158,13 +158,13 @@ def counts(content: FindingsFile | None) -> dict[str, int] | None:
     """Return how many findings there are of each verdict; None of a run that was not profiled."""
     if content is None:
         return None
-    return {verdict: sum(one.verdict == verdict for one in content.findings) for verdict in VERDICTS}
+    return {verdict: sum(finding.verdict == verdict for finding in content.findings) for verdict in VERDICTS}
 
 
 def in_words(content: FindingsFile) -> str:
     """Return the same in one line."""
-    told = [f"{number} {WORDS[verdict]}" for verdict, number in (counts(content) or {}).items() if number]
-    return ", ".join(told) or "no findings"
+    numbers = [f"{number} {WORDS[verdict]}" for verdict, number in (counts(content) or {}).items() if number]
+    return ", ".join(numbers) or "no findings"
 
 
 def write(directory: Path, content: FindingsFile) -> None:

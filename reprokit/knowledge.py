@@ -81,7 +81,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def framework(self) -> str:
-        """The file that the fact stands in: pytorch, tensorflow, ..."""
+        """The framework whose file holds the fact: pytorch, tensorflow, ..."""
         return self.id.partition(".")[0]
 
     @property
@@ -91,11 +91,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def measured(self) -> bool:
-        """Whether somebody has seen it, beyond having read it."""
+        """Whether the fact was observed and not only read about."""
         return any(evidence.how == "measured" for evidence in self.evidence)
 
     def applies(self, framework: str = "", version: str = "", device: str = "") -> bool:
-        """Whether it is about this framework, version and device; an empty one is unknown and excludes nothing."""
+        """Return whether it is about this framework, version and device; an empty one excludes nothing."""
         return (
             framework in ("", self.framework)
             and (not version or _contains(self.versions, version))
@@ -171,9 +171,9 @@ def matching_variable(facts: Iterable[Fact], name: str) -> tuple[Fact, ...]:
 
 def search(facts: Iterable[Fact], words: Sequence[str]) -> tuple[Fact, ...]:
     """Return the facts in which every word occurs, those first where it is in the name."""
-    wanted = [word.casefold() for word in words]
-    found = [fact for fact in facts if all(word in _text(fact) for word in wanted)]
-    return tuple(sorted(found, key=lambda fact: -sum(word in _name(fact) for word in wanted)))
+    lowered = [word.casefold() for word in words]
+    matching = [fact for fact in facts if all(word in _text(fact) for word in lowered)]
+    return tuple(sorted(matching, key=lambda fact: -sum(word in _name(fact) for word in lowered)))
 
 
 def document(fact: Fact) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _read(path: Path) -> tuple[Fact, ...]:
 
 
 def _located(message: str, raw: Mapping[str, Any]) -> str:
-    """msgspec's message, with the id of the fact that it counts."""
+    """Return msgspec's message with the id of the fact instead of its position."""
     number = re.search(r"\$\.fact\[(\d+)\]", message)
     if number is None:
         return message
@@ -269,12 +269,12 @@ def _names(patterns: Sequence[str], name: str) -> bool:
     return name in patterns or any("*" in pattern and fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _same(wanted: Value, observed: object) -> bool:
-    return wanted == observed and isinstance(wanted, bool) == isinstance(observed, bool)
+def _same(expected: Value, observed: object) -> bool:
+    return expected == observed and isinstance(expected, bool) == isinstance(observed, bool)
 
 
-def _shares(wanted: Sequence[str], observed: Sequence[str]) -> bool:
-    return not wanted or not observed or any(name.rpartition(".")[2] in wanted for name in observed)
+def _shares(expected: Sequence[str], observed: Sequence[str]) -> bool:
+    return not expected or not observed or any(name.rpartition(".")[2] in expected for name in observed)
 
 
 def _name(fact: Fact) -> str:

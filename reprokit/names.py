@@ -1,4 +1,4 @@
-"""The names that the shim noted: of files that the run wrote, put in place and read."""
+"""Reads the names that the shim noted: of files that the run wrote, moved and read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CODE_SUFFIXES = (".py", ".pyc", ".pyo", ".so", ".o", ".a")  # of programs: no da
 
 
 class WrittenNames(msgspec.Struct, frozen=True):
-    """The files that a run wrote, by the absolute names that they had then."""
+    """The files that a run wrote, by their absolute names at that time."""
 
     opened: set[str]  # for writing
     placed: set[tuple[str, str]]  # by rename or link: from where (empty: a symbolic link was made), and to where
@@ -72,13 +72,13 @@ def read(run: Path) -> set[str]:
 
 def read_at(run: Path) -> dict[str, int | None]:
     """Return what was read, and the moment of the first time, as in written_at; None where nobody noted it."""
-    found: dict[str, int | None] = {}
+    moments: dict[str, int | None] = {}
     for name, at in map(_parsed, read_lines(run)):
         if name.startswith(b"/") and TO not in name:
-            before = found.setdefault(os.fsdecode(name), at)
+            before = moments.setdefault(os.fsdecode(name), at)
             if before is not None and at is not None:
-                found[os.fsdecode(name)] = min(before, at)
-    return found
+                moments[os.fsdecode(name)] = min(before, at)
+    return moments
 
 
 def read_lines(run: Path) -> list[bytes]:
@@ -100,16 +100,16 @@ def _own_lines(data: bytes) -> list[bytes]:
 
 
 def written_at(run: Path) -> dict[str, int]:
-    """When each name was first opened for writing, or given to something."""
-    found: dict[str, int] = {}
+    """Return when each name was first opened for writing, or became the name of a file."""
+    moments: dict[str, int] = {}
     start = 0
     for line in _data(run / rundir.WRITTEN)[0].split(b"\n"):
         name, at = _parsed(line)
         path = os.fsdecode(name.rpartition(TO)[2])
         if path.startswith("/"):
-            found[path] = min(found.get(path, MAX_MOMENT), start if at is None else at)
+            moments[path] = min(moments.get(path, MAX_MOMENT), start if at is None else at)
         start += len(line) + 1
-    return found
+    return moments
 
 
 def written(run: Path) -> WrittenNames:
@@ -162,8 +162,8 @@ def _lines(path: Path) -> tuple[set[bytes], bool]:
 
 def _parsed(line: bytes) -> tuple[bytes, int | None]:
     """Return a line without its escapes, and the moment that it tells."""
-    found = LINE.fullmatch(line)
-    name, moment = (line, None) if found is None else found.groups()
+    match = LINE.fullmatch(line)
+    name, moment = (line, None) if match is None else match.groups()
     if b"\\" in name:
         name = ESCAPED.sub(_unescaped, name)
     return name, None if moment is None else int(moment)
@@ -188,12 +188,12 @@ def _data(path: Path) -> tuple[bytes, bool]:
         return b"", True
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
-    return {b"n": b"\n", b">": TO}.get(found[1], found[1])
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return {b"n": b"\n", b">": TO}.get(match[1], match[1])
 
 
 class Resolver:
-    """Absolute names without symbolic links, of many files: each directory is looked at once."""
+    """Resolves symbolic links in absolute names of many files; each directory is read once."""
 
     def __init__(self) -> None:
         self._before = cache(lambda directory: os.path.join(os.path.realpath(directory or "/"), ""))
@@ -217,7 +217,7 @@ def there(names: WrittenNames, resolver: Resolver, searched: Callable[[str], boo
     yield from {resolver.file(path) for path in names.opened}
     for path in {resolver.entry(after) for _, after in names.placed}:
         if os.path.isdir(path) and not os.path.islink(path):
-            yield from (one.path for one in islice(below(path, searched), MAX_BELOW))
+            yield from (entry.path for entry in islice(below(path, searched), MAX_BELOW))
         elif os.path.lexists(path):
             yield path
 
@@ -228,11 +228,11 @@ def below(directory: str, searched: Callable[[str], bool], depth: int = MAX_DEPT
         return
     try:
         with os.scandir(directory) as entries:
-            found = list(entries)
+            listed = list(entries)
     except OSError:  # gone, or not this user's to read
         return
-    directories = [one.path for one in found if one.is_dir(follow_symlinks=False)]
-    yield from (one for one in found if not one.is_dir(follow_symlinks=False))  # first, as whoever asks may stop
+    directories = [entry.path for entry in listed if entry.is_dir(follow_symlinks=False)]
+    yield from (entry for entry in listed if not entry.is_dir(follow_symlinks=False))  # first, as whoever asks may stop
     for path in directories:
         yield from below(path, searched, depth - 1)
 
@@ -243,16 +243,16 @@ def is_environment(directory: str) -> bool:
 
 
 def changed_since(directory: str, moment: int, searched: Callable[[str], bool]) -> Iterator[str]:
-    """Files below a directory that were written, renamed or linked later, by whomever, among the first there."""
-    for one in islice(below(directory, searched), MAX_WATCHED):
+    """Yield files below a directory that anybody wrote, renamed or linked later, among the first there."""
+    for entry in islice(below(directory, searched), MAX_WATCHED):
         with suppress(OSError):
-            status = one.stat(follow_symlinks=False)
+            status = entry.stat(follow_symlinks=False)
             if status.st_ctime_ns > moment and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-                yield one.path
+                yield entry.path
 
 
 def gone(names: WrittenNames, counts: Callable[[str], bool]) -> set[str]:
-    """Names that are not there any more, and were not given to something else by the run."""
+    """Return names that do not exist any more and that the run did not give to another file."""
     moved = {before for before, after in names.placed if counts(after)}
     paths = names.opened | {after for _, after in names.placed}
     return {path for path in paths if counts(path) and not os.path.lexists(path) and not _is_moved(path, moved)}

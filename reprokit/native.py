@@ -61,7 +61,7 @@ def trail_path() -> Path:
 
 
 def header_path() -> Path:
-    """urandom_hook.h: of the installed package, else of the checkout."""
+    """Return the path of urandom_hook.h: of the installed package, else of the checkout."""
     installed = _PACKAGE / "urandom_hook.h"
     return installed if installed.exists() else Path(__file__).parent.parent / "native" / "urandom_hook.h"
 
@@ -142,9 +142,9 @@ def _load(path: Path) -> Any:
         library = interface().dlopen(str(path))
     except OSError as error:
         raise ShimMissing(f"{path} cannot be loaded ({error}); reinstall reprokit") from None
-    found, expected = library.reprokit_abi(), constants().RK_ABI
-    if found != expected:
-        raise ShimMissing(f"{path} has ABI {found}, this reprokit needs {expected}; reinstall reprokit")
+    abi, expected = library.reprokit_abi(), constants().RK_ABI
+    if abi != expected:
+        raise ShimMissing(f"{path} has ABI {abi}, this reprokit needs {expected}; reinstall reprokit")
     return library
 
 
@@ -173,7 +173,7 @@ def check_in_python(data: bytes, seed: int = 0) -> int:
 
 @lru_cache(maxsize=1)
 def checker() -> Callable[[bytes, int], int]:
-    """check(data, seed): by the library of the supervisor where it can be loaded, else in Python."""
+    """Return check(data, seed): the supervisor library's where it can be loaded, else Python's."""
     try:
         ffi, library = interface(), _load(supervisor_path())
     except ShimMissing:
@@ -206,8 +206,8 @@ def _own_ranks() -> bytes:
     """Return the variables, with their values, by which this process knows itself as a rank of a distributed job."""
     values = {name: os.environ.get(name, "") for name in _RANKS}
     values["TF_CONFIG"] = _tensorflow_rank(values["TF_CONFIG"])
-    known = [f" {name}={value} " for name, value in values.items() if re.fullmatch("[0-9]{1,20}", value)]
-    return "".join(known).encode()[:255]
+    ranks = [f" {name}={value} " for name, value in values.items() if re.fullmatch("[0-9]{1,20}", value)]
+    return "".join(ranks).encode()[:255]
 
 
 def _printed(plan: Plan) -> tuple[int, ...]:

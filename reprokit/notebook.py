@@ -28,7 +28,7 @@ _CELL = "text-align:left;vertical-align:top;padding:1px 10px 1px 0;overflow-wrap
 
 @dataclass(frozen=True)
 class View:
-    """Something to look at: a headline, rows, and closing lines; texts as they were found."""
+    """A headline, rows and closing lines to display; texts are not yet escaped."""
 
     headline: str
     rows: tuple[tuple[str, ...], ...] = ()
@@ -94,9 +94,9 @@ def tensors(run: str | Path = "last") -> View:
 
     path = _path(run)
     facts = document(TensorTrial(path))
-    found, left_out = histograms_of(RunDirectory(path))
+    histograms, left_out = histograms_of(RunDirectory(path))
     footer = (f"{left_out} more tensors are not drawn",) if left_out else ()
-    drawn = tuple(histogram_drawing(one, number) for number, one in enumerate(found))
+    drawn = tuple(histogram_drawing(histogram, number) for number, histogram in enumerate(histograms))
     rows = tuple(map(row, facts["tensors"]))
     return View(f"{path}: {len(rows)} tensors", rows, footer, document=facts, drawings=drawn)
 
@@ -107,8 +107,8 @@ def ls(directory: str | Path | None = None) -> View:
     from reprokit.verify.show import run_list
 
     place = home_of(Path()) if directory is None else Path(directory)
-    found = run_list.runs(place)
-    return View(run_list.headline(place, found), tuple(map(run_list.cells, found)), document=run_list.document(found))
+    runs = run_list.runs(place)
+    return View(run_list.headline(place, runs), tuple(map(run_list.cells, runs)), document=run_list.document(runs))
 
 
 def study(directory: str | Path) -> View:
@@ -117,13 +117,15 @@ def study(directory: str | Path) -> View:
 
     from reprokit.study.analysis import analyze
 
-    found = analyze(Path(directory))
+    analysis = analyze(Path(directory))
     counted = (
-        (one.name, f"{one.pairs.identical} identical", f"{one.pairs.different} different", one.pairs.sentence)
-        for one in found.setups
+        (setup.name, f"{setup.pairs.identical} identical", f"{setup.pairs.different} different", setup.pairs.sentence)
+        for setup in analysis.setups
     )
-    headline = f"study {found.name}: {found.runs_made} of {found.planned} runs, {len(found.setups)} setups"
-    return View(headline, tuple(counted), (*found.attention, *found.verdicts), document=msgspec.to_builtins(found))
+    headline = f"study {analysis.name}: {analysis.runs_made} of {analysis.planned} runs, {len(analysis.setups)} setups"
+    return View(
+        headline, tuple(counted), (*analysis.attention, *analysis.verdicts), document=msgspec.to_builtins(analysis)
+    )
 
 
 def _path(run: str | Path) -> Path:

@@ -61,13 +61,13 @@ def _credentials() -> dict[str, Any]:
 
 @contextmanager
 def _refusals(url: str) -> Iterator[None]:
-    """Say where it was that the store refuses, and the first line of its answer."""
+    """Raise StoreUnreachable with the place that the store refuses, and the first line of its answer."""
     try:
         yield
     except Exception as error:  # neither obstore's nor those of providers of credentials have a base of their own
         text = (str(error).splitlines() or [""])[0] or reason(error)
-        told = f"{url}: {text[:LONGEST]}; name a place that the store has, and keys that may use it"
-        raise StoreUnreachable(told) from None
+        message = f"{url}: {text[:LONGEST]}; name a place that the store has, and keys that may use it"
+        raise StoreUnreachable(message) from None
 
 
 def listed(store: Any, url: str) -> list[Any]:
@@ -107,7 +107,7 @@ class StoredObject:
     """An object as a source of bytes, as long as nobody overwrites it."""
 
     def __init__(self, store: Any, url: str, meta: Any):
-        """Name it by what the store says of it."""
+        """Take name, size and version from what the store says about the object."""
         self.size: int = meta["size"]
         self._store, self._url, self._meta = store, url, meta
 

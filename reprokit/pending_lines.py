@@ -1,4 +1,4 @@
-"""Lines of metrics.jsonl that processes still held together when the run was looked at, or when they were killed."""
+"""Reads lines of metrics.jsonl that a process had not written out when it was killed, or when the run is read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(run: Path) -> dict[bytes, None]:
 
 
 def gather(run: Path, metrics: Path) -> None:
-    """Move what killed processes have left to metrics.jsonl, once no process of the run is left."""
+    """Append the lines of killed processes to metrics.jsonl, once no process of the run is left."""
     lines = read(run)
     if not lines or _append(metrics, lines):
         for path in _files(run):
@@ -37,7 +37,7 @@ def gather(run: Path, metrics: Path) -> None:
 
 
 def _files(run: Path) -> Iterator[Path]:
-    """In order of name; nothing is looked for behind a symbolic link."""
+    """Yield the files in order of their names; symbolic links are not followed."""
     directory = run / DIRECTORY
     with suppress(OSError):
         if stat.S_ISDIR(os.lstat(directory).st_mode):
@@ -64,7 +64,7 @@ def _steady(path: Path) -> bytes:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """Whole lines up to the first zero byte."""
+    """Return the whole lines before the first zero byte."""
     return [line + b"\n" for line in data.partition(b"\0")[0].split(b"\n")[:-1]]
 
 

@@ -48,7 +48,7 @@ def key_of_seed(text: str) -> bytes:
 
 
 class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A captured step that the training is to do again, at its first step."""
+    """A captured step to re-execute as the training's first step."""
 
     mode: str  # "reproduce", "minimize" or "explain"
     snapshot: Path
@@ -59,7 +59,7 @@ class RedoPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """When the state before a step is kept, and what then happens."""
+    """When the state before a step is captured, and what happens then."""
 
     action: str = "stop"  # or "skip" or "rollback"
     conditions: tuple[str, ...] = ()  # beside gradients and losses that are not finite
@@ -90,7 +90,7 @@ class CapturePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RulesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules that judge the training beside it, and what an alarm does."""
+    """The rules that judge the training while it runs, and the action on an alarm."""
 
     specs: tuple[str, ...]  # ID[=PARAM=VALUE,...] or FILE.py[:CLASS]
     stops: bool = False  # the training
@@ -98,7 +98,7 @@ class RulesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Varied(msgspec.Struct, frozen=True, kw_only=True):
-    """What the shim tells a replay otherwise than its recording was told, to see whether that matters."""
+    """The answers that the shim changes in a replay, to see whether they matter."""
 
     backwards: bool = False  # listings of directories, from their end
     later: int = 0  # seconds that are added to the time of day
@@ -107,7 +107,7 @@ class Varied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run to be made: what to execute, where, and what shim and agent must do in it."""
+    """One run: what to execute, where, and what shim and agent do in it."""
 
     mode: str
     command: tuple[str, ...]
@@ -159,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def for_agent(
         self, shim: Path, trail: Path, snapshots: Path, patches: Sequence[Mapping[str, str]] = ()
     ) -> dict[str, Any]:
-        """plan.json: all that the agent needs to know; patches are those that agents apply."""
+        """Return plan.json, all that the agent needs; patches are those that agents apply."""
         asked = ("functions", "operators", "steps", "seconds", "confirm")
         optional = {
             "trail": str(trail) if self.trail.is_on else "",
@@ -175,5 +175,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "observed": self.observed,
             "quiet": self.mode == RUN and not self.observed,
         }
-        given = {name: value for name, value in optional.items() if value}
-        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), "library": str(trail), **given}
+        set_options = {name: value for name, value in optional.items() if value}
+        return {"format": AGENT_PLAN_FORMAT, "mode": self.mode, "shim": str(shim), "library": str(trail), **set_options}

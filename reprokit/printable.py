@@ -1,4 +1,4 @@
-"""Text from a run directory made safe to print: no control characters, no endless lines, no passwords."""
+"""Makes text from a run directory safe to print: no control characters, no endless lines, no passwords."""
 
 from __future__ import annotations
 

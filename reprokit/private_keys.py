@@ -1,4 +1,4 @@
-"""Knows files that hold private keys by how they begin: no copies are made of them."""
+"""Recognizes files that hold private keys by their first bytes; they are never copied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _lines() -> re.Pattern[bytes]:
 
 @cache
 def _magics() -> re.Pattern[bytes]:
-    """Compiled at the first use: it takes long, and most runs write no file to be copied."""
+    """Compile the patterns at their first use: it takes long, and most runs copy no file."""
     return re.compile(
         rb"\xfe\xed\xfe\xed\x00\x00\x00[\x01\x02]"  # Java's keystores: JKS
         rb"|\xce\xce\xce\xce\x00\x00\x00[\x01\x02]"  # and JCEKS

@@ -31,7 +31,7 @@ SHOWN = 10  # differences of one test
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options of a group of their own."""
+    """Add the options, in a group of their own."""
     group = parser.getgroup("reprokit", "tests that train something and must repeat bit by bit")
     group.addoption("--reprokit-update", action="store_true", help="Make today's recordings the goldens.")
     group.addoption("--reprokit-skip", action="store_true", help="Run marked tests once, as if they were not marked.")
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker's description; options that lead nowhere are refused."""
+    """Describe the marker, and refuse options that have no effect."""
     if config.getoption("reprokit_update") and not config.getini("reprokit_goldens"):
         raise pytest.UsageError("--reprokit-update needs reprokit_goldens = DIR in the ini file")
     config.addinivalue_line(
@@ -57,7 +57,7 @@ def reprokit(request: pytest.FixtureRequest) -> Script:
 
 
 class Script:
-    """The functions of reprokit that a script has too."""
+    """The functions of reprokit that a script can call."""
 
     def __init__(self, nodeid: str) -> None:
         from reprokit import log, log_predictions
@@ -67,13 +67,13 @@ class Script:
 
     @property
     def watched(self) -> bool:
-        """Whether this is one of the runs that are compared."""
+        """Whether this process is one of the runs that are compared."""
         return INNER in os.environ
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The test's own fixtures belong to the processes that run it."""
+    """Leave the test's fixtures to the processes that run it."""
     if not _is_outer(item):
         return
     if not isinstance(item, pytest.Function) or isinstance(item, TestCaseFunction):
@@ -85,7 +85,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """In place of the test's call, where it is marked."""
+    """Judge a marked test in place of calling it."""
     if not _is_outer(pyfuncitem):
         return None
     _judge(pyfuncitem)
@@ -98,7 +98,7 @@ def _is_outer(item: pytest.Item) -> bool:
 
 
 def _judge(item: pytest.Function) -> None:
-    """Record, replay and compare the test; fails with the differences."""
+    """Record, replay and compare the test; fail with the differences."""
     from reprokit.errors import ReprokitError
     from reprokit.gate.results import FAILED
     from reprokit.printable import bounded
@@ -171,13 +171,13 @@ def _asked(marker: pytest.Mark) -> MarkerRequest:
 
 
 def _listed(value: Any) -> Any:
-    """One name as a tuple of it."""
+    """Return a single name as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerRequest:
-    """What a marker asks for."""
+    """The arguments of a marker."""
 
     pairs: int = 1
     fidelity: bool = False
@@ -210,11 +210,11 @@ def _training(item: pytest.Function, asked: MarkerRequest) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """How many tests were reproducible, once more at the end."""
+    """Print once more how many tests were reproducible."""
     every = (report for reports in terminalreporter.stats.values() for report in reports)
     called = (report for report in every if getattr(report, "when", "") == "call")
     counts = Counter(value for report in called for name, value in report.user_properties if name == PROPERTY)
     if counts:
         terminalreporter.section("reprokit")
-        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-        terminalreporter.write_line(f"tests that must repeat bit by bit: {told}")
+        summary = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+        terminalreporter.write_line(f"tests that must repeat bit by bit: {summary}")

@@ -35,7 +35,7 @@ Patches = Annotated[tuple[PatchText, ...], msgspec.Meta(max_length=MAX_PATCHES)]
 
 
 class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a recording is made with, beside the command."""
+    """The options of a recording, beside the command."""
 
     clock: bool = False
     keyed: bool = False
@@ -45,13 +45,13 @@ class RecipeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def switches(self) -> tuple[str, ...]:
-        """The options of record that are asked for, patches aside."""
+        """Return the options of record that are set, without patches."""
         names = ("clock", "keyed", "include_crypto", "hide_rdrand")
         return tuple(f"--{name.replace('_', '-')}" for name in names if getattr(self, name))
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Everything that is asked for, as options of record."""
+        """Return all settings as options of record."""
         return (*self.switches, *(f"--patch {patch}" for patch in self.patches))
 
 
@@ -68,7 +68,7 @@ def planned(plan: Plan, settings: RecipeSettings) -> Plan:
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """recipe.toml"""
+    """The contents of recipe.toml."""
 
     schema: int
     record: RecipeSettings = RecipeSettings()
@@ -99,20 +99,20 @@ def loads(text: str) -> Recipe:
 
 def merged(recipe: Recipe, asked: RecipeSettings) -> RecipeSettings:
     """Return what the recipe and the command line ask for together; crypto only if the command line does so itself."""
-    wanted = recipe.record
-    if wanted.include_crypto and not asked.include_crypto:
+    recorded_with = recipe.record
+    if recorded_with.include_crypto and not asked.include_crypto:
         raise BadRecipe("the recipe records what can be secret keys; add --include-crypto if you want that")
     return RecipeSettings(
-        clock=wanted.clock or asked.clock,
-        keyed=wanted.keyed or asked.keyed,
+        clock=recorded_with.clock or asked.clock,
+        keyed=recorded_with.keyed or asked.keyed,
         include_crypto=asked.include_crypto,
-        hide_rdrand=wanted.hide_rdrand or asked.hide_rdrand,
-        patches=tuple(dict.fromkeys((*wanted.patches, *asked.patches))),
+        hide_rdrand=recorded_with.hide_rdrand or asked.hide_rdrand,
+        patches=tuple(dict.fromkeys((*recorded_with.patches, *asked.patches))),
     )
 
 
 def write(path: Path, recipe: Recipe, comment: str) -> None:
-    """Put a recipe into its place, whole or not at all."""
+    """Write a recipe, whole or not at all."""
     rundir.write_whole(path, dumps(recipe, comment).encode(), mode=0o666)
 
 
@@ -140,5 +140,5 @@ def _list(values: tuple[str, ...] | list[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, which is what JSON writes of a text without control characters and lone surrogates."""
+    """Return a basic string of TOML; JSON writes it for texts without control characters and lone surrogates."""
     return json.dumps(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "?", text), ensure_ascii=False)

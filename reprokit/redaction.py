@@ -1,4 +1,4 @@
-"""Takes passwords and tokens out of a run's texts, wherever they are shown or handed to somebody else."""
+"""Removes passwords and tokens from a run's texts, wherever they are shown or handed to somebody else."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def without_secrets(text: str) -> str:
 
 
 class Secrets:
-    """Replaces what is known to be a password or a token, wherever it stands, and nothing else."""
+    """Replaces known passwords and tokens wherever they stand, and nothing else."""
 
     def text(self, text: str) -> str:
         """Return a text without secrets."""
         return without_secrets(text)
 
     def value(self, value: Any, key: Any = "") -> Any:
-        """Anything of JSON, part by part; keys can be paths too."""
+        """Redact a JSON value, part by part; keys can be paths too."""
         from reprokit import secret_forms
 
         if isinstance(value, str):

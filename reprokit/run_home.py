@@ -39,8 +39,8 @@ def home_of(directory: Path) -> Path:
     own = Path(os.path.realpath(directory / HOME))
     for above in (own, *(parent / HOME for parent in own.parent.parents)):
         with suppress(OSError):
-            found = os.stat(above)
-            if stat.S_ISDIR(found.st_mode) and (above == own or found.st_uid == os.geteuid()):
+            status = os.stat(above)
+            if stat.S_ISDIR(status.st_mode) and (above == own or status.st_uid == os.geteuid()):
                 return Path(os.path.realpath(above))
     return own
 
@@ -56,17 +56,17 @@ def named(name: str) -> Path:
 def names(home: Path) -> list[str]:
     """Return the directories right below a place that hold a run, links left out."""
     with os.scandir(home) as entries:
-        found = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-    return [name for name in found[:MAX_RUNS] if not PASSING.search(name) and os.path.lexists(home / name / RUN)]
+        directories = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    return [name for name in directories[:MAX_RUNS] if not PASSING.search(name) and os.path.lexists(home / name / RUN)]
 
 
 def newest_first(home: Path) -> list[RunDirectory]:
     """Return the runs of a place that can be read."""
-    found = []
+    runs = []
     for name in names(home):
         with suppress(RunError):
-            found.append(RunDirectory(home / name))
-    return sorted(found, key=_age, reverse=True)
+            runs.append(RunDirectory(home / name))
+    return sorted(runs, key=_age, reverse=True)
 
 
 def _age(directory: RunDirectory) -> tuple[str, float, str]:
@@ -99,12 +99,12 @@ def resolve(text: str) -> Path:
     before = re.fullmatch(f"{LAST}(?:~([0-9]{{1,6}}))?", text)
     if before:
         return _last(home, int(before[1] or 0))
-    found = _matching(text, names(home)) if home.is_dir() else []
-    if len(found) == 1:
-        return home / found[0]
-    if found:
-        listed = ", ".join(found[:4]) + (", ..." if len(found) > 4 else "")
-        raise RunNotFound(f"{text} names {len(found)} runs: {listed}; give more of the name")
+    matching = _matching(text, names(home)) if home.is_dir() else []
+    if len(matching) == 1:
+        return home / matching[0]
+    if matching:
+        listed = ", ".join(matching[:4]) + (", ..." if len(matching) > 4 else "")
+        raise RunNotFound(f"{text} names {len(matching)} runs: {listed}; give more of the name")
     if os.path.lexists(text):
         return Path(text)
     raise RunNotFound(f"{text} does not exist, and no run of {home} begins so; 'reprokit ls' lists them")
@@ -130,8 +130,8 @@ def last(home: Path) -> Path | None:
         name = os.readlink(home / LAST)
         if name in names(home):
             return home / name
-    found = newest_first(home) if home.is_dir() else []
-    return found[0].path if found else None
+    runs = newest_first(home) if home.is_dir() else []
+    return runs[0].path if runs else None
 
 
 def recording_of(directory: RunDirectory) -> Path:
@@ -196,6 +196,8 @@ def keep_verdict(left: RunDirectory, right: RunDirectory, verdict: str) -> None:
             and asked.run_id == recording.run.run_id
             and (home.name == HOME or home == home_of(Path()))
         ):
-            known = {**verdicts(home), replay.run.run_id: verdict}
+            all_verdicts = {**verdicts(home), replay.run.run_id: verdict}
             with suppress(OSError):
-                rundir.write_whole(home / VERDICTS, msgspec.json.encode(dict(list(known.items())[-MAX_VERDICTS:])))
+                rundir.write_whole(
+                    home / VERDICTS, msgspec.json.encode(dict(list(all_verdicts.items())[-MAX_VERDICTS:]))
+                )

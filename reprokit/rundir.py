@@ -137,7 +137,7 @@ def padded(path: Path, size: int) -> str:
 
 
 class RunDirectory:
-    """A run directory to read: every method bounds what it reads and names the file that is bad."""
+    """A run directory to read: every method bounds what it reads and names a damaged file."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -165,19 +165,19 @@ class RunDirectory:
 
     @property
     def in_progress(self) -> bool:
-        """Whether its launcher is still alive on this machine."""
+        """Whether the launcher is alive on this machine."""
         run = self.run
         here = run.status == RUNNING and run.host == platform.node()
         return here and process_alive(run.launcher_pid, run.launcher_started)
 
     @property
     def orphaned(self) -> bool:
-        """Whether its launcher has died on this machine, so that its training may still be at work here."""
+        """Whether the launcher has died on this machine, so that its training may still be running here."""
         return self.unfinished and self.run.host == platform.node()
 
     @property
     def unfinished(self) -> bool:
-        """Whether its launcher died, or runs on another machine, before it could write the end."""
+        """Whether the launcher died, or runs on another machine, before it could write the end."""
         return self.run.status == RUNNING and not self.in_progress
 
     def require_finished(self) -> None:
@@ -233,11 +233,11 @@ class RunDirectory:
 
     @property
     def keeps_console(self) -> bool:
-        """Whether what it printed was kept, though it be nothing."""
+        """Whether printed text was kept, even if there was none."""
         return self.run.console is not None or self.has(CONSOLE)
 
     def outputs(self) -> OutputsFile | None:
-        """outputs.json, where the run has written it."""
+        """Read outputs.json, where the run has written it."""
         return self._written(OUTPUTS, OutputsFile, self.run.outputs)
 
     def open_kept(self, file: OutputFile) -> int:
@@ -247,7 +247,7 @@ class RunDirectory:
         return self.open(os.path.join(KEPT, str(file.kept)))
 
     def environment(self) -> dict[str, Any] | None:
-        """environment.json, where the run has written it."""
+        """Read environment.json, where the run has written it."""
         return self._written(ENVIRONMENT, dict[str, Any], self.run.environment)
 
     def _written(self, name: str, kind: type[T], sealed: SealedFile | None) -> T | None:
@@ -290,7 +290,7 @@ class RunDirectory:
             raise RunDamaged(f"{path} has {size} bytes, at the end of the run it had {sealed.size}")
 
     def _check_cut_line(self, path: Path, number: int, size: int) -> None:
-        """Only a run that was killed, or is running, may end in the middle of a line."""
+        """Refuse a file that ends within a line, unless the run was killed or is running."""
         if size >= MAX_LINE:
             raise RunDamaged(f"{path}, line {number} is longer than {MAX_LINE} bytes; the run cannot be used")
         if self.run.status == FINISHED and self.run.signal is None:
@@ -298,7 +298,7 @@ class RunDirectory:
 
 
 def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """One line of metrics.jsonl."""
+    """Decode one line of metrics.jsonl."""
     try:
         content = untrusted_json.loads(line)
         if isinstance(content, dict):
@@ -369,9 +369,9 @@ def size_of(path: Path) -> int:
     return total
 
 
-def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | None:
-    """Size of these files and digest of their names and contents, None where there are none."""
-    digest, size = hashlib.sha256(f"{what}\0".encode()), 0
+def seal_files(directory: Path, names: list[str], kind: str) -> SealedFile | None:
+    """Return the size of these files and a digest of their names and contents; None if there are none."""
+    digest, size = hashlib.sha256(f"{kind}\0".encode()), 0
     for name in names:
         refused = refused_as(RunDamaged, directory / name, "the run cannot be used")
         with refused, open(directory / name, "rb", opener=open_regular) as file:
@@ -383,19 +383,19 @@ def seal_files(directory: Path, names: list[str], what: str) -> SealedFile | Non
 
 
 def seal_evaluation(run: Path) -> SealedFile | None:
-    """Size and digest of the files of predictions and true values."""
+    """Return size and digest of the files of predictions and true values."""
     return seal_files(run / EVALUATION, bounded_names(run / EVALUATION, ".npy"), "reprokit-evaluation-1")
 
 
 def seal_console(run: Path) -> SealedFile:
-    """Size and digest of the files of what was printed, which may be none."""
-    what, names = "reprokit-console-1", bounded_names(run / CONSOLE, ".console")
-    nothing = SealedFile(size=0, digest=f"sha256:{hashlib.sha256(what.encode()).hexdigest()}")
-    return seal_files(run / CONSOLE, names, what) or nothing
+    """Return size and digest of the files of printed text, of which there may be none."""
+    kind, names = "reprokit-console-1", bounded_names(run / CONSOLE, ".console")
+    nothing = SealedFile(size=0, digest=f"sha256:{hashlib.sha256(kind.encode()).hexdigest()}")
+    return seal_files(run / CONSOLE, names, kind) or nothing
 
 
 def seal_file(path: Path) -> SealedFile | None:
-    """Size and digest of a file at the end of a run, None where there is none."""
+    """Return size and digest of a file at the end of a run; None if there is none."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             return sealed(file)
@@ -404,7 +404,7 @@ def seal_file(path: Path) -> SealedFile | None:
 
 
 def sealed(file: IO[bytes]) -> SealedFile:
-    """Size and digest of what an open file holds from here on."""
+    """Return size and digest of the rest of an open file."""
     digest, size = hashlib.sha256(), 0
     for block in iter(lambda: file.read(1 << 20), b""):
         digest.update(block)
@@ -435,7 +435,7 @@ def process_alive(pid: int, started: float) -> bool:
 
 
 def _indented(text: str) -> bytes:
-    """As json.dumps would have it, which is slow at it; but msgspec takes no lone surrogates."""
+    """Indent JSON as json.dumps does, which is slow; msgspec takes no lone surrogates."""
     try:
         return msgspec.json.format(text.encode(), indent=2)
     except msgspec.DecodeError:

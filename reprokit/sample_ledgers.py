@@ -52,7 +52,7 @@ class SampleLoader(msgspec.Struct, frozen=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """An optimizer."""
+    """The name of an optimizer."""
 
     name: str
 
@@ -77,12 +77,12 @@ class SampleStep(msgspec.Struct, frozen=True):
 
     @property
     def samples(self) -> list[Sample]:
-        """All of its samples."""
+        """All samples of the step."""
         return [sample for batch in self.batches for sample in batch.samples]
 
 
 class EpochDone(msgspec.Struct, frozen=True):
-    """A loader had no further batch."""
+    """States that a loader had no further batch."""
 
     loader: SampleLoader
     epoch: int
@@ -111,8 +111,8 @@ class ProcessLedger:
         name: str = identity.partition(b"\0")[0].decode("utf-8", "replace")
         return f"{name} (start {incarnation + 1})" if incarnation else name
 
-    def _damaged(self, offset: int, what: str) -> RunDamaged:
-        return RunDamaged(f"{self._path}, at byte {offset}: {what}; the run cannot be used")
+    def _damaged(self, offset: int, problem: str) -> RunDamaged:
+        return RunDamaged(f"{self._path}, at byte {offset}: {problem}; the run cannot be used")
 
     def read(self) -> Iterator[SampleStep | EpochDone]:
         """Yield the steps, and the ends of epochs, in the order in which they came."""
@@ -124,7 +124,7 @@ class ProcessLedger:
                 raise self._damaged(offset, f"an entry does not fit ({error})") from None
 
     def _blocks(self) -> Iterator[tuple[int, bytes, memoryview]]:
-        """Offset, entries and numbers of each block; last, what waited for one when the process was killed."""
+        """Yield offset, entries and numbers of each block; last, those waiting for one when the process was killed."""
         first = total = 0
         tail = self._tail()
         with os.fdopen(self._run.open(f"{SAMPLES}/{self._name}"), "rb") as file:
@@ -162,7 +162,7 @@ class ProcessLedger:
         return data
 
     def _tail(self) -> tuple[int, bytes, memoryview] | None:
-        """The first entry's number, entries and numbers of what waited for a block."""
+        """Return the first entry's number, the entries and the numbers that waited for a block."""
         name = f"{SAMPLES}/{Path(self._name).stem}{TAIL_ENDING}"
         if not self._run.has(name):
             return None
@@ -188,7 +188,7 @@ def _joined(planes: bytes) -> memoryview:
 
 
 class _LedgerState:
-    """What must be known of the entries before to read one."""
+    """The state that decoding an entry needs from the entries before it."""
 
     def __init__(self) -> None:
         self._loaders: dict[int, SampleLoader] = {}
@@ -235,9 +235,9 @@ class _LedgerState:
         loader = self._loader(number)
         if form == _DIGEST:
             low, high, worker, order = words
-            known = None if worker == _UNKNOWN_WORKER else worker
+            worker_number = None if worker == _UNKNOWN_WORKER else worker
             digest = low | high << 32
-            return SampleBatch(loader, epoch, [f"{digest:016x}"] if digest else [], True, known, order)
+            return SampleBatch(loader, epoch, [f"{digest:016x}"] if digest else [], True, worker_number, order)
         if form == _KEYS:
             keys = msgspec.convert(untrusted_json.loads(text), list[str])
             return SampleBatch(loader, epoch, keys)
@@ -263,6 +263,6 @@ def ledgers(run: RunDirectory) -> list[ProcessLedger]:
 
 
 def seal(directory: Path) -> SealedFile | None:
-    """Size and digest of all ledgers of a run that ended, None where there are none."""
+    """Return size and digest of all ledgers of a finished run; None if there are none."""
     names = [name for ending in (ENDING, TAIL_ENDING) for name in bounded_names(directory, ending)]
     return rundir.seal_files(directory, names, "reprokit-samples-1")

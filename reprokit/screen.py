@@ -18,14 +18,14 @@ LONGEST_LINE = 4000
 
 @dataclass(frozen=True)
 class Cells:
-    """A row to print: its cells, and a style of rich's for the last but one."""
+    """The cells of a row, and a style of rich's for the last but one."""
 
     cells: tuple[str, ...]
     style: str = ""
 
 
 def print_rows(headline: str, rows: Sequence[Cells], footer: Sequence[str] = (), style: str = "bold") -> None:
-    """The headline, the rows and closing lines on stdout."""
+    """Print a headline, rows and closing lines."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII only is no reason to fail
     if sys.stdout.isatty():
@@ -35,12 +35,12 @@ def print_rows(headline: str, rows: Sequence[Cells], footer: Sequence[str] = (),
 
 
 def labeled(rows: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Labels and texts, a label once where several rows have it one behind the other."""
-    found, before = [], ""
+    """Return labels and texts; a label that several successive rows share is shown once."""
+    rows_shown, before = [], ""
     for label, text in rows:
-        found.append(("" if label == before else label, text))
+        rows_shown.append(("" if label == before else label, text))
         before = label
-    return found
+    return rows_shown
 
 
 def _print_plain(headline: str, rows: Sequence[Cells], footer: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Forms of passwords and tokens, and how texts and arguments are looked through for them: for redaction."""
+"""Recognizes passwords and tokens in texts and arguments, for redaction."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ _PROGRAM = re.compile("|".join(re.escape(name) for name in _PROGRAMS))
 
 def _of_programs() -> Iterator[re.Pattern[str]]:
     for option, apart in sorted(set(_PROGRAMS.values())):
-        names = "|".join(re.escape(name) for name, found in _PROGRAMS.items() if found == (option, apart))
+        names = "|".join(re.escape(name) for name, form in _PROGRAMS.items() if form == (option, apart))
         space = r"\s*" if apart else ""
         yield re.compile(rf"((?<![\w.-])(?:{names})\s(?:[^|;&\n]{{0,1000}}?\s)?{option}{space}){_VALUE}")
 
@@ -130,13 +130,13 @@ def replaced(text: str) -> str:
     return _FORM.sub(SECRET, text) if _FORM_BEGINS.search(text) else text
 
 
-def _first(found: re.Match[str]) -> str:
-    return found[1] + SECRET
+def _first(match: re.Match[str]) -> str:
+    return match[1] + SECRET
 
 
-def _named(found: re.Match[str]) -> str:
-    is_hidden = _is_secret(found["name"], found["value"].strip("\\\"'"))
-    return found[1] + SECRET if is_hidden else found[0]
+def _named(match: re.Match[str]) -> str:
+    is_hidden = _is_secret(match["name"], match["value"].strip("\\\"'"))
+    return match[1] + SECRET if is_hidden else match[0]
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -1,4 +1,4 @@
-"""State that one run hands to the next in files: what was there already when a run read it."""
+"""Finds state that one run hands to the next in files: what was there already when a run read it."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def made(run: Path) -> set[str]:
 
 def written(run: Path, among: set[str]) -> set[str]:
     """Return those of these files that a run wrote or put in place."""
-    known = names.written_at(run)
-    return {path for path in among if any(name in known for name in _and_above(path))}
+    moments = names.written_at(run)
+    return {path for path in among if any(name in moments for name in _and_above(path))}
 
 
 def between(first: RunDirectory, second: RunDirectory) -> list[str]:
     """Return what the second run read that the first had written before, named from the working directory."""
-    found = written(first.path, read_first(second))
-    return [shown(path, second.run.working_directory) for path in sorted(found) if not is_fresh(path, second)]
+    shared = written(first.path, read_first(second))
+    return [shown(path, second.run.working_directory) for path in sorted(shared) if not is_fresh(path, second)]
 
 
 def sentences(left: RunDirectory, right: RunDirectory) -> Iterator[str]:
     """Yield what must be said where one of two runs went on from what the other left behind."""
     is_later = left.run.replay_of is not None or left.run.started > right.run.started
-    found = between(right, left) if is_later else between(left, right)
-    if found:
+    shared = between(right, left) if is_later else between(left, right)
+    if shared:
         yield (
-            f"a run read files that the other writes, before it wrote them itself ({listed(found, SHOWN)}): if the"
+            f"a run read files that the other writes, before it wrote them itself ({listed(shared, SHOWN)}): if the"
             " other left them, they did not start from the same state; remove such files before each run"
         )
 

@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z_]+")
 
 
 class RuleText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rule as it is written."""
+    """A rule as it is written in a file."""
 
     select: list[str]
     steps: str = ""
@@ -43,17 +43,17 @@ class RuleText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RuleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A TOML file: [[tensors]] for each rule."""
+    """The contents of a TOML file: [[tensors]] for each rule."""
 
     tensors: list[RuleText]
 
 
 def selection(specifications: Sequence[str], buffer: int = BUFFER) -> TensorSelection:
     """Return what is asked for; raises UsageError for what cannot be meant."""
-    found = [rule for text in specifications for rule in _rules(text)]
-    if not 0 < len(found) <= MAX_RULES:
-        raise UsageError(f"--tensors: give between 1 and {MAX_RULES} rules, not {len(found)}")
-    return TensorSelection(rules=tuple(found), buffer=buffer)
+    rules = [rule for text in specifications for rule in _rules(text)]
+    if not 0 < len(rules) <= MAX_RULES:
+        raise UsageError(f"--tensors: give between 1 and {MAX_RULES} rules, not {len(rules)}")
+    return TensorSelection(rules=tuple(rules), buffer=buffer)
 
 
 def _rules(text: str) -> Iterable[TensorRule]:
@@ -74,8 +74,8 @@ def _rules(text: str) -> Iterable[TensorRule]:
 
 
 def _of_file(path: Path) -> list[TensorRule]:
-    found = toml_text.read(path, RuleFile, MAX_FILE, UsageError, "name a file of rules with --tensors")
-    return [rule(one.select, one.steps, one.mode, one.reduce) for one in found.tensors]
+    rule_file = toml_text.read(path, RuleFile, MAX_FILE, UsageError, "name a file of rules with --tensors")
+    return [rule(line.select, line.steps, line.mode, line.reduce) for line in rule_file.tensors]
 
 
 def rule(select: Sequence[str], steps: str = "", mode: str = "", reduce: str = "") -> TensorRule:
@@ -131,22 +131,22 @@ def _spans(text: str) -> tuple[StepSpan, ...]:
 def _span(text: str) -> StepSpan:
     if every := _EVERY.fullmatch(text):
         return StepSpan(every=int(every[1]))
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         raise UsageError(
             f"--tensors: {text[:80]!r} are no steps; give such as 5, 100-200, 100-200:10, 100- or every=10"
         )
-    first, is_range, last, step = int(found[1]), found[2], found[3], int(found[4] or 1)
-    end = int(last) if last else None if is_range or found[4] else first
+    first, is_range, last, step = int(match[1]), match[2], match[3], int(match[4] or 1)
+    end = int(last) if last else None if is_range or match[4] else first
     if end is not None and end < first:
         raise UsageError(f"--tensors: the steps {text!r} end before they begin")
     return StepSpan(first=first, last=end, every=step)
 
 
-def _known(text: str, names: Sequence[str], what: str) -> tuple[str, ...]:
+def _known(text: str, names: Sequence[str], kind: str) -> tuple[str, ...]:
     words = [word for word in text.split(",") if word]
     for word in words:
         if word not in names:
             near = difflib.get_close_matches(word, names, 3) or names
-            raise UsageError(f"--tensors: there is no {what} {word[:80]!r}; there are {', '.join(near)}")
+            raise UsageError(f"--tensors: there is no {kind} {word[:80]!r}; there are {', '.join(near)}")
     return tuple(dict.fromkeys(words))

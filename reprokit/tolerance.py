@@ -1,4 +1,4 @@
-"""What a user accepts for the same although its bits differ: by relative and absolute distance, or in ULPs."""
+"""Defines which differing bits a user accepts as the same: by relative and absolute distance, or in ULPs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INTEGERS = {"float16": ("<e", "<H"), "float32": ("<f", "<I"), "float64": ("<d",
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What to accept: |left - right| <= absolute + relative * |right|, or so many ULPs."""
+    """The accepted distance: |left - right| <= absolute + relative * |right|, or a number of ULPs."""
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -22,7 +22,7 @@ class Tolerance:
 
     @property
     def accepts_any_number(self) -> bool:
-        """Whether no value has to be known to say that it is accepted."""
+        """Whether every number is accepted, so that no value has to be known."""
         return self.absolute == math.inf
 
     def accepts(self, left: float, right: float, dtype: str = "") -> bool:
@@ -48,7 +48,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """The tolerances of one comparison, by quantity; what is not named has none."""
+    """The tolerances of one comparison, by quantity; other quantities have none."""
 
     of: Mapping[str, Tolerance] = field(default_factory=dict)
 
@@ -66,11 +66,11 @@ def tolerances(quantities: Iterable[str], given: Iterable[tuple[str, str | None,
 
     What is said of one quantity goes before what is said of all, each kind by itself.
     """
-    found: dict[str, Tolerance] = {}
+    by_quantity: dict[str, Tolerance] = {}
     for kind, named, number in sorted(given, key=lambda one: one[1] is not None):
         for quantity in quantities if named is None else (named,):
-            found[quantity] = replace(found.get(quantity, Tolerance()), **{kind: number})
-    return Tolerances({quantity: found[quantity] for quantity in quantities if quantity in found})
+            by_quantity[quantity] = replace(by_quantity.get(quantity, Tolerance()), **{kind: number})
+    return Tolerances({quantity: by_quantity[quantity] for quantity in quantities if quantity in by_quantity})
 
 
 def ulps(left: float, right: float, dtype: str) -> float:
@@ -79,8 +79,8 @@ def ulps(left: float, right: float, dtype: str) -> float:
         return abs(left - right)
     if dtype not in _INTEGERS:
         return math.inf
-    one, other = _ordered(float(left), dtype), _ordered(float(right), dtype)
-    return abs(one - other) >> (16 if dtype == "bfloat16" else 0)
+    left_place, right_place = _ordered(float(left), dtype), _ordered(float(right), dtype)
+    return abs(left_place - right_place) >> (16 if dtype == "bfloat16" else 0)
 
 
 def _ordered(number: float, dtype: str) -> int:

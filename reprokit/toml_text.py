@@ -1,4 +1,4 @@
-"""TOML by the standard library's reader, or in CPython 3.10 the package that it was made of."""
+"""Reads TOML by the standard library's reader; in CPython 3.10 by the package that it comes from."""
 
 from __future__ import annotations
 

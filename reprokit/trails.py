@@ -50,7 +50,7 @@ _REASONS = (
 
 
 class TrailStep(msgspec.Struct, frozen=True):
-    """One optimizer step. None: not known, which is no difference but nothing to compare."""
+    """One optimizer step. A digest of None is not known: it cannot be compared, and is no difference."""
 
     number: int
     batch: int | None  # what came from DataLoaders since the step before
@@ -87,7 +87,7 @@ class Digests(msgspec.Struct, frozen=True):
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """What stands in a series' chunk."""
+    """The text in a series' chunk."""
 
     name: str
     kind: str = msgspec.field(name="class")
@@ -98,7 +98,7 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class _Table(msgspec.Struct, frozen=True):
-    """The tensors that an optimizer updated from one step on, until they became others."""
+    """The tensors that an optimizer updates from one step on, until their number or shapes change."""
 
     series: int
     first: int
@@ -108,7 +108,7 @@ class _Table(msgspec.Struct, frozen=True):
 
 
 class _File:
-    """A trail file in memory that the kernel reads in as it is touched."""
+    """A trail file mapped into memory, which the kernel reads as it is accessed."""
 
     def __init__(self, path: Path, fd: int):
         self.path = path
@@ -122,11 +122,11 @@ class _File:
             self.size = size
             self.map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
 
-    def damaged(self, offset: int, what: str) -> RunDamaged:
-        return RunDamaged(f"{self.path}, at byte {offset}: {what}; the run cannot be used")
+    def damaged(self, offset: int, problem: str) -> RunDamaged:
+        return RunDamaged(f"{self.path}, at byte {offset}: {problem}; the run cannot be used")
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of the file, which may have become shorter since."""
+        """Return bytes of the file, which may have become shorter since it was opened."""
         if offset + size > self.size or os.stat(self.path).st_size < offset + size:
             raise self.damaged(offset, "it is cut short")
         return self.map[offset : offset + size]
@@ -174,7 +174,7 @@ class Series:
         return b"".join(self._file.read(offset, count * size) for _, offset, count in places)
 
     def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """First step, offset and count of records that lie together; a table ends where the next begins."""
+        """Yield first step, offset and count of contiguous records; a table ends where the next begins."""
         start, stop = start + self.skipped, stop + self.skipped
         ends = [*(table.first for table in self._tables[1:]), stop]
         for table, end in zip(self._tables, ends, strict=True):
@@ -215,7 +215,7 @@ class Series:
 
     @property
     def tables(self) -> list[tuple[int, list[TrailTensor]]]:
-        """From which step on which tensors were updated."""
+        """Return the steps from which other tensors were updated, with these tensors."""
         firsts = [(table.first - self.skipped, table.tensors) for table in self._tables]
         begun = [tensors for first, tensors in firsts if first <= 0]
         return [*((0, tensors) for tensors in begun[-1:]), *(later for later in firsts if later[0] > 0)]
@@ -238,7 +238,7 @@ class Series:
         return next((table for table in reversed(self._tables) if table.first <= first), self._tables[0])
 
     def digests(self, step: int) -> Digests | None:
-        """The digests of a step's tensors, where they were kept: of the first and the last steps of each table."""
+        """Return the digests of a step's tensors, which are kept of the first and last steps of each table."""
         table, step = self._table(step), step + self.skipped
         if table.kept is None or step < table.first:
             return None
@@ -278,17 +278,17 @@ class Trail:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The bytes of the file."""
         return self._file.size
 
     @property
     def gave_up(self) -> str:
-        """Why the process stopped to write its trail; empty if it did not."""
+        """Why the process stopped writing its trail; empty if it did not."""
         reason = self._gave_up
         return _REASONS[reason] if reason < len(_REASONS) else f"reason {reason}"
 
     def _chunks(self) -> Iterator[tuple[int, int, int, int, int, int, int, int]]:
-        """Offset, kind, series, first, count, kept, length and check of the text of each chunk."""
+        """Yield offset, kind, series, first, count, kept, length and check of the text of each chunk."""
         at, file = _HEAD_SIZE, self._file
         while at < self._used:
             if self._used - at < _CHUNK_SIZE:
@@ -349,7 +349,7 @@ class Trail:
 
 
 def _body(kind: int, count: int, kept: int, length: int) -> int:
-    """Bytes that a chunk with this head must hold; more than any has where the head is absurd."""
+    """Return the bytes that a chunk with this head must hold; an impossible number for an absurd head."""
     if kind == _STEPS:
         return count * _RECORD.size
     if count > MAX_TENSORS or length > MAX_TEXT or kept > MAX_KEPT or (kind == _TENSORS and not kept):
@@ -375,5 +375,5 @@ def _names(directory: Path) -> list[str]:
 
 
 def seal(directory: Path) -> SealedFile | None:
-    """Size and digest of all trails of a run that ended, None where there are none."""
+    """Return size and digest of all trails of a finished run; None if there are none."""
     return rundir.seal_files(directory, _names(directory), "reprokit-trails-1")

@@ -53,7 +53,7 @@ def _keys(content: dict[str, Any]) -> int:
 
 
 def estimate(data: bytes) -> int:
-    """Bytes that the values of a text may take."""
+    """Return the bytes that the values of a text may take in memory."""
     brackets = data.count(b"[") + data.count(b"{")
     return 2 * len(data) + 120 * brackets + 90 * data.count(b",") + 130 * data.count(b":")
 

@@ -1,3 +1,3 @@
-"""The one place that names the version."""
+"""Names the version, in this one place."""
 
 VERSION = "0.1.0"

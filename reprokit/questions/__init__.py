@@ -1,1 +1,1 @@
-"""Questions put to a replay, which proves by its trail that it is the run that was recorded."""
+"""Asks a replay questions; the replay proves by its trail that it is the recorded run."""

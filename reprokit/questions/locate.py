@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class LocateWishes:
-    """How to look."""
+    """The options that the user chose for locate."""
 
     pairs: int = 5
     keep: Path | None = None  # a directory for the inputs and outputs of the guilty call
@@ -49,7 +49,7 @@ class LocateWishes:
 
 @dataclass(frozen=True)
 class ReplayPair:
-    """Two replays with their logs."""
+    """Two replays with their logs of operators."""
 
     replays: tuple[AskedReplay, AskedReplay]
     logs: tuple[dict[str, ProcessLog], dict[str, ProcessLog]]
@@ -57,7 +57,7 @@ class ReplayPair:
 
     @property
     def parted(self) -> list[ThreadDivergence]:
-        """Where each process parts first; other calls that changed nothing in the trail are no parting."""
+        """Return where each process parts first; a differing call that changed nothing in the trail is left out."""
         divergences = first_of_each(*self.logs)
         if divergences and prove(self.replays[0].run, self.replays[1].run).holds:
             return [divergence for divergence in divergences if divergence.kind is DivergenceKind.RESULT]
@@ -162,7 +162,7 @@ class _LocateSearch:
             self._notes[f"a replay did not end well: {replay.executed.ended.words}"] = None
 
     def _look_elsewhere(self, pair: ReplayPair) -> None:
-        """Look at other steps in the next pair, where the trails of this one part in such."""
+        """Log other steps in the next pair, if the trails of this one part in others."""
         step = pair.trails_part()
         if step is not None and not pair.steps.first <= step <= (pair.steps.last or step):
             self._say(f"the replays part in step {step}, beyond the steps that were logged")
@@ -183,7 +183,7 @@ class _LocateSearch:
                 raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
 
     def _kept(self, divergence: ThreadDivergence, place: Path) -> OutputsDiffer | None:
-        """Replay until the guilty operator parts again, with its calls kept, and compare the outputs."""
+        """Replay until the guilty operator parts again, with its calls kept, and compare their outputs."""
         where = divergence.call.place.where[:1]
         keep = KeptOperator(operator=divergence.call.operator.name, place=where[0][:2] if where else ())
         for number in range(1, KEEPING + 1):
@@ -243,7 +243,7 @@ class _LocateSearch:
         )
 
     def _note_proof(self, pair: ReplayPair, divergence: ThreadDivergence) -> None:
-        """Say where a replay was another run than its recording before the call that was found."""
+        """Note if a replay had left its recording before the call that was found."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
             until = replay.proof.holds_until(divergence.process) if recording.has(TRAIL) else None
             if until is not None and until < divergence.call.step:

@@ -1,4 +1,4 @@
-"""What locate has found, in words."""
+"""Describes the result of locate in words."""
 
 from __future__ import annotations
 

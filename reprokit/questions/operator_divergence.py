@@ -1,4 +1,4 @@
-"""Finds the first call of an operator by which two replays part: in each process, thread by thread, in their order."""
+"""Finds the first operator call by which two replays part: in each process, thread by thread, in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONFIRMING = 8  # calls in a row that are the same, by which a path is known to 
 
 
 class DivergenceKind(Enum):
-    """How two replays part. What comes first is said where several come in one step."""
+    """How two replays part. Of several kinds in one step the first one here is reported."""
 
     RESULT = "result"  # a call gave another result on equal inputs
     OUTSIDE = "outside"  # inputs of a call differ that no call before gave
@@ -22,7 +22,7 @@ class DivergenceKind(Enum):
 
 @dataclass(frozen=True)
 class ThreadDivergence:
-    """Where one thread of two replays parts first."""
+    """The first call by which one thread of two replays parts."""
 
     kind: DivergenceKind
     process: str
@@ -37,7 +37,7 @@ class ThreadDivergence:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """By what the first of several is chosen."""
+        """The key by which the first of several divergences is chosen."""
         return self.call.step, list(DivergenceKind).index(self.kind), self.call.number
 
 

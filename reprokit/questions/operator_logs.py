@@ -24,7 +24,7 @@ MAX_CALLS = CALL.size << 20  # bytes of its calls
 
 
 class CallPlace(msgspec.Struct, frozen=True):
-    """Where in the user's code a call was made: for a backward pass the forward operator's place."""
+    """The line of the user's code that made a call; for a backward pass that of the forward operator."""
 
     phase: str  # "forward", "backward", "update"
     node: str  # of the graph, that a backward pass evaluated
