@@ -19,7 +19,7 @@ from reprokit.errors import CannotWriteReport, refused_as
 from reprokit.launch.rundirectory import shown
 
 if TYPE_CHECKING:
-    from reprokit.launch.process import Ended
+    from reprokit.launch.process import ExitStatus
     from reprokit.plan import Plan
 
 Result = TypeVar("Result")
@@ -93,7 +93,7 @@ def named(path: Path) -> list[str]:
     return [shown(path)]
 
 
-def end_as(ended: Ended) -> NoReturn:
+def end_as(ended: ExitStatus) -> NoReturn:
     """The training's exit code, or its death by the same signal.
 
     The run is closed and every line of it written: taking the interpreter apart would only cost another 13 ms.

@@ -42,7 +42,7 @@ from reprokit.launch.checkout_copy import PLACE, Fresh
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
-from reprokit.launch.process import Ended
+from reprokit.launch.process import ExitStatus
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import ProfilingFacts, RecipeUsed
 from reprokit.plan import RECORD, Plan
@@ -374,7 +374,7 @@ class Check:
 
         with self._interruption.handing_to(start):
             returncode = started[0].wait()
-        ended = Ended(exit_code=returncode) if returncode >= 0 else Ended(signal_number=-returncode)
+        ended = ExitStatus(exit_code=returncode) if returncode >= 0 else ExitStatus(signal_number=-returncode)
         _require_success(ended, "bare run")
         return time.monotonic() - began
 
@@ -482,7 +482,7 @@ def _asserted(suite: str, name: str, words: str, *, holds: bool) -> Case:
     )
 
 
-def _require_success(ended: Ended, run_in_words: str) -> None:
+def _require_success(ended: ExitStatus, run_in_words: str) -> None:
     if ended.exit_code != 0:
         raise ReprokitError(
             f"the training ended {ended.words} ({run_in_words}); a gate needs one that ends with status 0"

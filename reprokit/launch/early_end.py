@@ -17,7 +17,7 @@ from pathlib import Path
 from reprokit import rundir
 from reprokit.errors import EXIT_IDENTICAL
 from reprokit.launch import agent_lines
-from reprokit.launch.process import GRACE, Child, Ended
+from reprokit.launch.process import GRACE, Child, ExitStatus
 from reprokit.launch.stragglers import has_stragglers, processes
 
 MOMENT = 1.0  # seconds for helpers that end with the command
@@ -49,7 +49,7 @@ class EarlyEnd:
             self._deadline = time.monotonic() + GRACE
             send([child.pid, *processes(self._run)], self._force.pop())
 
-    def finish(self, ended: Ended) -> Ended:
+    def finish(self, ended: ExitStatus) -> ExitStatus:
         """End what else of the run goes on; return how it counts as ended."""
         if not self.reason:
             return ended
@@ -59,7 +59,7 @@ class EarlyEnd:
                 if not has_stragglers(self._run, GRACE):
                     break
                 send(list(processes(self._run)), number)
-        return Ended(exit_code=self._status)
+        return ExitStatus(exit_code=self._status)
 
 
 def once_answered(run: Path) -> EarlyEnd:

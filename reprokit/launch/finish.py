@@ -17,7 +17,7 @@ from reprokit.errors import ReprokitError, reason
 from reprokit.launch import agent_lines, modules, outputs
 from reprokit.launch.host import Gathering
 from reprokit.launch.messages import say, warn
-from reprokit.launch.process import Child, Ended
+from reprokit.launch.process import Child, ExitStatus
 from reprokit.model import states
 from reprokit.model.outputs import OutputsFile
 from reprokit.model.run import FINISHED, Fidelity, ReplayOf, RunFile, SignalSent
@@ -66,7 +66,7 @@ class Finish:
         plan: Plan,
         path: Path,
         run: RunFile,
-        ended: Ended,
+        ended: ExitStatus,
         interrupted: Callable[[], bool],
         beside: Sequence[Beside] = (),
         recorded: Recorded | None = None,

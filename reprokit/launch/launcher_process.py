@@ -13,7 +13,7 @@ import msgspec
 from reprokit import errors
 from reprokit.errors import LaunchError, ReprokitError, reason
 from reprokit.launch.interruption import Interruption
-from reprokit.launch.process import Ended, Used
+from reprokit.launch.process import ExitStatus, ResourceUsage
 from reprokit.launch.run import execute as execute_here
 from reprokit.plan import Plan
 
@@ -23,21 +23,21 @@ MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
 class LauncherReport(msgspec.Struct, frozen=True):
     """What a launcher process has to say at its end."""
 
-    ended: Ended | None = None
-    used: Used = Used()
+    ended: ExitStatus | None = None
+    used: ResourceUsage = ResourceUsage()
     error: str = ""  # the class of reprokit's error
     text: str = ""
 
 
-class Executed(msgspec.Struct, frozen=True):
+class LaunchResult(msgspec.Struct, frozen=True):
     """A run that was executed, and the processor time that it took with all its processes."""
 
-    ended: Ended
+    ended: ExitStatus
     processor: float
-    used: Used = Used()  # by the command alone, without the launcher's work before and after it
+    used: ResourceUsage = ResourceUsage()  # by the command alone, without the launcher's work before and after it
 
 
-def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] | None = None) -> Executed:
+def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] | None = None) -> LaunchResult:
     """Execute the plan in a process of its own; raises its error here, and Interrupted if a signal came.
 
     `before` is called in that process first.
@@ -61,7 +61,7 @@ def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] |
         data = file.read(MAX_REPORT) or b""
     report = _report(data, status)
     assert report.ended is not None
-    return Executed(report.ended, used.ru_utime + used.ru_stime, report.used)
+    return LaunchResult(report.ended, used.ru_utime + used.ru_stime, report.used)
 
 
 def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoReturn:

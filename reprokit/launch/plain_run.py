@@ -16,7 +16,7 @@ from reprokit import names, rundir
 from reprokit.launch import environment
 from reprokit.launch.environment import ChildEnvironment, Placed
 from reprokit.launch.messages import say
-from reprokit.launch.process import Child, Ended
+from reprokit.launch.process import Child, ExitStatus
 from reprokit.launch.run import Prepared, Watch, say_captured
 from reprokit.launch.rundirectory import NewRun, remove, shown
 from reprokit.model.run import RunFile
@@ -127,7 +127,7 @@ class Unshimmed:
         return ()
 
     def finish(
-        self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], beside: Sequence[Beside]
+        self, prepared: Prepared, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[Beside]
     ) -> Finish:
         """Return what gathers the run."""
         from reprokit.launch.finish import Finish

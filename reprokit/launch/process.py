@@ -52,7 +52,7 @@ RECENT = 0.5  # seconds after which it was another one
 NAME = "signal-watch"  # of the process, at most 15 characters
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ExitStatus(msgspec.Struct, frozen=True):
     """How the child ended: an exit code or the number of a signal."""
 
     exit_code: int | None = None
@@ -73,7 +73,7 @@ class Ended(msgspec.Struct, frozen=True):
         return f"with exit status {self.exit_code}" if self.signal_number is None else f"by {self.signal_name}"
 
 
-class Used(msgspec.Struct, frozen=True):
+class ResourceUsage(msgspec.Struct, frozen=True):
     """What a command took, with those of its processes that were waited for."""
 
     processor: float = 0.0  # seconds of processors, with what the launcher did meanwhile
@@ -94,7 +94,7 @@ class Child:
     ):
         self._early: list[int] = []
         self.pid = 0
-        self.used = Used()  # known at its end
+        self.used = ResourceUsage()  # known at its end
         self._began = time.process_time()
         watched = _not_ignored(FORWARDED)
         # Handlers, not a blocked mask, until the child is there: it would inherit the mask.
@@ -121,7 +121,7 @@ class Child:
         with suppress(OSError):
             os.kill(self.pid, number)
 
-    def wait(self, watches: Sequence[Callable[[Child], None]] = ()) -> Ended:
+    def wait(self, watches: Sequence[Callable[[Child], None]] = ()) -> ExitStatus:
         """Wait for the child's end; ``watches`` are called a few times a second, and may send it signals."""
         while (status := self._changed_status()) is None:
             for watch in watches:
@@ -130,7 +130,7 @@ class Child:
         self._group.close()
         return status
 
-    def _changed_status(self) -> Ended | None:
+    def _changed_status(self) -> ExitStatus | None:
         """Return how the child ended; None while it has not. Stops with it when the terminal stopped it."""
         pid, status, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
@@ -141,10 +141,10 @@ class Child:
                 self.send(signal.SIGCONT)
             return None
         meanwhile = time.process_time() - self._began
-        self.used = Used(used.ru_utime + used.ru_stime + meanwhile, used.ru_maxrss * KIB)
+        self.used = ResourceUsage(used.ru_utime + used.ru_stime + meanwhile, used.ru_maxrss * KIB)
         if os.WIFSIGNALED(status):
-            return Ended(signal_number=os.WTERMSIG(status))
-        return Ended(exit_code=os.WEXITSTATUS(status))
+            return ExitStatus(signal_number=os.WTERMSIG(status))
+        return ExitStatus(exit_code=os.WEXITSTATUS(status))
 
     def _take_signal(self, timeout: float | None) -> None:
         """Take one signal; forward it unless it was sent to the whole group."""

@@ -12,7 +12,7 @@ from reprokit.launch import system_calls
 from reprokit.launch.command import Command
 from reprokit.launch.early_end import ENOUGH, STEPPED, EarlyEnd
 from reprokit.launch.messages import say
-from reprokit.launch.process import GRACE, Ended
+from reprokit.launch.process import GRACE, ExitStatus
 from reprokit.launch.system_calls import SystemCalls
 from reprokit.model.run import ProfilingFacts
 from reprokit.model.states import NOT_ASKED, ON
@@ -93,7 +93,7 @@ class Profiled:
         """Return the command to start, and its variables."""
         return (command, variables) if self._system_calls is None else self._system_calls.wrap(command, variables)
 
-    def end(self, ended: Ended) -> Ended:
+    def end(self, ended: ExitStatus) -> ExitStatus:
         """Return how the run counts as ended: well, where it was ended at a bound, with all of its processes."""
         reason = self._early_end.reason
         if reason:

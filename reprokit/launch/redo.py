@@ -17,7 +17,7 @@ import msgspec
 from reprokit import rundir
 from reprokit.errors import NotRedone, RunError
 from reprokit.launch.plain_run import NOTHING
-from reprokit.launch.process import Child, Ended, Termination
+from reprokit.launch.process import Child, ExitStatus, Termination
 from reprokit.launch.run import Watch, execute
 from reprokit.plan import RUN, CapturePlan, Plan, RedoPlan
 from reprokit.rundir import RunDirectory
@@ -117,7 +117,7 @@ class _Redoing:
             raise NotRedone(str(trouble))
         return found
 
-    def _run(self) -> Ended:
+    def _run(self) -> ExitStatus:
         self._runs += 1
         asked = self._asked
         self._result.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ class _Redoing:
 
         return [self._progress, Termination(is_late)]
 
-    def _why(self, ended: Ended) -> str:
+    def _why(self, ended: ExitStatus) -> str:
         if self._progress.trials:
             return f"the script ended {ended.words} in the middle of a trial, {MAX_DEATHS + 1} times"
         return (
@@ -166,7 +166,7 @@ class _Redoing:
         )
 
 
-def _raise_interrupted(ended: Ended, found: dict[str, Any] | None) -> None:
+def _raise_interrupted(ended: ExitStatus, found: dict[str, Any] | None) -> None:
     """A script that the user ended is not started again."""
     by_user = ended.signal_number in ENDED_BY_USER or ended.exit_code == 128 + signal.SIGINT
     if by_user and (found is None or found.get("again")):

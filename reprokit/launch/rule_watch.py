@@ -23,7 +23,7 @@ from reprokit.findings import MAX_BYTES, MAX_FINDINGS, FindingsFile, RuleReport
 from reprokit.launch import environment
 from reprokit.launch.early_end import ENOUGH, EarlyEnd
 from reprokit.launch.messages import say, warn
-from reprokit.launch.process import Child, Ended
+from reprokit.launch.process import Child, ExitStatus
 from reprokit.launch.user_commands import MAX_COMMANDS, NAP, UserCommands
 from reprokit.plan import RulesPlan
 
@@ -63,7 +63,7 @@ class RuleWatch:
             self._commands.reap()
         self._early_end(child)
 
-    def ended(self, ended: Ended) -> Ended:
+    def ended(self, ended: ExitStatus) -> ExitStatus:
         """Return how the training counts as ended; what else of a stopped one goes on is ended."""
         if self._early_end.reason:
             self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first}")
@@ -80,7 +80,11 @@ class RuleWatch:
             process.kill()
             code = process.wait()
             if not self._has_all:
-                how = "had not come to the last step" if code == -9 else f"ended early, {Ended(exit_code=code).words}"
+                how = (
+                    "had not come to the last step"
+                    if code == -9
+                    else f"ended early, {ExitStatus(exit_code=code).words}"
+                )
                 how = f"ended early, by signal {-code}" if code < 0 and code != -9 else how
                 self._problems.append(f"--rules: their process {how}: 'reprokit rules RUN' judges the whole run")
         more = len(self._content.findings) - MAX_SAID

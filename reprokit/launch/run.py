@@ -23,7 +23,7 @@ from reprokit.launch import host, variables
 from reprokit.launch.command import Command
 from reprokit.launch.environment import ChildEnvironment, Placed, placed
 from reprokit.launch.messages import say, warn
-from reprokit.launch.process import Child, Ended, LateSignals, Termination, Used
+from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
 from reprokit.launch.supervisor import Supervisor, Unreached
 from reprokit.model.run import FAILED, RunFile
@@ -62,8 +62,8 @@ class CompletedRun(msgspec.Struct, frozen=True):
     """A run that was made: where it is, and how its training ended."""
 
     path: Path
-    ended: Ended
-    used: Used = Used()
+    ended: ExitStatus
+    used: ResourceUsage = ResourceUsage()
 
 
 def execute(plan: Plan, *watches: Watch) -> CompletedRun:
@@ -326,7 +326,7 @@ class Shimmed:
         return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
 
     def finish(
-        self, prepared: Prepared, ended: Ended, interrupted: Callable[[], bool], beside: Sequence[Beside]
+        self, prepared: Prepared, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[Beside]
     ) -> Finish:
         """End the supervisor and what bounded the command."""
         from reprokit.launch.finish import Finish, Recorded

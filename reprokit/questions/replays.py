@@ -10,7 +10,7 @@ import msgspec
 
 from reprokit.errors import NotReplayable
 from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import Executed, execute
+from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.question import Question
 from reprokit.questions.proof import ReplayProof, prove
@@ -22,7 +22,7 @@ class AskedReplay:
     """A replay that was asked something, and what it proved."""
 
     run: RunDirectory
-    executed: Executed
+    executed: LaunchResult
     proof: ReplayProof
 
 

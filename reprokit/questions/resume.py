@@ -22,7 +22,7 @@ from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, Fresh
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
-from reprokit.launch.process import Ended
+from reprokit.launch.process import ExitStatus
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.launch.rundirectory import new_directory
 from reprokit.model import resumption
@@ -204,7 +204,7 @@ class ResumeStudy:
             raise CannotResume(f"the {name} training ended {ended.words}; make the command that resumes it work first")
         return RunDirectory(place)
 
-    def _made(self, name: str, plan: Plan) -> Ended:
+    def _made(self, name: str, plan: Plan) -> ExitStatus:
         ended = execute(plan, self._interruption, self._fresh.enter).ended
         self._runs[name] = str(plan.output)
         return ended

@@ -18,7 +18,7 @@ RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FA
 
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
 Moment = Annotated[str, Meta(pattern=f"^{_MOMENT}$", max_length=20)]  # ISO 8601, UTC
-Ended = Annotated[str, Meta(pattern=f"^({_MOMENT})?$", max_length=20)]  # empty: not known
+ExitStatus = Annotated[str, Meta(pattern=f"^({_MOMENT})?$", max_length=20)]  # empty: not known
 Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]  # empty: there is none
 Count = Annotated[int, Meta(ge=0)]
 Texts = tuple[str, ...]
@@ -60,8 +60,8 @@ class PredicateRun(_Part, frozen=True):
     host: str
     machine: str
     source: PredicateSource
-    started: Ended
-    ended: Ended
+    started: ExitStatus
+    ended: ExitStatus
     state: str  # how it ended
     record: DigestSet  # of run.json, which holds those of the other files
 

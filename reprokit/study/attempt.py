@@ -22,7 +22,7 @@ from reprokit.difference import Difference, Side, Verdict
 from reprokit.errors import NothingComparable, ReprokitError
 from reprokit.launch.interruption import WATCHED, Interrupted, Interruption
 from reprokit.launch.kernel import end_with_parent
-from reprokit.launch.launcher_process import Executed, execute
+from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.messages import warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.run import RunFile
@@ -173,7 +173,7 @@ def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult
     )
 
 
-def _told(task: Task, started: str, executed: Executed) -> RunResult:
+def _told(task: Task, started: str, executed: LaunchResult) -> RunResult:
     """Return the result of an executed run: what its directory records, and its measurements."""
     directory = RunDirectory(Path(task.run))
     run, ended = directory.run, executed.ended

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from reprokit.launch.interruption import Interruption
-from reprokit.launch.launcher_process import Executed, execute
+from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.model.states import not_loaded
 from reprokit.plan import RUN, Plan
 from reprokit.rundir import RunDirectory
@@ -19,7 +19,7 @@ from tests.support import training_text
 WRITES = training_text("study_outputs.py")
 
 
-def made(directory: Path, name: str, script: str, **values: object) -> tuple[RunDirectory, Executed]:
+def made(directory: Path, name: str, script: str, **values: object) -> tuple[RunDirectory, LaunchResult]:
     """Run a script in a directory."""
     (directory / "script.py").write_text(script)
     plan = Plan(
