@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from reprokit.errors import UsageError
 from reprokit.launch.checkout_copy import CheckoutCopy, TooLarge, checkout
-from reprokit.launch.kernel import Elsewhere
+from reprokit.launch.kernel import Namespaces
 from reprokit.plan import Plan, Varied
 
 Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]
@@ -37,7 +37,7 @@ class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
     """A replay, and the conditions that it starts under."""
 
     plan: Plan
-    elsewhere: Elsewhere = Elsewhere()
+    elsewhere: Namespaces = Namespaces()
     directory: Path | None = None  # what PWD says
     words: dict[str, str] = {}  # of each variation: what is different
     refused: dict[str, str] = {}  # of those that cannot be made: why

@@ -65,7 +65,7 @@ def _switch(call: ctypes._NamedFuncPointer, before: int) -> Switch:
     return Switch(code="unavailable", why="the system ignores personality()")
 
 
-class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
+class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """What is different in the namespaces."""
 
     host: str = ""

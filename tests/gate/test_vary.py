@@ -23,8 +23,8 @@ ESTONIAN = "et_EE.utf8"  # where z comes before t
 TRAINING = training_text("varied_readings.py")
 
 WITHOUT_NAMESPACES = """
-from reprokit.launch.kernel import Elsewhere
-Elsewhere.refused = lambda self: "Operation not permitted"
+from reprokit.launch.kernel import Namespaces
+Namespaces.refused = lambda self: "Operation not permitted"
 from reprokit.cli.main import main
 main()
 """
