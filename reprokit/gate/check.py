@@ -38,7 +38,7 @@ from reprokit.gate.state import State
 from reprokit.gate.trainings import GateTraining
 from reprokit.gate.variation_search import Given, VariedReplay
 from reprokit.launch import stragglers
-from reprokit.launch.checkout_copy import PLACE, Fresh
+from reprokit.launch.checkout_copy import PLACE, FreshCheckouts
 from reprokit.launch.interruption import Interrupted, Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
@@ -101,7 +101,7 @@ class Check:
         self._findings: tuple[Finding, ...] = ()
         data = [str(work.base / path) for path in training.data]
         self._state = State(training.name, self._directory, data)
-        self._fresh = Fresh(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
+        self._fresh = FreshCheckouts(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
         self._notes: list[str] = []
         self.key = ""
 

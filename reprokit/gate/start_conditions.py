@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from reprokit.errors import UsageError
-from reprokit.launch.checkout_copy import CheckoutCopy, TooLarge, checkout
+from reprokit.launch.checkout_copy import CheckoutCopy, CopyTooLarge, checkout
 from reprokit.launch.kernel import Namespaces
 from reprokit.plan import Plan, Varied
 
@@ -115,7 +115,7 @@ def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurr
     copy = CheckoutCopy(root, target)
     try:
         copy.make()
-    except (TooLarge, OSError) as error:
+    except (CopyTooLarge, OSError) as error:
         raise CannotVary(f"{root} can be neither mounted in another place ({refused}) nor copied: {error}") from None
     linked = f", {copy.links} large, ignored or foreign ones linked" if copy.links else ""
     return moved, f"{after}, a copy ({copy.files} files{linked})"

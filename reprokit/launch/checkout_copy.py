@@ -32,7 +32,7 @@ SHARE = 3  # of the room on the disk this part may be taken: there are two copie
 FICLONE = 0x40049409  # of linux/fs.h
 
 
-class TooLarge(Exception):
+class CopyTooLarge(Exception):
     """More than the bounds allow."""
 
 
@@ -103,7 +103,7 @@ class CheckoutCopy:
         self._size += size
         if self.files > self._bounds.files or self._size > self._bounds.size:
             more = f"{self._bounds.files} files or {self._bounds.size >> 20} MiB"
-            raise TooLarge(f"more than {more} would have to be copied")
+            raise CopyTooLarge(f"more than {more} would have to be copied")
 
 
 def _cloned(source: Path, target: Path) -> bool:
@@ -133,7 +133,7 @@ def checkout(directory: Path) -> Path:
     return next(above, directory)
 
 
-class Fresh:
+class FreshCheckouts:
     """The copies for one training; what git ignores is copied too, and what is named as data is linked."""
 
     def __init__(self, directory: Path, place: Path, data: Iterable[str]) -> None:
@@ -161,7 +161,7 @@ class Fresh:
                 self._copy(first, source)
             shutil.rmtree(target, ignore_errors=True)
             self._copy(source, target)
-        except (TooLarge, OSError) as error:
+        except (CopyTooLarge, OSError) as error:
             what = "name large data with --data, which is linked, or make room where runs are kept (-o)"
             raise CannotCopy(f"{self._root} cannot be copied: {error}; {what}") from None
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from reprokit import trails
 from reprokit.errors import CannotResume
-from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, Fresh
+from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, FreshCheckouts
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say
@@ -60,7 +60,7 @@ class ResumeStudy:
 
     def __init__(self, work: ResumeWork, interruption: Interruption) -> None:
         self._work, self._interruption = work, interruption
-        self._fresh = Fresh(work.directory, work.place / PLACE, work.data)
+        self._fresh = FreshCheckouts(work.directory, work.place / PLACE, work.data)
         self._runs: dict[str, str] = {}
         self._trials = 0
 
