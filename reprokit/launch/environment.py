@@ -105,7 +105,7 @@ def in_front(path: Path, rest: str | None) -> str:
     return f"{path}{os.pathsep}{rest}" if rest else str(path)
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PreloadPaths(msgspec.Struct, frozen=True):
     """Where the child finds the shim and the directory of the agent's sitecustomize."""
 
     shim: Path
@@ -117,11 +117,11 @@ def agent_directory() -> Path:
 
 
 @contextmanager
-def placed(shim: Path) -> Iterator[Placed]:
+def placed(shim: Path) -> Iterator[PreloadPaths]:
     """The installed paths, or links to them while the run lasts where those cannot be written in a list."""
     shim, agent = Path(os.path.realpath(shim)), agent_directory()
     if not LIST_SEPARATORS.search(f"{shim}{agent}"):
-        yield Placed(shim, agent / "bootstrap")
+        yield PreloadPaths(shim, agent / "bootstrap")
         return
     import shutil  # few installations need it, and it takes long to load
 
@@ -129,7 +129,7 @@ def placed(shim: Path) -> Iterator[Placed]:
     try:
         (directory / shim.name).symlink_to(shim)
         (directory / "agent").symlink_to(agent, target_is_directory=True)
-        yield Placed(directory / shim.name, directory / "agent" / "bootstrap")
+        yield PreloadPaths(directory / shim.name, directory / "agent" / "bootstrap")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -27,7 +27,7 @@ from reprokit.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from reprokit.launch.plain_run import WatchedFiles
-    from reprokit.launch.profile_run import Profiled
+    from reprokit.launch.profile_run import ProfiledRun
     from reprokit.launch.prove import Tracing
 
 T = TypeVar("T")
@@ -39,16 +39,16 @@ SIGNAL = re.compile(rb"([1-9]|[1-5]\d|6[0-4]) (-?[1-9]\d{0,9})")
 LITTLE = 64 << 10  # bytes free on a disk that is as good as full
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordingState(msgspec.Struct, frozen=True):
     """What stood beside a command whose entropy was recorded or replayed."""
 
     not_loaded: str = ""  # why the shim is not in the command
     goes_on: bool = False  # a program of the run outlives the command, and may yet ask for entropy
     tracing: Tracing | None = None
-    profiled: Profiled | None = None
+    profiled: ProfiledRun | None = None
 
 
-class Beside(Protocol):
+class RunCompanion(Protocol):
     """What runs beside the training, and is waited for a while at its end."""
 
     def __call__(self, child: Child) -> None:
@@ -68,8 +68,8 @@ class Finish:
         run: RunFile,
         ended: ExitStatus,
         interrupted: Callable[[], bool],
-        beside: Sequence[Beside] = (),
-        recorded: Recorded | None = None,
+        beside: Sequence[RunCompanion] = (),
+        recorded: RecordingState | None = None,
         written: WatchedFiles | None = None,
     ):
         self._plan, self._path, self._run, self._interrupted = plan, path, run, interrupted
@@ -128,7 +128,7 @@ class Finish:
         if self._plan.capture is None or self._plan.capture.redo is None:  # whose asker reads the result
             warn(text)
 
-    def _take_entropy(self, recorded: Recorded) -> None:
+    def _take_entropy(self, recorded: RecordingState) -> None:
         run, directory, not_loaded = self._run, self._path / rundir.ENTROPY, recorded.not_loaded
         counts = entropy.count(directory)
         if not not_loaded and not entropy.root_loaded(directory, counts):
@@ -175,7 +175,7 @@ class Finish:
             )
             say(f"proof: {proof_in_words(self._run.proof)}")
 
-    def _take_profiling(self, recorded: Recorded) -> None:
+    def _take_profiling(self, recorded: RecordingState) -> None:
         if recorded.profiled is not None:
             from reprokit.launch.profile_run import remove_captured
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from reprokit import names, rundir
 from reprokit.launch import environment
-from reprokit.launch.environment import ChildEnvironment, Placed
+from reprokit.launch.environment import ChildEnvironment, PreloadPaths
 from reprokit.launch.messages import say
 from reprokit.launch.process import Child, ExitStatus
-from reprokit.launch.run import Prepared, Watch, say_captured
+from reprokit.launch.run import PreparedRun, Watch, say_captured
 from reprokit.launch.rundirectory import NewRun, remove, shown
 from reprokit.model.run import RunFile
 from reprokit.model.states import not_loaded, off
@@ -25,7 +25,7 @@ from reprokit.names import NOISE, NOISE_SUFFIXES
 from reprokit.plan import Plan
 
 if TYPE_CHECKING:
-    from reprokit.launch.finish import Beside, Finish
+    from reprokit.launch.finish import Finish, RunCompanion
 
 NOTHING = off("nothing was recorded", "not-recorded")
 OWN = ((rundir.RUN, rundir.AGENT_PLAN), ("study.json", "results.jsonl"))  # what runs and studies of others hold
@@ -87,7 +87,7 @@ def _line(path: str) -> bytes:
     return (b"\\>" if os.path.islink(path) else b"") + escaped + b"\n"
 
 
-class Unshimmed:
+class UnshimmedRun:
     """Runs a command with the agent alone, or as it is; its directory stays only where it holds something."""
 
     becomes_last = False
@@ -96,29 +96,29 @@ class Unshimmed:
         self._plan = plan
         self._files: WatchedFiles | None = None
 
-    def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
+    def environment(self, variables: dict[str, str], new: NewRun, place: PreloadPaths) -> ChildEnvironment:
         """Return the user's variables with those that start the agent, unless nothing is to be in the command."""
         if self._plan.untouched:
             return ChildEnvironment(variables, environment.size_of(variables))
         return environment.build_plain(variables, new.place, place.bootstrap)
 
-    def prepare(self, run: RunFile, _new: NewRun, _place: Placed) -> None:
+    def prepare(self, run: RunFile, _new: NewRun, _place: PreloadPaths) -> None:
         """Say that nothing is recorded."""
         run.key, run.supervisor = "", NOTHING
         run.shim = not_loaded("nothing was recorded", "not-recorded")
         run.trail = self._plan.trail if self._plan.observed else NOTHING
 
-    def arm(self, prepared: Prepared) -> None:
+    def arm(self, prepared: PreparedRun) -> None:
         """Look at the files that are there."""
         plan = self._plan
         if plan.observed or plan.untouched:
             self._files = WatchedFiles(plan.working_directory, (prepared.path, *plan.aside))
 
-    def start(self, prepared: Prepared) -> Child:
+    def start(self, prepared: PreparedRun) -> Child:
         """Start the command, its addresses as random as they are without reprokit."""
         return Child(prepared.command, self._plan.working_directory, prepared.environment.variables, randomized=True)
 
-    def give_up(self, prepared: Prepared) -> None:
+    def give_up(self, prepared: PreparedRun) -> None:
         """Leave nothing."""
         remove(prepared.path)
 
@@ -127,14 +127,14 @@ class Unshimmed:
         return ()
 
     def finish(
-        self, prepared: Prepared, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[Beside]
+        self, prepared: PreparedRun, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[RunCompanion]
     ) -> Finish:
         """Return what gathers the run."""
         from reprokit.launch.finish import Finish
 
         return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, beside, written=self._files)
 
-    def leave(self, prepared: Prepared) -> None:
+    def leave(self, prepared: PreparedRun) -> None:
         """Say where the run is, or remove it; who has a step done again reads the result himself."""
         plan, run, path = prepared.plan, prepared.run, prepared.path
         if plan.capture is not None and plan.capture.redo is not None:

@@ -23,7 +23,7 @@ FIRST_STEP = 300.0  # seconds until the first step, in which a bound does not co
 CONFIRMING = 300.0  # seconds for agents that execute at the end what they have kept
 
 
-class Bound:
+class ProfileBounds:
     """The bounds of one profile run, looked at while the command runs."""
 
     def __init__(self, run: Path, profiling: ProfilingFacts):
@@ -64,14 +64,14 @@ def remove_captured(run: Path) -> None:
         shutil.rmtree(captured, ignore_errors=True)
 
 
-class Profiled:
+class ProfiledRun:
     """One profile run, from before its start to its end."""
 
     def __init__(self, profiling: ProfilingFacts, place: Path):
         asked = profiling.system_calls
         found = system_calls.find(place / rundir.PROFILE) if asked.is_on else asked
         self._system_calls = found if isinstance(found, SystemCalls) else None
-        self._bound = Bound(place, profiling)
+        self._bound = ProfileBounds(place, profiling)
         patience = CONFIRMING if profiling.confirm else GRACE
         self._early_end = EarlyEnd(place, place / rundir.PROFILE / ENOUGH, self._bound.reached, patience)
         self.facts = msgspec.structs.replace(profiling, system_calls=ON if isinstance(found, SystemCalls) else found)

@@ -80,12 +80,12 @@ def redo(asked: RedoRequest, told: Callable[[str], object]) -> dict[str, Any]:
     """Return the result that the training's agent wrote; raises NotRedone where there is none."""
     directory = Path(tempfile.mkdtemp(prefix="reprokit-redo-"))
     try:
-        return _Redoing(asked, directory, told).result()
+        return _RedoProcesses(asked, directory, told).result()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-class _Redoing:
+class _RedoProcesses:
     """The processes of one request: mostly one, and another for what a process did not survive."""
 
     def __init__(self, asked: RedoRequest, directory: Path, told: Callable[[str], object]) -> None:

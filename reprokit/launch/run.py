@@ -21,11 +21,11 @@ from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch import host, variables
 from reprokit.launch.command import Command
-from reprokit.launch.environment import ChildEnvironment, Placed, placed
+from reprokit.launch.environment import ChildEnvironment, PreloadPaths, placed
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
-from reprokit.launch.supervisor import Supervisor, Unreached
+from reprokit.launch.supervisor import LostProgramSocket, Supervisor
 from reprokit.model.run import FAILED, RunFile
 from reprokit.model.states import WITHOUT_SUPERVISOR, Uncovered, off
 from reprokit.plan import REPLAY, RUN, Plan, past_tense
@@ -33,13 +33,13 @@ from reprokit.version import VERSION
 
 if TYPE_CHECKING:
     from reprokit.launch.early_end import EarlyEnd
-    from reprokit.launch.finish import Beside, Finish
-    from reprokit.launch.plain_run import Unshimmed
-    from reprokit.launch.profile_run import Profiled
+    from reprokit.launch.finish import Finish, RunCompanion
+    from reprokit.launch.plain_run import UnshimmedRun
+    from reprokit.launch.profile_run import ProfiledRun
     from reprokit.launch.prove import Tracing
     from reprokit.launch.rule_watch import RuleWatch
     from reprokit.launch.run_patches import PreparedPatches
-    from reprokit.launch.snapshots import Hook
+    from reprokit.launch.snapshots import SnapshotHook
     from reprokit.launch.upload import Upload
 
 RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
@@ -48,7 +48,7 @@ Watch = Callable[[Child], None]
 MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class PreparedRun(msgspec.Struct, frozen=True):
     """Everything that is ready before the child starts."""
 
     plan: Plan
@@ -84,14 +84,14 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
         return _execute(prepared, instruments, watches)
 
 
-def _instruments(plan: Plan) -> Shimmed | Unshimmed:
+def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
     """Return what is put around the command: shim, supervisor and agent, or at most the agent."""
     if plan.mode == RUN:
-        from reprokit.launch.plain_run import Unshimmed
+        from reprokit.launch.plain_run import UnshimmedRun
 
-        return Unshimmed(plan)
+        return UnshimmedRun(plan)
     native.load_shim()
-    return Shimmed(plan)
+    return ShimmedRun(plan)
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
@@ -104,8 +104,13 @@ def own_environment(plan: Plan) -> dict[str, str]:
 
 
 def _prepare(
-    plan: Plan, command: Command, own: dict[str, str], instruments: Shimmed | Unshimmed, place: Placed, new: NewRun
-) -> Prepared:
+    plan: Plan,
+    command: Command,
+    own: dict[str, str],
+    instruments: ShimmedRun | UnshimmedRun,
+    place: PreloadPaths,
+    new: NewRun,
+) -> PreparedRun:
     """Write what shim and agent need, and put the run directory in its place."""
     patched = patched_by(plan, command, own)
     environment = instruments.environment(own if patched is None else patched.variables, new, place)
@@ -115,10 +120,10 @@ def _prepare(
     write_agent_plan(plan, new, place, patched)
     rundir.write_json(new.path / rundir.RUN, run)
     _reserve(new.path / rundir.RESERVE)
-    return Prepared(plan, command, environment, new.take_place(), run)
+    return PreparedRun(plan, command, environment, new.take_place(), run)
 
 
-def write_agent_plan(plan: Plan, new: NewRun, place: Placed, patched: PreparedPatches | None) -> None:
+def write_agent_plan(plan: Plan, new: NewRun, place: PreloadPaths, patched: PreparedPatches | None) -> None:
     """plan.json, and the directories that the agent is told of."""
     if plan.capture is not None:
         _refuse_others_snapshots(plan.capture.fallback_of(new.place))
@@ -192,7 +197,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
     return run
 
 
-def _execute(prepared: Prepared, instruments: Shimmed | Unshimmed, watches: Sequence[Watch]) -> CompletedRun:
+def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watches: Sequence[Watch]) -> CompletedRun:
     """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
@@ -239,7 +244,7 @@ def _say_beginning(plan: Plan, run: RunFile) -> None:
         warn(words)
 
 
-class Shimmed:
+class ShimmedRun:
     """Records or replays: the shim and the agent are in the command, the supervisor beside it."""
 
     becomes_last = True
@@ -247,18 +252,18 @@ class Shimmed:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._tracing: Tracing | None = None  # --prove
-        self._profiled: Profiled | None = None  # reprokit profile
+        self._profiled: ProfiledRun | None = None  # reprokit profile
         self._supervisor: Supervisor | None = None
-        self._unreached: Unreached | None = None
+        self._unreached: LostProgramSocket | None = None
         self._early_end: EarlyEnd | None = None
         self._stopped = ""  # why a strict replay was
 
-    def environment(self, variables: dict[str, str], new: NewRun, place: Placed) -> ChildEnvironment:
+    def environment(self, variables: dict[str, str], new: NewRun, place: PreloadPaths) -> ChildEnvironment:
         """Return the user's variables with those that start shim and agent."""
         variables = {**variables, **self._plan.beside}
         return environments.build(variables, new.place, place.shim, place.bootstrap, self._plan.environment_size)
 
-    def prepare(self, run: RunFile, new: NewRun, place: Placed) -> None:
+    def prepare(self, run: RunFile, new: NewRun, place: PreloadPaths) -> None:
         """Write the shim's plan, and what tracing, profiling and replays need."""
         plan = self._plan
         native.write_shim_plan(new.path / rundir.SHIM_PLAN, plan, place.shim, place.bootstrap)
@@ -271,10 +276,10 @@ class Shimmed:
 
             self._tracing = prove.find(new.place, place.shim)
         if plan.profiling is not None:
-            from reprokit.launch.profile_run import Profiled
+            from reprokit.launch.profile_run import ProfiledRun
 
             (new.path / rundir.PROFILE).mkdir(mode=0o700)
-            self._profiled = Profiled(plan.profiling, new.place)
+            self._profiled = ProfiledRun(plan.profiling, new.place)
             run.profiling = self._profiled.facts
         if plan.question is not None and plan.mode == REPLAY:
             from reprokit.launch import early_end
@@ -287,9 +292,9 @@ class Shimmed:
             problem = seeds.hand_on(Path(plan.replay_of.path), new.path, force=plan.force)
             run.warnings.extend([problem] if problem else [])
 
-    def arm(self, prepared: Prepared) -> None:
+    def arm(self, prepared: PreparedRun) -> None:
         """Make the supervisor; one that has to take rights away does not if the command needs some."""
-        self._unreached = Unreached(prepared.path)
+        self._unreached = LostProgramSocket(prepared.path)
         if self._plan.supervisor:
             rights = not prepared.command.refusal.gains_rights
             is_traced = self._tracing is not None or (self._profiled is not None and self._profiled.traces)
@@ -297,7 +302,7 @@ class Shimmed:
         if self._profiled is not None:
             self._early_end = self._profiled.begin()
 
-    def start(self, prepared: Prepared) -> Child:
+    def start(self, prepared: PreparedRun) -> Child:
         """Start the command, under strace where it is to be watched."""
         command, variables = prepared.command, prepared.environment.variables
         for tracer in (self._tracing, self._profiled):
@@ -308,7 +313,7 @@ class Shimmed:
         _say_supervised(prepared.run, self._supervisor, prepared.command.refusal)
         return child
 
-    def give_up(self, prepared: Prepared) -> None:
+    def give_up(self, prepared: PreparedRun) -> None:
         """Leave a run that failed."""
         prepared.run.status, prepared.run.ended = FAILED, rundir.utc_now()
         write_run(prepared.path, prepared.run)
@@ -326,10 +331,10 @@ class Shimmed:
         return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
 
     def finish(
-        self, prepared: Prepared, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[Beside]
+        self, prepared: PreparedRun, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[RunCompanion]
     ) -> Finish:
         """End the supervisor and what bounded the command."""
-        from reprokit.launch.finish import Finish, Recorded
+        from reprokit.launch.finish import Finish, RecordingState
 
         plan, path, run = prepared.plan, prepared.path, prepared.run
         if self._profiled is not None:
@@ -345,10 +350,10 @@ class Shimmed:
             self._stopped = _reason(stopped) if stopped.exists() else run.out_of_reach_in_words
         if self._stopped:
             run.warnings.append(f"the strict replay was stopped: {self._stopped}")
-        recorded = Recorded(prepared.command.refusal.why, goes_on, self._tracing, self._profiled)
+        recorded = RecordingState(prepared.command.refusal.why, goes_on, self._tracing, self._profiled)
         return Finish(plan, path, run, ended, interrupted, beside, recorded)
 
-    def leave(self, prepared: Prepared) -> None:
+    def leave(self, prepared: PreparedRun) -> None:
         """Say where the run is, and fail where a strict replay was stopped."""
         say(f"run: {shown(prepared.path)}")
         say_captured(prepared.plan, prepared.path, prepared.run)
@@ -356,13 +361,13 @@ class Shimmed:
             raise errors.ReplayStopped(self._stopped)
 
 
-def hook_of(plan: Plan, path: Path) -> Hook | None:
+def hook_of(plan: Plan, path: Path) -> SnapshotHook | None:
     """Return what runs the user's command for each snapshot, where there is one."""
     if plan.capture is None or not plan.capture.hook:
         return None
-    from reprokit.launch.snapshots import Hook
+    from reprokit.launch.snapshots import SnapshotHook
 
-    return Hook(plan.capture.hook, path, plan.capture.fallback_of(path))
+    return SnapshotHook(plan.capture.hook, path, plan.capture.fallback_of(path))
 
 
 def upload_of(plan: Plan, path: Path) -> Upload | None:

@@ -21,7 +21,7 @@ LONGEST = 200
 MAX_SAID = 10  # lines about snapshots
 
 
-class Hook:
+class SnapshotHook:
     """Runs the command of --on-capture for each snapshot, beside the training and never in it."""
 
     def __init__(self, command: str, run: Path, fallback: Path | None) -> None:

@@ -163,7 +163,7 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-class Unreached:
+class LostProgramSocket:
     """The socket of one run. Where the system gives none, nothing is heard."""
 
     def __init__(self, run: Path):
