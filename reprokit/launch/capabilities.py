@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from reprokit.launch.compute_pins import Computed
+    from reprokit.launch.compute_pins import ComputeFacts
 
 
 _AVX2 = frozenset({"avx2", "fma"})
@@ -115,7 +115,7 @@ class Processor(msgspec.Struct, frozen=True):
         return next((name for name in ("Intel", "AMD") if name in self.model), "")
 
 
-def variables(before: Processor, now: Processor, computed: Computed) -> Iterator[tuple[str, str]]:
+def variables(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[tuple[str, str]]:
     """Yield the variables that make libraries on this processor choose as they did on that one."""
     if before.arithmetic != now.arithmetic:
         yield from _levels(before, now, computed)
@@ -133,7 +133,7 @@ def variables(before: Processor, now: Processor, computed: Computed) -> Iterator
 _NOTHING = frozenset({"(no processor has this)"})
 
 
-def _levels(before: Processor, now: Processor, computed: Computed) -> Iterator[tuple[str, str]]:
+def _levels(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[tuple[str, str]]:
     """Yield the highest level of each library that this processor would exceed."""
     chosen = computed.text("torch", "capability")
     if chosen in dict(_ATEN) and _rises(_ATEN, chosen, now):
@@ -155,7 +155,7 @@ def _rises(levels: Levels, chosen: str, now: Processor) -> bool:
     return bool(here) and names.index(here) > names.index(chosen)
 
 
-def not_possible(before: Processor, now: Processor, computed: Computed) -> Iterator[str]:
+def not_possible(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[str]:
     """Yield what this processor cannot do as the other one did."""
     lacking = sorted(before.arithmetic - now.arithmetic)
     levels = before.level(_GENERAL), now.level(_GENERAL)

@@ -43,7 +43,7 @@ _WANTED = b'{"k":"compute"'
 Fact = bool | int | str | list[str] | None
 
 
-class _Line(msgspec.Struct):
+class _ComputeLine(msgspec.Struct):
     """A line of kind compute, as far as it matters here."""
 
     p: str
@@ -52,10 +52,10 @@ class _Line(msgspec.Struct):
     facts: dict[str, Fact]
 
 
-class Computed(msgspec.Struct, frozen=True):
+class ComputeFacts(msgspec.Struct, frozen=True):
     """What every process told, those nearest to the command first."""
 
-    lines: list[_Line] = msgspec.field(default_factory=list)
+    lines: list[_ComputeLine] = msgspec.field(default_factory=list)
 
     def all(self, library: str, fact: str) -> list[Any]:
         """Return what the processes told of a library."""
@@ -81,27 +81,27 @@ class Computed(msgspec.Struct, frozen=True):
         return any(line.library == library for line in self.lines)
 
 
-def computed(run: RunDirectory) -> Computed:
+def computed(run: RunDirectory) -> ComputeFacts:
     """Return what a run told; nothing where it has no metrics or they make no sense: verify says so."""
     try:
         descriptor = run.open(rundir.METRICS)
     except RunError:
-        return Computed()
+        return ComputeFacts()
     with os.fdopen(descriptor, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_READ))
         lines = file.read(MAX_READ).split(b"\n")
     found = [line for raw in lines if raw.startswith(_WANTED) and (line := _decoded(raw)) is not None]
-    return Computed(sorted(found, key=lambda line: (len(line.p), line.p)))
+    return ComputeFacts(sorted(found, key=lambda line: (len(line.p), line.p)))
 
 
-def _decoded(raw: bytes) -> _Line | None:
+def _decoded(raw: bytes) -> _ComputeLine | None:
     try:
-        return msgspec.json.decode(raw, type=_Line)
+        return msgspec.json.decode(raw, type=_ComputeLine)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-class Pins(msgspec.Struct, frozen=True):
+class ComputePins(msgspec.Struct, frozen=True):
     """What makes this machine look like the recording's."""
 
     variables: dict[str, str] = msgspec.field(default_factory=dict)
@@ -125,14 +125,14 @@ def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 < value <= MAX_COUNT
 
 
-def pins(recording: RunDirectory) -> Pins:
+def pins(recording: RunDirectory) -> ComputePins:
     """Return what a replay here must be told; nothing on the same machine."""
     environment = recording.environment() or {}
     before, now = machine(environment.get("cpu")), machine(host.cpu_facts())
     told = computed(recording)
     of_ranks = dict(_collectives(recording, told))
     if before is None or now is None or before.computes_like(now):
-        return Pins(of_ranks, changes=tuple(_pinned(of_ranks)))
+        return ComputePins(of_ranks, changes=tuple(_pinned(of_ranks)))
     # What a process of the recording had beside: the command, or a program in between, sets that itself.
     own = {text.partition("=")[0] for text in told.texts("process", "variables")}
     taken = own | recording.run.variables.keys()
@@ -147,7 +147,7 @@ def pins(recording: RunDirectory) -> Pins:
         changes.append(f"pinned: {processors} of the {now.usable} usable processors, as recorded")
     if not before.chooses_like(now):
         changes += capabilities.not_possible(before, now, told)
-    return Pins(
+    return ComputePins(
         {**variables, **of_ranks},
         dict(_pools(before, now, told)),
         processors,
@@ -155,7 +155,7 @@ def pins(recording: RunDirectory) -> Pins:
     )
 
 
-def _collectives(recording: RunDirectory, told: Computed) -> Iterator[tuple[str, str]]:
+def _collectives(recording: RunDirectory, told: ComputeFacts) -> Iterator[tuple[str, str]]:
     """Yield variables for Open MPI's algorithms, where a file chose them in the recording: it may say others here."""
     given = " ".join([*recording.run.variables, *recording.run.command])
     for line in told.lines:
@@ -173,7 +173,7 @@ def _pinned(of_ranks: dict[str, str]) -> Iterator[str]:
 
 
 def _counts(
-    before: Processor, now: Processor, told: Computed, environment: dict[str, Any]
+    before: Processor, now: Processor, told: ComputeFacts, environment: dict[str, Any]
 ) -> Iterator[tuple[str, str, str]]:
     """Variables for the counts of threads, which follow the usable processors."""
     if before.count != now.count and before.count == before.usable and _python(environment) >= (3, 13):
@@ -191,7 +191,7 @@ def _counts(
         yield "MKL_DYNAMIC", "FALSE", "or MKL would take no more threads than there are processors"
 
 
-def _pools(before: Processor, now: Processor, told: Computed) -> Iterator[tuple[str, int]]:
+def _pools(before: Processor, now: Processor, told: ComputeFacts) -> Iterator[tuple[str, int]]:
     """Pools that take no more threads than there are processors, whatever their variable says."""
     if now.usable < before.usable:
         for name, library, fact in (("openblas", "openblas", "threads"), ("torch_interop", "torch", "interop_threads")):
@@ -207,7 +207,7 @@ def _python(environment: dict[str, Any]) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isascii() and part.isdecimal())
 
 
-def _choices(before: Processor, now: Processor, told: Computed) -> Iterator[tuple[str, str, str]]:
+def _choices(before: Processor, now: Processor, told: ComputeFacts) -> Iterator[tuple[str, str, str]]:
     """Variables for the choice of code, which follows the processor."""
     if not before.chooses_like(now):
         for name, value in capabilities.variables(before, now, told):
@@ -242,6 +242,6 @@ def unmet(recording: RunDirectory, replay: RunDirectory) -> Iterator[str]:
                 yield printable(f"{library} {fact}: {pair[0]} recorded, {pair[1]} in this replay", 3 * LONGEST)
 
 
-def _distinct(told: Computed, library: str, fact: str) -> str:
+def _distinct(told: ComputeFacts, library: str, fact: str) -> str:
     """Return the values of a fact over all processes."""
     return ", ".join(sorted({str(value)[:LONGEST] for value in told.all(library, fact)}))[: 2 * LONGEST]

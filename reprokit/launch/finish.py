@@ -15,7 +15,7 @@ import msgspec
 from reprokit import entropy, pending_lines, rundir, sample_ledgers, trails
 from reprokit.errors import ReprokitError, reason
 from reprokit.launch import agent_lines, modules, outputs
-from reprokit.launch.host import Gathering
+from reprokit.launch.host import EnvironmentCollector
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus
 from reprokit.model import states
@@ -78,7 +78,7 @@ class Finish:
         self._fallback = None if plan.capture is None else plan.capture.fallback_of(path)
         self._full = False  # the disk, at the end
 
-    def close(self, began: float, gathering: Gathering | None) -> None:
+    def close(self, began: float, gathering: EnvironmentCollector | None) -> None:
         """Fill in run.json and write it, with what else there is to be kept of the run."""
         run = self._run
         self._attempt(self._use_reserve)
@@ -184,7 +184,7 @@ class Finish:
             if not recorded.goes_on:
                 remove_captured(self._path)
 
-    def _take_agent(self, gathering: Gathering | None) -> None:
+    def _take_agent(self, gathering: EnvironmentCollector | None) -> None:
         facts = agent_lines.read(self._path)
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
         self._run.captures_unavailable = facts.captures_unavailable

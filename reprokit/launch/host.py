@@ -40,7 +40,7 @@ MAX_FILES = 64  # of the command's arguments that are looked at
 LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
 
 
-class Environment(msgspec.Struct, kw_only=True):
+class EnvironmentFile(msgspec.Struct, kw_only=True):
     """environment.json"""
 
     format: int = FORMAT
@@ -159,14 +159,14 @@ def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
-class Gathering:
+class EnvironmentCollector:
     """Gathers the facts beside the training and writes environment.json."""
 
     def __init__(
         self, run: Path, program: str, arguments: tuple[str, ...], directory: Path, data: tuple[str, ...] = ()
     ):
         self._run, self._program, self._arguments, self._directory = run, program, arguments, directory
-        self._facts = Environment(declared=list(data))
+        self._facts = EnvironmentFile(declared=list(data))
         self._deadline = math.inf  # for reading data: the end of the run sets it
         self._interrupted: Callable[[], bool] = bool
         self._thread = threading.Thread(target=self._attempt, name="host facts", daemon=True)
@@ -199,7 +199,7 @@ class Gathering:
     def _has_no_time(self) -> bool:
         return time.monotonic() > self._deadline or self._interrupted()
 
-    def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> Environment:
+    def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> EnvironmentFile:
         """Wait for the rest, within reason, and add what agent and shim saw."""
         from reprokit import state_files
         from reprokit.launch import data, objects, packages, sources

@@ -74,7 +74,7 @@ class SearchInterrupted(Exception):
     """The user does not want to wait."""
 
 
-class Known(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class CachedModule(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """What was found in a file, as long as it is the same file."""
 
     size: int
@@ -159,7 +159,7 @@ def _uncovered(path: str, names: list[str]) -> Uncovered:
     return Uncovered(source="instructions", text=text, module=path)
 
 
-def _names(path: str, known: dict[str, Known], interrupted: Callable[[], bool]) -> list[str]:
+def _names(path: str, known: dict[str, CachedModule], interrupted: Callable[[], bool]) -> list[str]:
     """Names of the instructions in a module, out of the cache where it knows this file."""
     with suppress(OSError, ValueError, struct.error):
         status = os.stat(path)
@@ -170,7 +170,7 @@ def _names(path: str, known: dict[str, Known], interrupted: Callable[[], bool]) 
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode):
                 names = sorted(_scan(file, interrupted))
-                known[path] = Known(status.st_size, status.st_mtime_ns, status.st_ino, names)
+                known[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names)
                 return names
     return []
 
@@ -246,15 +246,15 @@ def _cache_path() -> Path | None:
         return None
 
 
-def _read_cache() -> dict[str, Known]:
+def _read_cache() -> dict[str, CachedModule]:
     path = _cache_path()
     try:
-        return msgspec.json.decode(rundir.beginning(path, MAX_CACHE), type=dict[str, Known]) if path else {}
+        return msgspec.json.decode(rundir.beginning(path, MAX_CACHE), type=dict[str, CachedModule]) if path else {}
     except (ValueError, RecursionError):
         return {}
 
 
-def _write_cache(known: dict[str, Known]) -> None:
+def _write_cache(known: dict[str, CachedModule]) -> None:
     """The newest of what is known, in one go: two runs may end at the same time."""
     path = _cache_path()
     if path is None:

@@ -251,7 +251,7 @@ def _versions(recording: RunDirectory) -> dict[str, str]:
     return objects.versions(recording.environment() or {})
 
 
-def later_changes(before: dict[str, Any], now: host.Environment) -> Iterable[str]:
+def later_changes(before: dict[str, Any], now: host.EnvironmentFile) -> Iterable[str]:
     """Yield what is known only when the run has been: the interpreter, the frameworks, the commit."""
     if now.python is not None:
         yield from _difference("Python", _within(before, "python", "python"), now.python["python"])

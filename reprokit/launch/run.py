@@ -210,7 +210,9 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
         raise start_error(command.arguments[0], error) from None
     gathering = None
     if plan.mode != RUN or plan.observed:
-        gathering = host.Gathering(path, command.program, command.arguments, plan.working_directory, plan.data)
+        gathering = host.EnvironmentCollector(
+            path, command.program, command.arguments, plan.working_directory, plan.data
+        )
     run.address_randomization = child.address_randomization
     write_run(path, run)
     # Only now, as they would have delayed the training's start.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.launch.finish import Finish, RecordingState
-from reprokit.launch.host import Gathering
+from reprokit.launch.host import EnvironmentCollector
 from reprokit.launch.process import ExitStatus
 from reprokit.model.run import RunFile
 from reprokit.plan import Plan
@@ -98,7 +98,7 @@ def test_a_lack_of_memory_is_said(
     plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
     monkeypatch.setattr("reprokit.launch.outputs.collect", fail)
     finish = Finish(plan, tmp_path, run, ExitStatus(exit_code=0), lambda: False, recorded=RecordingState())
-    finish.close(0.0, Gathering(tmp_path, "true", (), tmp_path))
+    finish.close(0.0, EnvironmentCollector(tmp_path, "true", (), tmp_path))
     assert "MemoryError" in run.warnings
     assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from reprokit import rundir
 from reprokit.agent.compute_settings import VARIABLES
 from reprokit.launch import capabilities
 from reprokit.launch.capabilities import Processor
-from reprokit.launch.compute_pins import Computed
+from reprokit.launch.compute_pins import ComputeFacts
 from reprokit.launch.host import cpu_facts
 from reprokit.launch.variables import is_kept
 from tests.support import COMMAND, Done, Reprokit, python, rewrite_environment, training_text
@@ -215,11 +215,13 @@ SKYLAKE = Processor("Intel(R) Xeon(R) Gold", HASWELL.flags | {"avx512f", "avx512
 ZEN = Processor("AMD EPYC", HASWELL.flags)
 
 
-def told(**libraries: dict[str, Any]) -> Computed:
+def told(**libraries: dict[str, Any]) -> ComputeFacts:
     """What a process would have told of its libraries."""
-    from reprokit.launch.compute_pins import _Line
+    from reprokit.launch.compute_pins import _ComputeLine
 
-    return Computed([_Line(p="0", name=name, library=name, facts=facts) for name, facts in libraries.items()])
+    return ComputeFacts(
+        [_ComputeLine(p="0", name=name, library=name, facts=facts) for name, facts in libraries.items()]
+    )
 
 
 def test_libraries_are_told_to_take_the_lesser_code() -> None:

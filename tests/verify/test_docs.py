@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from reprokit.difference import Verdict
-from reprokit.launch.host import Environment
+from reprokit.launch.host import EnvironmentFile
 from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.model.run import Fidelity, ProfileFacts, Proof, ReplayOf, RunFile, SealedFile
 from reprokit.verify.read import metric_lines
@@ -29,7 +29,7 @@ FORMAT = (DOCS / "format.md").read_text()
         SealedFile,
         OutputFile,
         OutputsFile,
-        Environment,
+        EnvironmentFile,
     ],
 )
 def test_every_key_of_the_json_files_is_described(kind: type[msgspec.Struct]) -> None:
