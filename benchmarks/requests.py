@@ -27,7 +27,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Request:
+class EntropyRequest:
     """One kind of request in a program of its own, in a given mode."""
 
     program: Path
@@ -99,7 +99,7 @@ def main(runs: int) -> None:
         program = directory / "requests"
         subprocess.run(["gcc", "-O2", "-o", program, SOURCE], check=True)
         for kind, count in KINDS.items():
-            results = in_turn(Request(program, directory, kind, count).sides(), runs)
+            results = in_turn(EntropyRequest(program, directory, kind, count).sides(), runs)
             print(TITLES[kind])
             show(results, "ns", "bare")
             if kind == "getrandom":
@@ -112,5 +112,5 @@ def main(runs: int) -> None:
         show(in_turn(Printing(program, directory).sides(), runs), "ns", "bare")
         print(f"memory of a process that makes {MANY} requests, and of one that makes a thousandth")
         for count in (MANY // 1000, MANY):
-            sides = Request(program, directory, "memory", count, rounds=1).sides()
+            sides = EntropyRequest(program, directory, "memory", count, rounds=1).sides()
             print(f"  {count}: " + ", ".join(f"{side} {call():.0f} KiB" for side, call in sides.items()))

@@ -175,14 +175,14 @@ def _recorded(directory: Path) -> tuple[Names, int, Counter[str]]:
     return names, answered, lost
 
 
-def _unanswered(strangers: Counter[strace.Request], directory: Path) -> Counter[strace.Request]:
+def _unanswered(strangers: Counter[strace.EntropyRequest], directory: Path) -> Counter[strace.EntropyRequest]:
     """Without those that the supervisor answered: strace sees the first call of a new thread all the same."""
     if not strangers:
         return strangers
     pids = {request.process for request in strangers}
     answered = Counter(key for file in entropy.processes(directory) for key in _answered(file, pids))
     counted = _counted(directory)
-    left = Counter[strace.Request]()
+    left = Counter[strace.EntropyRequest]()
     for request, number in strangers.items():
         missed = number
         if request.call == "getrandom":
@@ -216,27 +216,27 @@ def _answered(file: entropy.EntropyFile, pids: set[int]) -> Iterator[tuple[int, 
                 yield file.head.pid, record.given, record.offset % PAGE
 
 
-def _lines(strangers: Counter[strace.Request], names: Names) -> Iterator[str]:
+def _lines(strangers: Counter[strace.EntropyRequest], names: Names) -> Iterator[str]:
     """Yield a line for each request that nobody accounts for."""
     for request, number in strangers.items():
         times = f", {number} times" if number > 1 else ""
         yield f"{_who(request, names)}: {_what(request)}{times}"
 
 
-def _is_of_libc(request: strace.Request) -> bool:
+def _is_of_libc(request: strace.EntropyRequest) -> bool:
     """Return whether glibc asked for itself: shim and supervisor leave that to the kernel. Programs ask by the shim."""
     is_libc = os.path.basename(request.module).startswith(("libc.so.", "libc-2."))
     return request.shimmed and is_libc and (request.call, request.flags, request.given) == OF_LIBC
 
 
-def _who(request: strace.Request, names: Names) -> str:
+def _who(request: strace.EntropyRequest, names: Names) -> str:
     known = names.get(request.process, [])
     identities = " or ".join(dict.fromkeys(name for name, _ in known[:3]))
     programs = request.program or " or ".join(dict.fromkeys(program for _, program in known[:3])) or "unknown program"
     return f"process {identities}{' ' if identities else ''}(pid {request.process}, {programs})"
 
 
-def _what(request: strace.Request) -> str:
+def _what(request: strace.EntropyRequest) -> str:
     source = f" of {request.source}" if request.source else ""
     place = f"{os.path.basename(request.module)}+{request.offset:#x}" if request.module else "the program itself"
     return f"{request.call}{source}, {request.given} bytes, by {place}"

@@ -35,7 +35,7 @@ _STARTING = (b"clone", b"fork", b"vfork")
 
 
 @dataclass(frozen=True)
-class Request:
+class EntropyRequest:
     """One successful request for entropy, and the code that made it."""
 
     process: int
@@ -51,15 +51,15 @@ class Request:
 
 
 @dataclass
-class _Space:
+class _AddressSpace:
     """What an address space holds: its program, and the files mapped into it, the latest last."""
 
     program: str = ""
     files: list[tuple[int, int, str]] = field(default_factory=list)
     bases: dict[str, int] = field(default_factory=dict)
 
-    def copy(self) -> _Space:
-        return _Space(self.program, list(self.files), dict(self.bases))
+    def copy(self) -> _AddressSpace:
+        return _AddressSpace(self.program, list(self.files), dict(self.bases))
 
     def find(self, address: int) -> tuple[str, int]:
         """Return the file that holds this address, and the address's offset in it."""
@@ -70,7 +70,7 @@ class _Space:
 
 
 @dataclass(frozen=True)
-class Birth:
+class ProcessBirth:
     """Says who made a thread or process, and what the two share."""
 
     parent: int
@@ -78,18 +78,18 @@ class Birth:
     thread: bool
 
 
-def requests(trace: Path, shim: str) -> Iterator[Request]:
+def requests(trace: Path, shim: str) -> Iterator[EntropyRequest]:
     """Yield every request for entropy in the trace, in its order; ``shim`` is the shim's path."""
     births = _births(trace)
-    spaces: dict[int, _Space] = {}
+    spaces: dict[int, _AddressSpace] = {}
     for pid, address, text in _calls(trace):
         space = _space(pid, spaces, births)
         if text.startswith(b"exec"):
             if text.endswith(b" = 0"):
-                spaces[pid] = _Space(path_in(text))
+                spaces[pid] = _AddressSpace(path_in(text))
         elif text.startswith(b"brk("):
             if not space.find(address)[0]:  # by the loader or the program, which the kernel has mapped
-                spaces[pid] = _Space("" if space.files else space.program)
+                spaces[pid] = _AddressSpace("" if space.files else space.program)
         elif text.startswith(b"mmap("):
             _add_mapping(space, text)
         elif not text.startswith(_STARTING) and (request := _request(address, text, space)):
@@ -143,26 +143,26 @@ def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
                 yield call
 
 
-def _births(trace: Path) -> dict[int, Birth]:
+def _births(trace: Path) -> dict[int, ProcessBirth]:
     """Return who made each process and thread; the maker's line may come after the first of what it made."""
-    births: dict[int, Birth] = {}
+    births: dict[int, ProcessBirth] = {}
     for pid, _, text in _calls(trace):
         if text.startswith(_STARTING) and (result := _RESULT.search(text)) and len(births) < MAX_SPACES:
             child = int(result[1], 0)
             if child > 0:
                 shares = b"CLONE_VM" in text or text.startswith(b"vfork")
-                births[child] = Birth(pid, shares, b"CLONE_THREAD" in text)
+                births[child] = ProcessBirth(pid, shares, b"CLONE_THREAD" in text)
     return births
 
 
-def _space(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> _Space:
+def _space(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, ProcessBirth]) -> _AddressSpace:
     """Return the address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
     if pid in spaces:
         return spaces[pid]
     chain = [pid]
     while chain[-1] not in spaces and chain[-1] in births and births[chain[-1]].parent not in chain:
         chain.append(births[chain[-1]].parent)
-    space = spaces.setdefault(chain.pop(), _Space())
+    space = spaces.setdefault(chain.pop(), _AddressSpace())
     for child in reversed(chain):
         space = spaces[child] = space if births[child].shares else space.copy()
     return space
@@ -174,7 +174,7 @@ def path_in(text: bytes) -> str:
     return found[1].decode("utf-8", "replace") if found else ""
 
 
-def _add_mapping(space: _Space, text: bytes) -> None:
+def _add_mapping(space: _AddressSpace, text: bytes) -> None:
     if not (found := _MAPPED.match(text)):
         return
     size, start, path = int(found[1]), int(found[5], 16), found[3].decode("utf-8", "replace")
@@ -184,7 +184,7 @@ def _add_mapping(space: _Space, text: bytes) -> None:
         space.files.append((start, start + size, path))
 
 
-def process_of(pid: int, births: dict[int, Birth]) -> int:
+def process_of(pid: int, births: dict[int, ProcessBirth]) -> int:
     """Return the process that a thread belongs to."""
     for _ in range(MAX_SPACES):
         if pid not in births or not births[pid].thread:
@@ -193,7 +193,7 @@ def process_of(pid: int, births: dict[int, Birth]) -> int:
     return pid
 
 
-def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> int:
+def _owner(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, ProcessBirth]) -> int:
     """Return the process whose memory this one uses: a vfork child its parent's, until it executes a program."""
     for _ in range(MAX_SPACES):
         if pid not in births or spaces.get(births[pid].parent) is not spaces[pid]:
@@ -202,7 +202,7 @@ def _owner(pid: int, spaces: dict[int, _Space], births: dict[int, Birth]) -> int
     return pid
 
 
-def _request(address: int, text: bytes, space: _Space) -> Request | None:
+def _request(address: int, text: bytes, space: _AddressSpace) -> EntropyRequest | None:
     """Return the request that this call is, of process 0; None if it is none, or was given nothing."""
     call, result = _CALL.match(text), _RESULT.search(text)
     if call is None or result is None or int(result[1], 0) <= 0:
@@ -215,4 +215,4 @@ def _request(address: int, text: bytes, space: _Space) -> Request | None:
     elif found := _FLAGS.search(text):
         flags = found[1].decode()
     module, offset = space.find(address)
-    return Request(0, space.program, name, source, flags, int(result[1], 0), module, offset, False, 0)
+    return EntropyRequest(0, space.program, name, source, flags, int(result[1], 0), module, offset, False, 0)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from reprokit import rundir
 from reprokit.launch import prove
 from reprokit.launch.command import Command
-from reprokit.launch.strace import PATH, Birth, CallParser, path_in, process_of
+from reprokit.launch.strace import PATH, CallParser, ProcessBirth, path_in, process_of
 from reprokit.model.run import SystemCall, SystemCallsFile
 from reprokit.model.states import Switch, off
 
@@ -48,7 +48,7 @@ _GIVEN = re.compile(rb" = (\d+)\b[^=]*$")
 _MANY = re.compile(rb"^(/sys/devices/system/(?:cpu|node)|/sys/fs/cgroup)/.*$")  # shown as one
 
 
-class Caller(NamedTuple):
+class SystemCaller(NamedTuple):
     """A thread that made a call, as the trace names it, and the program it then had executed itself."""
 
     thread: int
@@ -57,12 +57,12 @@ class Caller(NamedTuple):
     source: str
 
 
-class Reduction:
+class TraceReduction:
     """What is kept of a trace: calls counted by caller, births, and programs."""
 
     def __init__(self) -> None:
-        self._counts = Counter[Caller]()
-        self._births: dict[int, Birth] = {}
+        self._counts = Counter[SystemCaller]()
+        self._births: dict[int, ProcessBirth] = {}
         self._programs: dict[int, str] = {}
         self._parser = CallParser()
         self.left_out = 0  # calls of more callers than are told apart
@@ -77,7 +77,7 @@ class Reduction:
     def _add_call(self, thread: int, call: str, text: bytes, given: int) -> None:
         if call in ("clone", "clone3", "fork", "vfork"):
             if len(self._births) < MAX_PROCESSES:
-                self._births[given] = Birth(thread, b"CLONE_VM" in text, b"CLONE_THREAD" in text)
+                self._births[given] = ProcessBirth(thread, b"CLONE_VM" in text, b"CLONE_THREAD" in text)
         elif call in ("execve", "execveat"):
             if len(self._programs) < MAX_PROCESSES or thread in self._programs:
                 self._programs[thread] = path_in(text)
@@ -87,7 +87,7 @@ class Reduction:
             self._count(thread, call, _MANY.sub(rb"\1", found[1]).decode("ascii", "replace"))
 
     def _count(self, thread: int, call: str, source: str) -> None:
-        caller = Caller(thread, self._programs.get(thread, ""), call, source)
+        caller = SystemCaller(thread, self._programs.get(thread, ""), call, source)
         if caller in self._counts or len(self._counts) < MAX_CALLERS:
             self._counts[caller] += 1
         else:
@@ -118,7 +118,7 @@ class SystemCalls:
 
     def __init__(self, program: str, trace: Path):
         self._program, self._trace = program, trace
-        self._reduction = Reduction()
+        self._reduction = TraceReduction()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read_along, name="system calls", daemon=True)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from reprokit.launch.stragglers import processes
-from reprokit.launch.system_calls import BLOCK, CALLS, Reduction, _lines
+from reprokit.launch.system_calls import BLOCK, CALLS, TraceReduction, _lines
 from tests.support import COMMAND, LIMIT, Done, Reprokit, python, wait_until
 
 needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
@@ -242,7 +242,7 @@ def test_the_filter_has_nothing_that_a_training_does_all_the_time() -> None:
 
 
 def reduced(*lines: bytes) -> list[tuple[str, str, int, int]]:
-    reduction = Reduction()
+    reduction = TraceReduction()
     for line in lines:
         reduction.add(line)
     return [(call.source, os.path.basename(call.program), call.pid, call.calls) for call in reduction.calls()]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.launch import prove, strace
-from reprokit.launch.strace import Request
+from reprokit.launch.strace import EntropyRequest
 from tests.support import LIMIT, Reprokit, python, wait_until
 
 PROGRAM = Path(__file__).with_name("past_the_shim.c")
@@ -255,13 +255,13 @@ def test_strace_s_lines_are_read_across_threads_forks_and_calls_cut_in_two(tmp_p
     uuid = "/proc/sys/kernel/random/uuid"
     # As if the C library were the shim.
     assert list(strace.requests(trace, libc)) == [
-        Request(102, train, "getrandom", "", "0", 8, libc, 0x1024, True, 102),
-        Request(103, train, "getrandom", "", "0", 5, libc, 0x1024, True, 100),
-        Request(100, train, "getrandom", "", "GRND_NONBLOCK", 16, libc, 0x1020, True, 100),
-        Request(102, train, "getrandom", "", "0", 4, "", 0x55555555B000, True, 102),
-        Request(102, other, "read", "/dev/random", "", 20, libc, 0x1030, True, 102),
-        Request(102, other, "read", uuid, "", 37, libc, 0x1030, True, 102),
-        Request(102, "", "getrandom", "", "0", 6, "", 0x7F1000001030, False, 102),
+        EntropyRequest(102, train, "getrandom", "", "0", 8, libc, 0x1024, True, 102),
+        EntropyRequest(103, train, "getrandom", "", "0", 5, libc, 0x1024, True, 100),
+        EntropyRequest(100, train, "getrandom", "", "GRND_NONBLOCK", 16, libc, 0x1020, True, 100),
+        EntropyRequest(102, train, "getrandom", "", "0", 4, "", 0x55555555B000, True, 102),
+        EntropyRequest(102, other, "read", "/dev/random", "", 20, libc, 0x1030, True, 102),
+        EntropyRequest(102, other, "read", uuid, "", 37, libc, 0x1030, True, 102),
+        EntropyRequest(102, "", "getrandom", "", "0", 6, "", 0x7F1000001030, False, 102),
     ]
     assert not strace.is_whole(trace)
     trace.write_text(f"{TRACED}100 [????????????????] +++ killed by SIGKILL +++\n")
