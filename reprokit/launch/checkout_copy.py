@@ -36,7 +36,7 @@ class CopyTooLarge(Exception):
     """More than the bounds allow."""
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class CopyBounds(msgspec.Struct, frozen=True):
     """How much is copied."""
 
     files: int = MAX_FILES
@@ -48,9 +48,9 @@ class CheckoutCopy:
     """Makes one: of what git does not ignore, or of all but what is named."""
 
     def __init__(
-        self, source: Path, target: Path, bounds: Bounds | None = None, linked: Collection[Path] | None = None
+        self, source: Path, target: Path, bounds: CopyBounds | None = None, linked: Collection[Path] | None = None
     ) -> None:
-        self._source, self._target, self._bounds = source, target, bounds or Bounds()
+        self._source, self._target, self._bounds = source, target, bounds or CopyBounds()
         self._linked = linked
         self._listed = listed_by_git(source) if linked is None else None
         self.files = self.links = self._size = 0
@@ -168,7 +168,7 @@ class FreshCheckouts:
     def _copy(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, mode=0o700)
         size = shutil.disk_usage(target).free // SHARE
-        CheckoutCopy(source, target, Bounds(MAX_FRESH, size, size), self._data).make()
+        CheckoutCopy(source, target, CopyBounds(MAX_FRESH, size, size), self._data).make()
 
     def remove(self) -> None:
         """Leave nothing of them."""

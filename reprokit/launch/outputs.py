@@ -120,7 +120,7 @@ def _copy_some(source: int, target: int, offset: int, count: int) -> int:
     return os.pwrite(target, data, offset) if data else 0
 
 
-class Undigested(Exception):
+class DigestRefused(Exception):
     """Why a file or container has no digest."""
 
 
@@ -315,7 +315,7 @@ def _describe(path: str, places: PlaceNames, reading: OutputReading) -> OutputFi
         with open(path, "rb", opener=rundir.open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             return _read(file, name, size, reading)
-    except Undigested as refusal:
+    except DigestRefused as refusal:
         return OutputFile(path=name, size=size, digest="", note=str(refusal))
     except FileNotFoundError:
         return None
@@ -347,10 +347,10 @@ def _digest(file: IO[bytes], reading: OutputReading) -> str:
     digest = hashlib.sha256()
     while block := file.read(BLOCK):
         if reading.interrupted():
-            raise Undigested("not read: interrupted")
+            raise DigestRefused("not read: interrupted")
         reading.left -= len(block)
         if reading.left < 0:
-            raise Undigested("not read: more was written than is digested")
+            raise DigestRefused("not read: more was written than is digested")
         digest.update(block)
     return f"sha256:{digest.hexdigest()}"
 
@@ -364,7 +364,9 @@ def _content(file: IO[bytes], path: str, reading: OutputReading) -> tuple[str, s
     import zlib
 
     is_keras = path.endswith(".keras")
-    with suppress(zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, Undigested):
+    with suppress(
+        zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, zlib.error, DigestRefused
+    ):
         return _zip_content(file, is_keras, reading), "keras" if is_keras else "zip"
     return "", ""
 
@@ -377,14 +379,14 @@ def _zip_content(file: IO[bytes], is_keras: bool, reading: OutputReading) -> str
     with zipfile.ZipFile(file) as container:
         members = container.infolist()
         if len(members) > MAX_MEMBERS:
-            raise Undigested("too many members")
+            raise DigestRefused("too many members")
         for member in members:
             digest.update(member.filename.encode("utf-8", "surrogateescape") + b"\0")
             inner = hashlib.sha256()
             for block in _member_blocks(container, member, is_keras):
                 left -= len(block)
                 if left < 0 or reading.interrupted():
-                    raise Undigested("too large")
+                    raise DigestRefused("too large")
                 inner.update(block)
             digest.update(inner.digest())
     return f"sha256:{digest.hexdigest()}"

@@ -15,7 +15,7 @@ from reprokit.gate import variation_search
 from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
 from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
 from reprokit.gate.variation_search import TOGETHER, VariedReplay
-from reprokit.launch.checkout_copy import Bounds, CheckoutCopy, CopyTooLarge
+from reprokit.launch.checkout_copy import CheckoutCopy, CopyBounds, CopyTooLarge
 from tests.support import Done, Reprokit, training_text
 
 ESTONIAN = "et_EE.utf8"  # where z comes before t
@@ -211,10 +211,10 @@ def test_a_copy_has_bounds(tmp_path: Path) -> None:
     (source / "loop").symlink_to(source)
     for name in ("a", "b"):
         (source / name).touch()
-    copy = CheckoutCopy(source, target, Bounds(files=2))
+    copy = CheckoutCopy(source, target, CopyBounds(files=2))
     copy.make()
     assert sorted(os.listdir(target)) == ["a", "b", "loop"]
     (source / "c").touch()
     (tmp_path / "other").mkdir()
     with pytest.raises(CopyTooLarge):
-        CheckoutCopy(source, tmp_path / "other", Bounds(files=2)).make()
+        CheckoutCopy(source, tmp_path / "other", CopyBounds(files=2)).make()
