@@ -1,6 +1,6 @@
-"""The life of a run: prepared, started, waited for and gathered; recorded, observed and plain ones live the same.
+"""Executes a run: prepares its directory, starts the command, waits for it and collects the results.
 
-The training's status is passed on.
+Recorded, observed and plain runs pass through the same steps. The training's exit status is passed on.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from reprokit.launch.snapshots import SnapshotHook
     from reprokit.launch.upload import Upload
 
-RESERVED = 128 << 10  # bytes: run.json, environment.json and outputs.json of a usual run
+RESERVED = 128 << 10  # bytes: the size of run.json, environment.json and outputs.json of a usual run
 Watch = Callable[[Child], None]
 
-MAX_REASON = 4096  # bytes of the file in which the shim says why a strict replay stopped
+MAX_REASON = 4096  # bytes read of the file in which the shim reports why a strict replay stopped
 
 
 class PreparedRun(msgspec.Struct, frozen=True):
-    """Everything that is ready before the child starts."""
+    """A run whose directory, command and environment are ready before the child starts."""
 
     plan: Plan
     command: Command
@@ -59,7 +59,7 @@ class PreparedRun(msgspec.Struct, frozen=True):
 
 
 class CompletedRun(msgspec.Struct, frozen=True):
-    """A run that was made: where it is, and how its training ended."""
+    """A run that was executed: its directory, and how its training ended."""
 
     path: Path
     ended: ExitStatus
@@ -67,25 +67,25 @@ class CompletedRun(msgspec.Struct, frozen=True):
 
 
 def execute(plan: Plan, *watches: Watch) -> CompletedRun:
-    """Execute the plan, on a supported platform, from its preparation to its finished run directory."""
-    own = own_environment(plan)
-    command = commands.resolve(plan.command, own.get("PATH"), plan.working_directory)
+    """Execute the plan on a supported platform, from its preparation to the finished run directory."""
+    user_variables = own_environment(plan)
+    command = commands.resolve(plan.command, user_variables.get("PATH"), plan.working_directory)
     instruments = _instruments(plan)
-    with placed(native.shim_path()) as place:
-        new = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
+    with placed(native.shim_path()) as paths:
+        new_run = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
         try:
-            prepared = _prepare(plan, command, own, instruments, place, new)
+            prepared = _prepare(plan, command, user_variables, instruments, paths, new_run)
         except OSError as error:
-            new.discard()
-            raise errors.CannotWriteRun(f"{new.place}: {error.strerror}; choose another place with -o") from None
+            new_run.discard()
+            raise errors.CannotWriteRun(f"{new_run.place}: {error.strerror}; choose another place with -o") from None
         except BaseException:
-            new.discard()
+            new_run.discard()
             raise
         return _execute(prepared, instruments, watches)
 
 
 def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
-    """Return what is put around the command: shim, supervisor and agent, or at most the agent."""
+    """Return what runs the command: with shim, supervisor and agent, or with the agent at most."""
     if plan.mode == RUN:
         from reprokit.launch.plain_run import UnshimmedRun
 
@@ -95,59 +95,61 @@ def _instruments(plan: Plan) -> ShimmedRun | UnshimmedRun:
 
 
 def own_environment(plan: Plan) -> dict[str, str]:
-    """Return the user's variables; in a replay the kept ones as they were."""
+    """Return the user's environment variables; in a replay, those that the recording kept have their old values."""
     if environments.RUN in os.environ and native.shim_path().name in os.environ.get("LD_PRELOAD", ""):
         raise errors.NestedRun("reprokit runs inside a run already; start it from a shell of its own")
-    own = environments.without_own(environments.inherited())
-    own = environments.without_rdrand(own) if plan.hide_rdrand else own
-    return own if plan.variables is None else variables.given_again(own, plan.variables)
+    user_variables = environments.without_own(environments.inherited())
+    user_variables = environments.without_rdrand(user_variables) if plan.hide_rdrand else user_variables
+    return user_variables if plan.variables is None else variables.given_again(user_variables, plan.variables)
 
 
 def _prepare(
     plan: Plan,
     command: Command,
-    own: dict[str, str],
+    user_variables: dict[str, str],
     instruments: ShimmedRun | UnshimmedRun,
-    place: PreloadPaths,
-    new: NewRun,
+    paths: PreloadPaths,
+    new_run: NewRun,
 ) -> PreparedRun:
-    """Write what shim and agent need, and put the run directory in its place."""
-    patched = patched_by(plan, command, own)
-    environment = instruments.environment(own if patched is None else patched.variables, new, place)
-    run = run_file(plan, own, environment)
-    run.patches = [] if patched is None else patched.states
-    instruments.prepare(run, new, place)
-    write_agent_plan(plan, new, place, patched)
-    rundir.write_json(new.path / rundir.RUN, run)
-    _reserve(new.path / rundir.RESERVE)
-    return PreparedRun(plan, command, environment, new.take_place(), run)
+    """Write what shim and agent need into the new run directory, and move it to its final path."""
+    patches = patched_by(plan, command, user_variables)
+    environment = instruments.environment(user_variables if patches is None else patches.variables, new_run, paths)
+    run = run_file(plan, user_variables, environment)
+    run.patches = [] if patches is None else patches.states
+    instruments.prepare(run, new_run, paths)
+    write_agent_plan(plan, new_run, paths, patches)
+    rundir.write_json(new_run.path / rundir.RUN, run)
+    _reserve(new_run.path / rundir.RESERVE)
+    return PreparedRun(plan, command, environment, new_run.take_place(), run)
 
 
-def write_agent_plan(plan: Plan, new: NewRun, place: PreloadPaths, patched: PreparedPatches | None) -> None:
-    """plan.json, and the directories that the agent is told of."""
+def write_agent_plan(plan: Plan, new_run: NewRun, paths: PreloadPaths, patches: PreparedPatches | None) -> None:
+    """Write plan.json, and create the directories that it names to the agent."""
     if plan.capture is not None:
-        _refuse_others_snapshots(plan.capture.fallback_of(new.place))
-        (new.path / rundir.SNAPSHOTS).mkdir(mode=0o700)
-    snapshots = new.place / rundir.SNAPSHOTS
-    for_agent = plan.for_agent(place.shim, native.trail_path(), snapshots, [] if patched is None else patched.for_agent)
-    rundir.write_json(new.path / rundir.AGENT_PLAN, for_agent)
-    variables.write_key(new.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path))
+        _refuse_others_snapshots(plan.capture.fallback_of(new_run.place))
+        (new_run.path / rundir.SNAPSHOTS).mkdir(mode=0o700)
+    snapshots = new_run.place / rundir.SNAPSHOTS
+    for_agent = plan.for_agent(paths.shim, native.trail_path(), snapshots, [] if patches is None else patches.for_agent)
+    rundir.write_json(new_run.path / rundir.AGENT_PLAN, for_agent)
+    variables.write_key(
+        new_run.path / rundir.VARIABLE_KEY, None if plan.replay_of is None else Path(plan.replay_of.path)
+    )
 
 
 def _refuse_others_snapshots(fallback: Path | None) -> None:
-    """Raise RunExists where another run of the same name has used the fallback: its snapshots would be this run's."""
+    """Raise RunExists if another run of the same name used the fallback directory: its snapshots would be mixed in."""
     if fallback is not None and os.path.lexists(fallback):
         advice = "remove it, or choose another directory with --snapshot-fallback"
         raise errors.RunExists(f"{shown(fallback)} is there already, of another run of this name; {advice}")
 
 
-def patched_by(plan: Plan, command: Command, own: dict[str, str]) -> PreparedPatches | None:
-    """Return the patches that the plan asks for, if it asks for any."""
+def patched_by(plan: Plan, command: Command, user_variables: dict[str, str]) -> PreparedPatches | None:
+    """Return the prepared patches of the plan; None if it has none."""
     if not plan.patches:
         return None
     from reprokit.launch import run_patches
 
-    return run_patches.prepare(plan.patches, command, own, plan.working_directory)
+    return run_patches.prepare(plan.patches, command, user_variables, plan.working_directory)
 
 
 def _on_processors(count: int | None) -> AbstractContextManager[None]:
@@ -159,13 +161,13 @@ def _on_processors(count: int | None) -> AbstractContextManager[None]:
 
 
 def _reserve(path: Path) -> None:
-    """Keep room for the end of the run, which a training that fills the disk would else not leave."""
+    """Reserve disk space for the end of the run, in case the training fills the disk."""
     with open(path, "xb") as file, suppress(OSError):  # a file system that cannot reserve
         os.posix_fallocate(file.fileno(), 0, RESERVED)
 
 
-def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> RunFile:
-    """run.json as it is at the start."""
+def run_file(plan: Plan, user_variables: dict[str, str], environment: ChildEnvironment) -> RunFile:
+    """Return the content of run.json at the start of the run."""
     run = RunFile(
         run_id=os.urandom(16).hex(),
         kind=plan.mode,
@@ -173,7 +175,7 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
         command=list(plan.command),
         working_directory=str(plan.working_directory),
         fresh="" if plan.fresh is None else str(plan.fresh),
-        variables=variables.kept(own),
+        variables=variables.kept(user_variables),
         policy=plan.policy,
         key=plan.key.hex(),
         keyed=plan.keyed,
@@ -198,37 +200,37 @@ def run_file(plan: Plan, own: dict[str, str], environment: ChildEnvironment) -> 
 
 
 def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watches: Sequence[Watch]) -> CompletedRun:
-    """Start the child, wait for it, close the run; from here on no failure of reprokit's counts."""
+    """Start the child, wait for it and close the run; once the child runs, no failure of reprokit ends the run."""
     plan, command, run, path = prepared.plan, prepared.command, prepared.run, prepared.path
     _say_beginning(plan, run)
     instruments.arm(prepared)
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         child = instruments.start(prepared)
     except OSError as error:
         instruments.give_up(prepared)
         raise start_error(command.arguments[0], error) from None
-    gathering = None
+    environment_collector = None
     if plan.mode != RUN or plan.observed:
-        gathering = host.EnvironmentCollector(
+        environment_collector = host.EnvironmentCollector(
             path, command.program, command.arguments, plan.working_directory, plan.data
         )
     run.address_randomization = child.address_randomization
     write_run(path, run)
-    # Only now, as they would have delayed the training's start.
+    # Imported after the start, as it would have delayed the training.
     import reprokit.launch.finish  # noqa: F401
 
-    hook, rules, upload = hook_of(plan, path), rules_of(plan, path, run), upload_of(plan, path)
-    beside = [one for one in (hook, rules) if one is not None]
-    all_watches = (*instruments.watches(), *beside, upload, *watches, limit_of(plan, began))
-    ended = child.wait([watch for watch in all_watches if watch is not None])
-    interruption = LateSignals()
-    ended = ended if rules is None else rules.ended(ended)
-    finish = instruments.finish(prepared, ended, lambda: interruption.asked, beside)
-    finish.close(began, gathering)
+    snapshot_hook, rule_watch, upload = hook_of(plan, path), rules_of(plan, path, run), upload_of(plan, path)
+    companions = [companion for companion in (snapshot_hook, rule_watch) if companion is not None]
+    all_watches = (*instruments.watches(), *companions, upload, *watches, limit_of(plan, start))
+    exit_status = child.wait([watch for watch in all_watches if watch is not None])
+    late_signals = LateSignals()
+    exit_status = exit_status if rule_watch is None else rule_watch.ended(exit_status)
+    finish = instruments.finish(prepared, exit_status, lambda: late_signals.asked, companions)
+    finish.close(start, environment_collector)
     instruments.leave(prepared)
     if upload is not None:
-        upload.finish(lambda: interruption.asked)
+        upload.finish(lambda: late_signals.asked)
     return CompletedRun(path, finish.ended, child.used)
 
 
@@ -237,17 +239,17 @@ def _say_beginning(plan: Plan, run: RunFile) -> None:
         say(f"replaying: {shlex.join(plan.command)}")
         if plan.record_crypto:
             warn("the bytes of cryptographic libraries were recorded too: keys that are made now are the same again")
-    said = [*(f"changed: {change}" for change in plan.changed), *run.warnings]
+    warnings = [*(f"changed: {change}" for change in plan.changed), *run.warnings]
     if run.patches:
         from reprokit.launch.run_patches import words_before
 
-        said += words_before(run.patches)
-    for words in said:
-        warn(words)
+        warnings += words_before(run.patches)
+    for warning in warnings:
+        warn(warning)
 
 
 class ShimmedRun:
-    """Records or replays: the shim and the agent are in the command, the supervisor beside it."""
+    """Records or replays the command: loads shim and agent into it, and runs the supervisor beside it."""
 
     becomes_last = True
 
@@ -258,54 +260,54 @@ class ShimmedRun:
         self._supervisor: Supervisor | None = None
         self._unreached: LostProgramSocket | None = None
         self._early_end: EarlyEnd | None = None
-        self._stopped = ""  # why a strict replay was
+        self._stopped = ""  # why a strict replay was stopped
 
-    def environment(self, variables: dict[str, str], new: NewRun, place: PreloadPaths) -> ChildEnvironment:
-        """Return the user's variables with those that start shim and agent."""
+    def environment(self, variables: dict[str, str], new_run: NewRun, paths: PreloadPaths) -> ChildEnvironment:
+        """Return the user's variables with those that load shim and agent."""
         variables = {**variables, **self._plan.beside}
-        return environments.build(variables, new.place, place.shim, place.bootstrap, self._plan.environment_size)
+        return environments.build(variables, new_run.place, paths.shim, paths.bootstrap, self._plan.environment_size)
 
-    def prepare(self, run: RunFile, new: NewRun, place: PreloadPaths) -> None:
+    def prepare(self, run: RunFile, new_run: NewRun, paths: PreloadPaths) -> None:
         """Write the shim's plan, and what tracing, profiling and replays need."""
         plan = self._plan
-        native.write_shim_plan(new.path / rundir.SHIM_PLAN, plan, place.shim, place.bootstrap)
-        (new.path / rundir.ENTROPY).mkdir(mode=0o700)
+        native.write_shim_plan(new_run.path / rundir.SHIM_PLAN, plan, paths.shim, paths.bootstrap)
+        (new_run.path / rundir.ENTROPY).mkdir(mode=0o700)
         if plan.console:
-            (new.path / rundir.CONSOLE).mkdir(mode=0o700)
-        # What few runs need is imported by them: each millisecond before the start delays every training.
+            (new_run.path / rundir.CONSOLE).mkdir(mode=0o700)
+        # Imported only by the runs that need it: each millisecond before the start delays every training.
         if plan.prove:
             from reprokit.launch import prove
 
-            self._tracing = prove.find(new.place, place.shim)
+            self._tracing = prove.find(new_run.place, paths.shim)
         if plan.profiling is not None:
             from reprokit.launch.profile_run import ProfiledRun
 
-            (new.path / rundir.PROFILE).mkdir(mode=0o700)
-            self._profiled = ProfiledRun(plan.profiling, new.place)
+            (new_run.path / rundir.PROFILE).mkdir(mode=0o700)
+            self._profiled = ProfiledRun(plan.profiling, new_run.place)
             run.profiling = self._profiled.facts
         if plan.question is not None and plan.mode == REPLAY:
             from reprokit.launch import early_end
 
-            (new.path / rundir.ANSWERS).mkdir(mode=0o700)
-            self._early_end = early_end.once_answered(new.place)
+            (new_run.path / rundir.ANSWERS).mkdir(mode=0o700)
+            self._early_end = early_end.once_answered(new_run.place)
         if plan.replay_of is not None:
             from reprokit.launch import seeds
 
-            problem = seeds.hand_on(Path(plan.replay_of.path), new.path, force=plan.force)
+            problem = seeds.hand_on(Path(plan.replay_of.path), new_run.path, force=plan.force)
             run.warnings.extend([problem] if problem else [])
 
     def arm(self, prepared: PreparedRun) -> None:
-        """Make the supervisor; one that has to take rights away does not if the command needs some."""
+        """Create the supervisor; it must not take rights away from a command that needs them."""
         self._unreached = LostProgramSocket(prepared.path)
         if self._plan.supervisor:
-            rights = not prepared.command.refusal.gains_rights
+            may_forbid_rights = not prepared.command.refusal.gains_rights
             is_traced = self._tracing is not None or (self._profiled is not None and self._profiled.traces)
-            self._supervisor = Supervisor(prepared.path, may_forbid_rights=rights, sees_exec=not is_traced)
+            self._supervisor = Supervisor(prepared.path, may_forbid_rights=may_forbid_rights, sees_exec=not is_traced)
         if self._profiled is not None:
             self._early_end = self._profiled.begin()
 
     def start(self, prepared: PreparedRun) -> Child:
-        """Start the command, under strace where it is to be watched."""
+        """Start the command, under strace if it is to be traced."""
         command, variables = prepared.command, prepared.environment.variables
         for tracer in (self._tracing, self._profiled):
             if tracer is not None:
@@ -316,7 +318,7 @@ class ShimmedRun:
         return child
 
     def give_up(self, prepared: PreparedRun) -> None:
-        """Leave a run that failed."""
+        """Mark the run as failed, as its command could not be started."""
         prepared.run.status, prepared.run.ended = FAILED, rundir.utc_now()
         write_run(prepared.path, prepared.run)
 
@@ -325,7 +327,7 @@ class ShimmedRun:
         return self._plan.mode == REPLAY and self._plan.policy == "strict"
 
     def watches(self) -> Iterable[Watch | None]:
-        """Return what ends a strict replay that lacks entropy, or a run of which enough was seen."""
+        """Return what ends a strict replay that lacks entropy, or a run that has reached its end early."""
         return [Termination(self._must_stop) if self._is_strict else self._early_end]
 
     def _must_stop(self) -> bool:
@@ -333,30 +335,36 @@ class ShimmedRun:
         return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
 
     def finish(
-        self, prepared: PreparedRun, ended: ExitStatus, interrupted: Callable[[], bool], beside: Sequence[RunCompanion]
+        self,
+        prepared: PreparedRun,
+        exit_status: ExitStatus,
+        interrupted: Callable[[], bool],
+        companions: Sequence[RunCompanion],
     ) -> Finish:
-        """End the supervisor and what bounded the command."""
+        """Stop the supervisor and the bounds of the command, and return what closes the run."""
         from reprokit.launch.finish import Finish, RecordingState
 
         plan, path, run = prepared.plan, prepared.path, prepared.run
         if self._profiled is not None:
-            ended = self._profiled.end(ended)
+            exit_status = self._profiled.end(exit_status)
         elif self._early_end is not None:
-            ended = self._early_end.finish(ended)
-        goes_on = _goes_on(path, self._supervisor)
+            exit_status = self._early_end.finish(exit_status)
+        has_running_programs = _goes_on(path, self._supervisor)
         run.warnings.extend(self._supervisor.stop() if self._supervisor is not None else ())
         assert self._unreached is not None
         run.out_of_reach = self._unreached.close()
         if self._is_strict:
-            stopped = path / rundir.STOPPED
-            self._stopped = _reason(stopped) if stopped.exists() else run.out_of_reach_in_words
+            reason_file = path / rundir.STOPPED
+            self._stopped = _reason(reason_file) if reason_file.exists() else run.out_of_reach_in_words
         if self._stopped:
             run.warnings.append(f"the strict replay was stopped: {self._stopped}")
-        recorded = RecordingState(prepared.command.refusal.why, goes_on, self._tracing, self._profiled)
-        return Finish(plan, path, run, ended, interrupted, beside, recorded)
+        recording_state = RecordingState(
+            prepared.command.refusal.why, has_running_programs, self._tracing, self._profiled
+        )
+        return Finish(plan, path, run, exit_status, interrupted, companions, recording_state)
 
     def leave(self, prepared: PreparedRun) -> None:
-        """Say where the run is, and fail where a strict replay was stopped."""
+        """Report where the run is; raise ReplayStopped if a strict replay was stopped."""
         say(f"run: {shown(prepared.path)}")
         say_captured(prepared.plan, prepared.path, prepared.run)
         if self._stopped:
@@ -364,7 +372,7 @@ class ShimmedRun:
 
 
 def hook_of(plan: Plan, path: Path) -> SnapshotHook | None:
-    """Return what runs the user's command for each snapshot, where there is one."""
+    """Return what runs the user's --on-capture command for each snapshot; None if there is no such command."""
     if plan.capture is None or not plan.capture.hook:
         return None
     from reprokit.launch.snapshots import SnapshotHook
@@ -373,7 +381,7 @@ def hook_of(plan: Plan, path: Path) -> SnapshotHook | None:
 
 
 def upload_of(plan: Plan, path: Path) -> Upload | None:
-    """Return what writes the run to an object store, where that is asked for."""
+    """Return what uploads the run to an object store; None if --push was not given."""
     if not plan.push:
         return None
     from reprokit.launch.upload import Upload
@@ -382,7 +390,7 @@ def upload_of(plan: Plan, path: Path) -> Upload | None:
 
 
 def rules_of(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
-    """Return what judges the training beside it, where it was asked for."""
+    """Return what judges the training by rules while it runs; None if no rules were given."""
     if plan.rules is None:
         return None
     from reprokit.launch.rule_watch import RuleWatch
@@ -390,16 +398,16 @@ def rules_of(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
     return RuleWatch(plan.rules, path, run.run_id)
 
 
-def limit_of(plan: Plan, began: float) -> Termination | None:
-    """Return what ends a command that takes longer than it may."""
+def limit_of(plan: Plan, start: float) -> Termination | None:
+    """Return what ends a command that exceeds its timeout; None if it has none."""
     if plan.timeout is None:
         return None
-    deadline = began + plan.timeout
+    deadline = start + plan.timeout
     return Termination(lambda: time.monotonic() > deadline)
 
 
 def say_captured(plan: Plan, path: Path, run: RunFile) -> None:
-    """The last lines of a run that captured something."""
+    """Print the last lines of a run that captured snapshots."""
     if run.snapshots:
         from reprokit.launch import snapshots
 
@@ -407,7 +415,7 @@ def say_captured(plan: Plan, path: Path, run: RunFile) -> None:
 
 
 def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
-    """Return whether some program of the run does, after its command."""
+    """Return whether a program of the run still runs after its command has ended."""
     if supervisor is not None and supervisor.is_on:
         return supervisor.has_programs()
     from reprokit.launch.stragglers import has_stragglers
@@ -416,22 +424,22 @@ def _goes_on(path: Path, supervisor: Supervisor | None) -> bool:
 
 
 def _say_supervised(run: RunFile, supervisor: Supervisor | None, refusal: commands.ShimRefusal) -> None:
-    """What is covered, once the command is there; a line only where it matters for the command itself."""
+    """Record the supervisor's state; warn if the command's own entropy is not covered."""
     state = WITHOUT_SUPERVISOR if supervisor is None else supervisor.state or off("it was not started")
     run.supervisor = state
     if refusal.why and (refusal.is_foreign or not state.is_on):
         text = f"the command's own requests: {refusal.why}, supervisor {state.words}"
         run.uncovered.append(Uncovered(source="command", text=text))
-        what = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
-        warn(f"the shim cannot load: {refusal.why}; {what}")
+        consequence = f"its entropy is not {past_tense(run.kind)}: supervisor {state.words}"
+        warn(f"the shim cannot load: {refusal.why}; {consequence}")
 
 
 def start_error(name: str, error: OSError) -> errors.LaunchError:
-    """Return what is said of a command that the kernel does not start."""
-    what = f"{name}: {error.strerror}; it cannot be run"
+    """Return the error for a command that the kernel does not start."""
+    message = f"{name}: {error.strerror}; it cannot be run"
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return errors.CommandNotFound(what)
-    return errors.CommandNotExecutable(what)
+        return errors.CommandNotFound(message)
+    return errors.CommandNotExecutable(message)
 
 
 def write_run(path: Path, run: RunFile) -> None:
@@ -449,9 +457,9 @@ def _is_written(path: Path) -> bool:
         return False
 
 
-def _reason(stopped: Path) -> str:
+def _reason(reason_file: Path) -> str:
     try:
-        with open(stopped, "rb") as file:
+        with open(reason_file, "rb") as file:
             reason = file.read(MAX_REASON).decode("utf-8", "replace").strip()
     except OSError:
         reason = ""
