@@ -1,13 +1,13 @@
 """Runs the child as if reprokit were not there: signals, job control, exit status.
 
-The child stays in reprokit's process group, with its terminal and its descriptors. What is sent to the
-whole group, by the terminal (Ctrl-C, Ctrl-\\, Ctrl-Z, a hangup) or by somebody, reaches the child by
-itself; what is sent to reprokit alone is forwarded. From the child's start on these signals are blocked
-here and taken by sigtimedwait, which tells what comes from the terminal.
+The child stays in reprokit's process group and keeps its terminal and descriptors. Signals to the whole
+group, from the terminal (Ctrl-C, Ctrl-\\, Ctrl-Z, a hangup) or from another process, reach the child
+directly; signals to reprokit alone are forwarded. Once the child has started, these signals are blocked
+here and received by sigtimedwait, which tells whether the terminal sent them.
 
-A signal does not say whether it was sent to the whole group (`kill -- -GROUP`, `kill %1`, timeout(1), a batch system).
-A process of the same group that waits for nothing else does. Were such a signal forwarded too, a training that saves on
-SIGTERM would save twice, the second time inside the first.
+A signal does not tell whether it was sent to the whole group (`kill -- -GROUP`, `kill %1`, timeout(1), a batch
+system). A watching process of the same group finds out, as it receives those signals too. If such a signal were
+forwarded, a training that saves on SIGTERM would save twice, the second time within the first.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ FORWARDED = frozenset(
     }
 )
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
-POLL = 0.2  # seconds between two looks at what may have to end the child
+POLL = 0.2  # seconds between two calls of the watches, which may end the child
 GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 KIB = 1024  # the unit of ru_maxrss
-RECORD = struct.Struct("<id")  # a signal's number and the time at which it came
-PATIENCE = 0.05  # seconds that a signal for the group may take from one process to the other
-RECENT = 0.5  # seconds after which it was another one
-NAME = "signal-watch"  # of the process, at most 15 characters
+RECORD = struct.Struct("<id")  # a signal's number and the time at which it arrived
+PATIENCE = 0.05  # seconds between a group signal's arrival here and at the watching process
+RECENT = 0.5  # seconds after which it counts as a separate signal
+NAME = "signal-watch"  # of the watching process, at most 15 characters
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """How the child ended: an exit code or the number of a signal."""
+    """How the child ended: by an exit code or by a signal."""
 
     exit_code: int | None = None
     signal_number: int | None = None
@@ -69,15 +69,15 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """`by SIGKILL`, or `with exit status 1`."""
+        """Return the end of a sentence: `by SIGKILL`, or `with exit status 1`."""
         return f"with exit status {self.exit_code}" if self.signal_number is None else f"by {self.signal_name}"
 
 
 class ResourceUsage(msgspec.Struct, frozen=True):
-    """What a command took, with those of its processes that were waited for."""
+    """The resources used by a command and by those of its processes that were waited for."""
 
-    processor: float = 0.0  # seconds of processors, with what the launcher did meanwhile
-    memory: int = 0  # bytes at its peak, of the process that had most
+    processor: float = 0.0  # seconds of processor time, the launcher's own included
+    memory: int = 0  # peak bytes of the process that used most
 
 
 class Child:
@@ -92,47 +92,47 @@ class Child:
         *,
         randomized: bool = False,
     ):
-        self._early: list[int] = []
+        self._early_signals: list[int] = []
         self.pid = 0
-        self.used = ResourceUsage()  # known at its end
-        self._began = time.process_time()
-        watched = _not_ignored(FORWARDED)
-        # Handlers, not a blocked mask, until the child is there: it would inherit the mask.
-        for number in watched:
-            signal.signal(number, self._note)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow the exit status
+        self.used = ResourceUsage()  # set when the child has ended
+        self._start_time = time.process_time()
+        forwarded_signals = _not_ignored(FORWARDED)
+        # Signal handlers, not a blocked mask, until the child has started: it would inherit the mask.
+        for number in forwarded_signals:
+            signal.signal(number, self._note_early_signal)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the exit status would be lost
 
         def spawn() -> tuple[Switch | None, int]:
-            with nullcontext(None) if randomized else without_randomization() as outcome:
-                return outcome, _spawn(command, directory, environment)
+            with nullcontext(None) if randomized else without_randomization() as randomization:
+                return randomization, _spawn(command, directory, environment)
 
         self.address_randomization, self.pid = spawn() if supervisor is None else supervisor.start(spawn)
-        self._taken = {*watched, signal.SIGCHLD}
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
-        self._group = GroupWatch(watched)
-        for early in self._early:
-            self.send(early)
+        self._awaited_signals = {*forwarded_signals, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited_signals)
+        self._group = GroupWatch(forwarded_signals)
+        for early_signal in self._early_signals:
+            self.send(early_signal)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self._early.append(number)
+    def _note_early_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._early_signals.append(number)
 
     def send(self, number: int) -> None:
-        """A signal for the child, which may have ended already."""
+        """Send the child a signal; it may have ended already."""
         with suppress(OSError):
             os.kill(self.pid, number)
 
     def wait(self, watches: Sequence[Callable[[Child], None]] = ()) -> ExitStatus:
-        """Wait for the child's end; ``watches`` are called a few times a second, and may send it signals."""
-        while (status := self._changed_status()) is None:
+        """Wait for the child to end; `watches` are called a few times per second and may send it signals."""
+        while (exit_status := self._changed_status()) is None:
             for watch in watches:
                 watch(self)
             self._take_signal(POLL if watches else None)
         self._group.close()
-        return status
+        return exit_status
 
     def _changed_status(self) -> ExitStatus | None:
-        """Return how the child ended; None while it has not. Stops with it when the terminal stopped it."""
-        pid, status, used = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
+        """Return how the child ended; None while it runs. Stops this process if the terminal stopped the child."""
+        pid, status, usage = os.wait4(self.pid, os.WNOHANG | os.WUNTRACED)
         if pid == 0:
             return None
         if os.WIFSTOPPED(status):
@@ -140,26 +140,26 @@ class Child:
                 os.kill(os.getpid(), signal.SIGSTOP)
                 self.send(signal.SIGCONT)
             return None
-        meanwhile = time.process_time() - self._began
-        self.used = ResourceUsage(used.ru_utime + used.ru_stime + meanwhile, used.ru_maxrss * KIB)
+        launcher_time = time.process_time() - self._start_time
+        self.used = ResourceUsage(usage.ru_utime + usage.ru_stime + launcher_time, usage.ru_maxrss * KIB)
         if os.WIFSIGNALED(status):
             return ExitStatus(signal_number=os.WTERMSIG(status))
         return ExitStatus(exit_code=os.WEXITSTATUS(status))
 
     def _take_signal(self, timeout: float | None) -> None:
-        """Take one signal; forward it unless it was sent to the whole group."""
+        """Receive one signal, and forward it unless it was sent to the whole group."""
         if timeout is None:
-            received: signal.struct_siginfo | None = signal.sigwaitinfo(self._taken)
+            received: signal.struct_siginfo | None = signal.sigwaitinfo(self._awaited_signals)
         else:
-            received = signal.sigtimedwait(self._taken, timeout)
+            received = signal.sigtimedwait(self._awaited_signals, timeout)
         if received is None or received.si_signo == signal.SIGCHLD or received.si_code > 0:
-            return  # nothing, the child's own, or the terminal's
+            return  # a timeout, the child's own signal, or one from the terminal
         if not self._group.has_seen(received.si_signo):
             self.send(received.si_signo)
 
 
 class Termination:
-    """Terminates a child once something says so, and kills it where that does not help."""
+    """Terminates a child once a condition holds, and kills it if it does not end."""
 
     def __init__(self, must_end: Callable[[], bool]):
         self._must_end = must_end
@@ -175,51 +175,51 @@ class Termination:
 
 
 def _not_ignored(numbers: frozenset[signal.Signals]) -> set[signal.Signals]:
-    """Return those that the caller does not ignore, as nohup does with SIGHUP: they stay ignored for the child."""
+    """Return the signals that the caller does not ignore, as nohup does SIGHUP: the child must ignore those too."""
     return {number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
 
 
 def _spawn(command: Command, directory: Path, environment: Mapping[str, str]) -> int:
-    # Popen gives SIGPIPE and SIGXFSZ, which Python ignores, their default back (restore_signals), and
-    # with close_fds=False the child has the descriptors that reprokit was given: Python's own are
-    # close-on-exec. Its object is dropped: waitpid is called here, to see the child stop as well.
+    # Popen restores the defaults of SIGPIPE and SIGXFSZ, which Python ignores (restore_signals). With
+    # close_fds=False the child inherits reprokit's descriptors; Python's own are close-on-exec. The Popen
+    # object is dropped: this module calls waitpid itself, to see the child stop as well.
     child = subprocess.Popen(
         command.arguments, executable=command.program, cwd=directory, env=environment, close_fds=False
     )
-    child.returncode = 0  # for its finalizer: this child is not its to wait for
+    child.returncode = 0  # or Popen's finalizer would wait for this child
     return child.pid
 
 
 class LateSignals:
-    """Signals that come after the child's end: the rest of the work is cut short, the run still closed."""
+    """Handles signals after the child's end: the remaining work is shortened, but the run is closed."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.interrupted = False
         for number in _not_ignored(frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._note_interruption)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED | {signal.SIGCHLD})
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    def _note_interruption(self, _number: int, _frame: FrameType | None) -> None:
+        self.interrupted = True
 
 
 def die_by(number: int) -> NoReturn:
-    """End by a signal, so that the caller sees the wait status that the child had."""
+    """End this process by the signal that ended the child, so that the caller sees the same wait status."""
     forbid_core_dump()
     with suppress(ValueError, OSError):  # SIGKILL and SIGSTOP have no handler to set
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
-    os._exit(128 + number)  # a signal whose default is not to end the process
+    os._exit(128 + number)  # reached if the signal's default action does not end a process
 
 
 class GroupWatch:
-    """The process that watches the group, from its start to its end."""
+    """A process that reports which signals are sent to the whole process group."""
 
     def __init__(self, numbers: Collection[int]):
-        """Start to watch; the numbers are blocked already."""
+        """Start the watching process; the caller has blocked the signals already."""
         self._reader, self._pid = -1, 0
-        with suppress(OSError):  # no more descriptors or processes are allowed: every signal is forwarded
+        with suppress(OSError):  # at the limit of descriptors or processes every signal is forwarded
             self._reader, writer = os.pipe()
             with closing_descriptor(writer):
                 self._pid = os.fork()
@@ -227,7 +227,7 @@ class GroupWatch:
                     _watch(writer, numbers)
 
     def has_seen(self, number: int) -> bool:
-        """Return whether the group was sent this signal just now."""
+        """Return whether the whole group was sent this signal within the last moments."""
         if not self._pid:
             return False
         deadline = time.monotonic() + PATIENCE
@@ -235,8 +235,8 @@ class GroupWatch:
             data = os.read(self._reader, RECORD.size)
             if len(data) < RECORD.size:
                 return False
-            seen, when = RECORD.unpack(data)
-            if seen == number and time.monotonic() - when < RECENT:
+            received, arrival = RECORD.unpack(data)
+            if received == number and time.monotonic() - arrival < RECENT:
                 return True
         return False
 
@@ -256,8 +256,8 @@ def closing_descriptor(descriptor: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _take_another_name() -> None:
-    """Be no process that `pkill reprokit` finds: what finds reprokit by its name does not mean the group."""
+def _rename_process() -> None:
+    """Change the process's name, so that `pkill reprokit` does not match the watching process."""
     with suppress(OSError, ValueError, IndexError):
         Path("/proc/self/comm").write_text(NAME)
         after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -268,10 +268,10 @@ def _take_another_name() -> None:
 
 
 def _watch(writer: int, numbers: Collection[int]) -> NoReturn:
-    """Write down each signal that comes; holds nothing of the user's open meanwhile."""
+    """Write each received signal to the pipe; all other descriptors are closed, as they are the user's."""
     try:
         end_with_parent()
-        _take_another_name()
+        _rename_process()
         for name in os.listdir("/proc/self/fd"):
             if int(name) != writer:
                 with suppress(OSError):

@@ -226,11 +226,11 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     exit_status = child.wait([watch for watch in all_watches if watch is not None])
     late_signals = LateSignals()
     exit_status = exit_status if rule_watch is None else rule_watch.ended(exit_status)
-    finish = instruments.finish(prepared, exit_status, lambda: late_signals.asked, companions)
+    finish = instruments.finish(prepared, exit_status, lambda: late_signals.interrupted, companions)
     finish.close(start, environment_collector)
     instruments.leave(prepared)
     if upload is not None:
-        upload.finish(lambda: late_signals.asked)
+        upload.finish(lambda: late_signals.interrupted)
     return CompletedRun(path, finish.ended, child.used)
 
 
