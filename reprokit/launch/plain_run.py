@@ -132,7 +132,7 @@ class UnshimmedRun:
         """Return what gathers the run."""
         from reprokit.launch.finish import Finish
 
-        return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, beside, written=self._files)
+        return Finish(prepared.plan, prepared.path, prepared.run, ended, interrupted, beside, watched_files=self._files)
 
     def leave(self, prepared: PreparedRun) -> None:
         """Say where the run is, or remove it; who has a step done again reads the result himself."""

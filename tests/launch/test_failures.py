@@ -97,7 +97,7 @@ def test_a_lack_of_memory_is_said(
     run = RunFile(run_id="1", kind="record", reprokit="1", command=["true"], working_directory="/")
     plan = Plan(command=("true",), working_directory=tmp_path, mode="record")
     monkeypatch.setattr("reprokit.launch.outputs.collect", fail)
-    finish = Finish(plan, tmp_path, run, ExitStatus(exit_code=0), lambda: False, recorded=RecordingState())
+    finish = Finish(plan, tmp_path, run, ExitStatus(exit_code=0), lambda: False, recording_state=RecordingState())
     finish.close(0.0, EnvironmentCollector(tmp_path, "true", (), tmp_path))
     assert "MemoryError" in run.warnings
     assert "reprokit: warning: MemoryError\n" in capsys.readouterr().err
