@@ -1,4 +1,4 @@
-"""Sources of entropy in the modules that a run loaded which no call shows: RDRAND and RDSEED in their code."""
+"""Finds entropy sources that no call shows: RDRAND and RDSEED in the machine code of the modules that a run loaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import msgspec
 from reprokit import rundir
 from reprokit.model.states import Uncovered
 
-MAX_LIST = 16 << 20  # bytes of modules.paths that are read: absolute paths, and words of the shim's
+MAX_LIST = 16 << 20  # bytes read of modules.paths: absolute paths, and keywords of the shim (WORDS)
 MAX_MODULES = 20_000
-MAX_CODE = 4 << 30  # bytes of one module that are looked through
+MAX_CODE = 4 << 30  # bytes scanned of one module
 MAX_HEADERS = 4096  # sections or segments of one module
 BLOCK = 8 << 20
 MAX_CACHE = 16 << 20  # bytes
@@ -39,14 +39,14 @@ WORDS: dict[bytes, Uncovered] = {
         text="--hide-rdrand: this processor or kernel cannot make CPUID fault; RDRAND and RDSEED were not hidden",
     ),
 }
-# std::random_device is answered by the shim; cryptographic libraries are left alone (native/site.c).
+# The shim answers std::random_device; cryptographic libraries keep their real entropy (native/site.c).
 COVERED = ("libstdc++.so",)
-# Native code that reads the clock to seed itself: of libraries, by how the module's file is named. Of others it is only
-# known where the code is the training's own, as many libraries read it for their logs.
+# Native code that may seed itself from the clock: known libraries by file name, and the training's own code.
+# Other libraries are ignored, as many read the clock only for their logs.
 CLOCK = b"clock "
 POLARS = ("_polars_runtime", "polars.abi3")
 CALLED_BY_SCRIPTS = ("libffi", "_cffi_backend")  # ctypes, cffi
-REMOTE = ("ssh", "rsh", "srun", "qrsh", "blaunch")  # start programs on other hosts
+REMOTE = ("ssh", "rsh", "srun", "qrsh", "blaunch")  # these start programs on other hosts
 CRYPTOGRAPHIC = (
     "libcrypto", "libssl", "libgnutls", "libgcrypt", "libsodium", "libnettle", "libhogweed", "libnss3", "libsoftokn3",
     "libfreebl", "libmbedcrypto", "libmbedtls", "libwolfssl", "libbotan", "libtomcrypt", "libk5crypto", "libs2n",
@@ -62,93 +62,97 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 
 
 class ModuleFindings(msgspec.Struct):
-    """What the modules of a run hold and what the shim could not do, a line each; whether the search was cut short."""
+    """Findings about a run's modules and about what the shim could not do, and whether the search was complete."""
 
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
     refused: list[Uncovered] = msgspec.field(default_factory=list)
-    noted: list[Uncovered] = msgspec.field(default_factory=list)  # what `record` says at its end
+    noted: list[Uncovered] = msgspec.field(default_factory=list)  # reported when `record` ends
     interrupted: bool = False
 
 
 class SearchInterrupted(Exception):
-    """The user does not want to wait."""
+    """Raised when the user interrupts the search."""
 
 
 class CachedModule(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What was found in a file, as long as it is the same file."""
+    """The instruction names found in a file, valid as long as the file is unchanged."""
 
     size: int
     modified: int  # nanoseconds
     inode: int
     names: list[str]
 
-    def is_of(self, status: os.stat_result) -> bool:
-        """Return whether the file is still the one that was looked through."""
+    def matches(self, status: os.stat_result) -> bool:
+        """Return whether the file is unchanged since it was scanned."""
         return (self.size, self.modified, self.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def collect(run: Path, own: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
-    """Look through every module that a process of the run had loaded; own: the directory of the training's code."""
+def collect(run: Path, code_directory: Path, include_crypto: bool, interrupted: Callable[[], bool]) -> ModuleFindings:
+    """Scan every module that a process of the run loaded; `code_directory` holds the training's own code."""
     lines = set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n"))
-    refused = [words for word, words in WORDS.items() if word in lines]
-    found = ModuleFindings(list(refused), refused)
-    paths = _paths(lines)
-    found.noted.extend(_seeded_by_clock(lines, own))
-    found.noted.extend(() if run.parent.name == rundir.HOSTS else _on_other_hosts(paths))
-    found.uncovered.extend(found.noted)
-    left_out = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
-    known = _read_cache()
-    before = dict(known)
+    refused = [uncovered for keyword, uncovered in WORDS.items() if keyword in lines]
+    findings = ModuleFindings(list(refused), refused)
+    paths = _module_files(lines)
+    findings.noted.extend(_clock_readers(lines, code_directory))
+    findings.noted.extend(() if run.parent.name == rundir.HOSTS else _remote_launchers(paths))
+    findings.uncovered.extend(findings.noted)
+    ignored_libraries = COVERED if include_crypto else COVERED + CRYPTOGRAPHIC
+    cache = _read_cache()
+    cache_before = dict(cache)
     for path in paths:
         try:
-            names = _names(path, known, interrupted)
+            names = _instruction_names(path, cache, interrupted)
         except SearchInterrupted:
-            found.interrupted = True
+            findings.interrupted = True
             break
-        if names and not _is_one_of(path, left_out):
-            found.uncovered.append(_uncovered(path, names))
-    if known != before:
-        _write_cache(known)
-    return found
+        if names and not _matches_library(path, ignored_libraries):
+            findings.uncovered.append(_uncovered(path, names))
+    if cache != cache_before:
+        _write_cache(cache)
+    return findings
 
 
 def loaded(run: Path) -> list[str]:
     """Return the files of all programs and libraries that processes of the run executed or loaded."""
-    return _paths(set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n")))
+    return _module_files(set(rundir.beginning(run / rundir.MODULES, MAX_LIST).split(b"\n")))
 
 
-def _paths(lines: set[bytes]) -> list[str]:
-    """Return the modules' files, each once: the loader knows them by links, and the kernel escapes line feeds."""
-    listed = (_ESCAPED.sub(lambda found: bytes([int(found[1], 8) & 255]), line) for line in lines if line[:1] == b"/")
-    return sorted({os.path.realpath(os.fsdecode(line)) for line in listed if b"\0" not in line})[:MAX_MODULES]
+def _module_files(lines: set[bytes]) -> list[str]:
+    """Return each module's file once: the loader lists them by links, and the kernel escapes line feeds."""
+    unescaped = (
+        _ESCAPED.sub(lambda match: bytes([int(match[1], 8) & 255]), line) for line in lines if line[:1] == b"/"
+    )
+    return sorted({os.path.realpath(os.fsdecode(line)) for line in unescaped if b"\0" not in line})[:MAX_MODULES]
 
 
-def _on_other_hosts(paths: list[str]) -> Iterator[Uncovered]:
-    """Yield the programs that start others where no shim reaches; in a part of several hosts each has its own."""
+def _remote_launchers(paths: list[str]) -> Iterator[Uncovered]:
+    """Yield the programs that start others out of the shim's reach; a part of a multi-host run has its own shim."""
     for path in paths:
         if os.path.basename(path) in REMOTE:
             text = f"{path} was run: what it starts on other hosts is not recorded (docs/clusters.md)"
             yield Uncovered(source="program", text=text, module=path)
 
 
-def _seeded_by_clock(lines: set[bytes], own: Path) -> Iterator[Uncovered]:
-    """Yield the native code that read the clock, where that may be for a seed."""
-    readers = _paths({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
+def _clock_readers(lines: set[bytes], code_directory: Path) -> Iterator[Uncovered]:
+    """Yield the native code that read the clock, if it may have seeded itself from it."""
+    readers = _module_files({line.removeprefix(CLOCK) for line in lines if line.startswith(CLOCK)})
     for path in readers:
-        is_own = path.startswith(f"{os.path.realpath(own)}/") and not INSTALLED.search(path)
-        if _is_one_of(path, POLARS):
-            what = "polars seeds its hash tables from the clock: the order of groups and unique values may not repeat"
-            text = f"{what}; record with --clock --patch threads=1"
-        elif is_own or _is_one_of(path, CALLED_BY_SCRIPTS):
-            what = f"native code reads the clock ({path}): what it seeds from it does not repeat"
-            text = f"{what}; record with --clock"
+        is_own = path.startswith(f"{os.path.realpath(code_directory)}/") and not INSTALLED.search(path)
+        if _matches_library(path, POLARS):
+            problem = (
+                "polars seeds its hash tables from the clock: the order of groups and unique values may not repeat"
+            )
+            text = f"{problem}; record with --clock --patch threads=1"
+        elif is_own or _matches_library(path, CALLED_BY_SCRIPTS):
+            problem = f"native code reads the clock ({path}): what it seeds from it does not repeat"
+            text = f"{problem}; record with --clock"
         else:
             continue
         yield Uncovered(source="clock", text=text, module=path)
 
 
-def _is_one_of(path: str, libraries: tuple[str, ...]) -> bool:
-    """By how the file's name begins; by a part of its path where that is listed."""
+def _matches_library(path: str, libraries: tuple[str, ...]) -> bool:
+    """Return whether the file name begins with a listed name, or the path contains one that has a slash."""
     name = os.path.basename(path)
     return any(library in path if "/" in library else name.startswith(library) for library in libraries)
 
@@ -159,67 +163,67 @@ def _uncovered(path: str, names: list[str]) -> Uncovered:
     return Uncovered(source="instructions", text=text, module=path)
 
 
-def _names(path: str, known: dict[str, CachedModule], interrupted: Callable[[], bool]) -> list[str]:
-    """Names of the instructions in a module, out of the cache where it knows this file."""
+def _instruction_names(path: str, cache: dict[str, CachedModule], interrupted: Callable[[], bool]) -> list[str]:
+    """Return the names of the entropy instructions in a module, from the cache if the file is unchanged."""
     with suppress(OSError, ValueError, struct.error):
         status = os.stat(path)
-        entry = known.get(path)
-        if entry is not None and entry.is_of(status):
+        entry = cache.get(path)
+        if entry is not None and entry.matches(status):
             return entry.names
         with open(path, "rb", opener=rundir.open_regular) as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode):
                 names = sorted(_scan(file, interrupted))
-                known[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names)
+                cache[path] = CachedModule(status.st_size, status.st_mtime_ns, status.st_ino, names)
                 return names
     return []
 
 
 def _scan(file: BinaryIO, interrupted: Callable[[], bool]) -> set[str]:
-    """Names of the instructions in an ELF file of 64 bits; of any other file there are none."""
-    from reprokit.launch.machine_code import SCANNERS  # for new modules only: those of the cache are looked up
+    """Return the names of the entropy instructions in a 64-bit ELF file; none for any other file."""
+    from reprokit.launch.machine_code import SCANNERS  # imported late: needed only for modules that are not cached
 
-    head = file.read(_ELF.size)
-    if len(head) < _ELF.size or head[:6] != b"\x7fELF\x02\x01":
+    header = file.read(_ELF.size)
+    if len(header) < _ELF.size or header[:6] != b"\x7fELF\x02\x01":
         return set()
-    scanner = SCANNERS.get(_ELF.unpack(head)[2])
+    scanner = SCANNERS.get(_ELF.unpack(header)[2])
     names: set[str] = set()
-    left = MAX_CODE
-    for start, size in _code(file, _ELF.unpack(head)) if scanner else ():
-        for code, begin, end in _blocks(file, start, min(size, left)):
+    remaining = MAX_CODE
+    for start, size in _code_ranges(file, _ELF.unpack(header)) if scanner else ():
+        for code, begin, end in _blocks(file, start, min(size, remaining)):
             if interrupted():
                 raise SearchInterrupted
             names.update(scanner(code, begin, end) if scanner else ())
-        left -= min(size, left)
+        remaining -= min(size, remaining)
     return names
 
 
-def _code(file: BinaryIO, head: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Offset and size of what is code: the sections that say so, else the segments that can be executed."""
-    segments, sections, (segment_count, section_count) = head[5], head[6], (head[10], head[12])
-    found = [
+def _code_ranges(file: BinaryIO, header: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return offset and size of executable sections; of executable segments if there are no such sections."""
+    segments, sections, (segment_count, section_count) = header[5], header[6], (header[10], header[12])
+    ranges = [
         (offset, size)
-        for _, kind, flags, _, offset, size, *_ in _table(file, sections, section_count, _SECTION)
+        for _, kind, flags, _, offset, size, *_ in _table_entries(file, sections, section_count, _SECTION)
         if flags & 4 and kind != 8  # SHF_EXECINSTR, SHT_NOBITS
     ]
-    found = found or [
+    ranges = ranges or [
         (offset, size)
-        for kind, flags, offset, _, _, size, *_ in _table(file, segments, segment_count, _SEGMENT)
+        for kind, flags, offset, _, _, size, *_ in _table_entries(file, segments, segment_count, _SEGMENT)
         if kind == 1 and flags & 1  # PT_LOAD, PF_X
     ]
     end = os.fstat(file.fileno()).st_size
-    return [(offset, min(size, end - offset)) for offset, size in found if offset < end]
+    return [(offset, min(size, end - offset)) for offset, size in ranges if offset < end]
 
 
-def _table(file: BinaryIO, offset: int, count: int, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
+def _table_entries(file: BinaryIO, offset: int, count: int, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
     data = os.pread(file.fileno(), min(count, MAX_HEADERS) * entry.size, offset) if 0 < offset < 1 << 62 else b""
     yield from entry.iter_unpack(data[: len(data) // entry.size * entry.size])
 
 
 def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the code in blocks with what is around them, and where in that the block begins and ends.
+    """Yield the code in blocks with some bytes around them, and the block's begin and end in those bytes.
 
-    Read and not mapped: a file that becomes shorter meanwhile would end the launcher by SIGBUS.
+    The file is read, not mapped: if it became shorter meanwhile, SIGBUS would end the launcher.
     """
     from reprokit.launch.machine_code import AROUND
 
@@ -229,14 +233,14 @@ def _blocks(file: BinaryIO, start: int, size: int) -> Iterator[tuple[bytes, int,
         code = os.pread(file.fileno(), begin + length + AROUND, at - begin)
         if len(code) <= begin:
             return
-        yield code, begin, min(begin + length + 2, len(code))  # an instruction may go on in the next block
+        yield code, begin, min(begin + length + 2, len(code))  # an instruction may continue in the next block
 
 
-# ---- what was found before ---------------------------------------------------------------------------------------
+# ---- cache of scanned modules --------------------------------------------------------------------------------------
 
 
 def _cache_path() -> Path | None:
-    """Return a file in the user's cache; None where there is no such place, or it is somebody else's."""
+    """Return the cache file in the user's cache directory; None if there is none or another user owns it."""
     place = os.environ.get("XDG_CACHE_HOME", "")
     try:
         directory = (Path(place) if os.path.isabs(place) else Path.home() / ".cache") / "reprokit"
@@ -254,12 +258,12 @@ def _read_cache() -> dict[str, CachedModule]:
         return {}
 
 
-def _write_cache(known: dict[str, CachedModule]) -> None:
-    """The newest of what is known, in one go: two runs may end at the same time."""
+def _write_cache(cache: dict[str, CachedModule]) -> None:
+    """Write the newest entries of the cache atomically: two runs may end at the same time."""
     path = _cache_path()
     if path is None:
         return
-    entries = {path: entry for path, entry in list(known.items())[-MAX_MODULES:] if path.isprintable()}
+    entries = {path: entry for path, entry in list(cache.items())[-MAX_MODULES:] if path.isprintable()}
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with suppress(OSError):
         try:
