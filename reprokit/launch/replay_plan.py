@@ -1,4 +1,4 @@
-"""Reads a recording and makes the plan of its replay, with what is known to be different now."""
+"""Reads a recording and creates the plan of its replay, with the known differences from the recording."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reprokit.version import VERSION
 if TYPE_CHECKING:
     from reprokit.model.question import Question
 
-LONGEST = 200  # characters of a fact, which may come from somebody else's file
+LONGEST = 200  # characters of a fact, which may come from an untrusted file
 
 
 def replay_plan(
@@ -43,22 +43,22 @@ def replay_plan(
     question: Question | None = None,
     rules: RulesPlan | None = None,
 ) -> Plan:
-    """Return the plan that gives the recorded command its recorded entropy again."""
+    """Return the plan that replays the recorded command with its recorded entropy."""
     _require_replayable(recording)
-    run = recording.run = _here(recording.run)
-    place = Path(os.path.realpath(recording.path))
-    if output is not None and place in (wanted := Path(os.path.realpath(output)), *wanted.parents):
+    run = recording.run = _in_current_directory(recording.run)
+    recording_path = Path(os.path.realpath(recording.path))
+    if output is not None and recording_path in (output_path := Path(os.path.realpath(output)), *output_path.parents):
         raise NotReplayable(f"{output} is the recording itself, or inside of it; choose another directory with -o")
     directory = Path(run.working_directory)
     if not directory.is_dir():
         raise WorkingDirectoryMissing(
             f"{directory}, where the command was recorded, is not there; make it available again"
         )
-    chosen = command or tuple(run.command)
+    chosen_command = command or tuple(run.command)
     pins = compute_pins.pins(recording)
     return Plan(
         mode=REPLAY,
-        command=chosen,
+        command=chosen_command,
         working_directory=directory,
         output=output,
         overwrite=overwrite,
@@ -74,10 +74,10 @@ def replay_plan(
         orders=_keeps_orders(recording),
         console=recording.keeps_console,
         keep_outputs=keep_outputs,
-        data=_declared(recording),
-        profile=place / rundir.ENTROPY,
+        data=_declared_data(recording),
+        profile=recording_path / rundir.ENTROPY,
         replay_of=ReplayOf(
-            path=str(place), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
+            path=str(recording_path), run_id=run.run_id, profile_digest=run.profile.digest if run.profile else ""
         ),
         variables={**run.variables, **pins.variables},
         processors=pins.processors,
@@ -90,56 +90,58 @@ def replay_plan(
         force=force,
         question=question,
         rules=rules,
-        changed=(*_changes(recording, chosen, directory), *pins.changes),
+        changed=(*_changes(recording, chosen_command, directory), *pins.changes),
     )
 
 
 def _keeps_orders(recording: RunDirectory) -> bool:
-    """Return whether its agents watched who came first: those of a replay allocate memory as they did."""
+    """Return whether the recording's agents watched orders of completion: a replay must allocate memory alike."""
     return not (
         recording.has(rundir.AGENT_PLAN) and recording.decode(rundir.AGENT_PLAN, dict[str, Any]).get("no_orders")
     )
 
 
-def _here(run: RunFile) -> RunFile:
-    """Return the run with the current directory, where its code must be, if it came in a bundle without its paths."""
+def _in_current_directory(run: RunFile) -> RunFile:
+    """Return the run; one bundled without its paths gets the current directory, where its code must be."""
     if run.bundled is None or run.working_directory != rundir.BUNDLED_DIRECTORY:
         return run
-    here, placeholder = os.getcwd(), re.compile(re.escape(rundir.BUNDLED_DIRECTORY) + r"(?![A-Za-z0-9._-])")
+    current, placeholder = os.getcwd(), re.compile(re.escape(rundir.BUNDLED_DIRECTORY) + r"(?![A-Za-z0-9._-])")
 
-    def placed(text: str) -> str:
-        return placeholder.sub(lambda _: here, text)
+    def with_current(text: str) -> str:
+        return placeholder.sub(lambda _: current, text)
 
-    names = {name: placed(value) for name, value in run.variables.items()}
-    return msgspec.structs.replace(run, working_directory=here, command=list(map(placed, run.command)), variables=names)
+    names = {name: with_current(value) for name, value in run.variables.items()}
+    return msgspec.structs.replace(
+        run, working_directory=current, command=list(map(with_current, run.command)), variables=names
+    )
 
 
-def _trail(recording: RunDirectory, wanted: Switch) -> Switch:
-    """As in the recording, though no step may have come: memory is then used as it was."""
+def _trail(recording: RunDirectory, requested: Switch) -> Switch:
+    """Return the trail setting of the recording, even if no step was recorded: memory is then used as it was."""
     recorded = recording.run.trail
     if recorded is not None and recorded.is_on:
-        return recorded if wanted == ON else wanted
+        return recorded if requested == ON else requested
     is_written = recording.has(rundir.TRAIL) or recording.run.trails is not None
-    return wanted if is_written else off("the recording has none", "not-in-recording")
+    return requested if is_written else off("the recording has none", "not-in-recording")
 
 
 def _capture(run: RunFile) -> CapturePlan | None:
-    """As the recording was asked to; the command for each snapshot was for it alone."""
+    """Return the recording's capture options; its command for each snapshot is not repeated."""
     if run.capture is None:
         return None
     return CapturePlan(**{**msgspec.structs.asdict(run.capture), "conditions": tuple(run.capture.conditions)})
 
 
-def _declared(recording: RunDirectory) -> tuple[str, ...]:
-    """Return the data that the recording was told of."""
-    named = (recording.environment() or {}).get("declared")
-    paths = named if isinstance(named, list) else []
+def _declared_data(recording: RunDirectory) -> tuple[str, ...]:
+    """Return the paths that the recording was given by --data."""
+    declared = (recording.environment() or {}).get("declared")
+    paths = declared if isinstance(declared, list) else []
     return tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
 
 
 def _require_replayable(recording: RunDirectory) -> None:
     run = recording.run
-    _require_own(recording.path)
+    _require_owner(recording.path)
     recording.require_finished()
     if recording.orphaned and entropy.being_written(recording.path / rundir.ENTROPY):
         raise RunInProgress(f"{recording.path}: its launcher is gone and its training still runs; wait for it to end")
@@ -157,8 +159,8 @@ def _require_replayable(recording: RunDirectory) -> None:
     entropy.check_seal(recording.path / rundir.ENTROPY, run.profile)
 
 
-def _require_own(path: Path) -> None:
-    """To replay is to execute what run.json says, so it must be the user's own, or made their own by a copy."""
+def _require_owner(path: Path) -> None:
+    """Refuse another user's run: a replay executes what run.json says. A copy belongs to whoever made it."""
     owner = os.stat(path).st_uid
     if owner != os.geteuid():
         raise NotReplayable(
@@ -177,22 +179,27 @@ def _key(recording: RunDirectory) -> bytes:
 
 
 def _changes(recording: RunDirectory, command: tuple[str, ...], directory: Path) -> Iterable[str]:
-    """Yield what is different now, as far as it can be known before the start."""
+    """Yield the differences from the recording that are known before the start."""
     run = recording.run
     if command != tuple(run.command):
         yield "the command: another one was given than was recorded"
     if run.reprokit != VERSION:
         yield f"reprokit: {run.reprokit} recorded, {VERSION} now"
     yield from _variable_changes(run)
-    before = recording.environment()
-    if before is not None:
-        yield from _host_changes(before)
-        yield from dict.fromkeys([*_file_changes(before, directory), *_data_changes(before, directory, run.started)])
-        yield from _object_changes(before)
+    recorded_environment = recording.environment()
+    if recorded_environment is not None:
+        yield from _host_changes(recorded_environment)
+        yield from dict.fromkeys(
+            [
+                *_file_changes(recorded_environment, directory),
+                *_data_changes(recorded_environment, directory, run.started),
+            ]
+        )
+        yield from _object_changes(recorded_environment)
 
 
 def _variable_changes(run: RunFile) -> Iterable[str]:
-    """Variables of the recording are given again, so these are different in the shell only."""
+    """Yield variables that differ in the shell only: the replay uses their recorded values."""
     shell = environments.inherited()
     now = variables.kept(shell)
     given = variables.kept(variables.given_again(shell, run.variables))
@@ -205,44 +212,48 @@ def _or_unset(value: str | None) -> str:
     return "not set" if value is None else repr(value)
 
 
-def _host_changes(before: dict[str, Any]) -> Iterable[str]:
+def _host_changes(recorded: dict[str, Any]) -> Iterable[str]:
     system, cpu = host.system_facts(), host.cpu_facts()
     for name in ("kernel", "libc", "machine"):
-        yield from _difference(name, _within(before, "system", name), system[name])
-    for name, words in (("model", "processor"), ("usable", "usable processors")):
-        yield from _difference(words, _within(before, "cpu", name), cpu[name])
-    if before.get("cpu") and _within(before, "cpu", "flags") != cpu["flags"]:
+        yield from _difference(name, _nested_fact(recorded, "system", name), system[name])
+    for name, label in (("model", "processor"), ("usable", "usable processors")):
+        yield from _difference(label, _nested_fact(recorded, "cpu", name), cpu[name])
+    if recorded.get("cpu") and _nested_fact(recorded, "cpu", "flags") != cpu["flags"]:
         yield "processor: its instruction sets differ, and libraries may choose other code"
 
 
-def _file_changes(before: dict[str, Any], directory: Path) -> Iterable[str]:
-    files, code = before.get("files"), before.get("code")
-    named = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
-    named.append((_within(before, "program", "path"), _within(before, "program", "digest")))
-    others = list(code.items())[: host.MAX_CODE] if isinstance(code, dict) else []  # the run may have made them itself
-    for path, digest in (*named, *others):
+def _file_changes(recorded: dict[str, Any], directory: Path) -> Iterable[str]:
+    files, code = recorded.get("files"), recorded.get("code")
+    command_files = list(files.items())[: host.MAX_FILES] if isinstance(files, dict) else []
+    command_files.append((_nested_fact(recorded, "program", "path"), _nested_fact(recorded, "program", "digest")))
+    code_files = (
+        list(code.items())[: host.MAX_CODE] if isinstance(code, dict) else []
+    )  # may be missing, as the run may have made them itself
+    for path, digest in (*command_files, *code_files):
         if not isinstance(path, str) or not digest:
             continue
-        now = host.file_digest(directory / path, opener=rundir.open_following)
-        if now is not None and now != digest:
+        current_digest = host.file_digest(directory / path, opener=rundir.open_following)
+        if current_digest is not None and current_digest != digest:
             yield f"{path}: its contents differ"
-        elif now is None and (path, digest) in named:
+        elif current_digest is None and (path, digest) in command_files:
             yield f"{path}: it is not there any more"
 
 
-def _data_changes(before: dict[str, Any], directory: Path, started: str) -> Iterable[str]:
-    if before.get("data"):
+def _data_changes(recorded: dict[str, Any], directory: Path, started: str) -> Iterable[str]:
+    if recorded.get("data"):
         from reprokit.launch import data
 
-        yield from data.changes(before["data"], directory, since=timestamp(started) or 0.0)
+        yield from data.changes(recorded["data"], directory, since=timestamp(started) or 0.0)
 
 
-def _object_changes(before: dict[str, Any]) -> Iterable[str]:
-    read = before.get("data")
-    if isinstance(read, list) and any(isinstance(entry, dict) and "://" in str(entry.get("path")) for entry in read):
+def _object_changes(recorded: dict[str, Any]) -> Iterable[str]:
+    entries = recorded.get("data")
+    if isinstance(entries, list) and any(
+        isinstance(entry, dict) and "://" in str(entry.get("path")) for entry in entries
+    ):
         from reprokit.launch import objects
 
-        yield from objects.changes(before)
+        yield from objects.changes(recorded)
 
 
 def _versions(recording: RunDirectory) -> dict[str, str]:
@@ -251,28 +262,36 @@ def _versions(recording: RunDirectory) -> dict[str, str]:
     return objects.versions(recording.environment() or {})
 
 
-def later_changes(before: dict[str, Any], now: host.EnvironmentFile) -> Iterable[str]:
-    """Yield what is known only when the run has been: the interpreter, the frameworks, the commit."""
-    if now.python is not None:
-        yield from _difference("Python", _within(before, "python", "python"), now.python["python"])
-        yield from _difference("Python's path", _within(before, "python", "executable"), now.python["executable"])
-    recorded = before.get("frameworks")
-    for name, version in sorted(recorded.items()) if isinstance(recorded, dict) else ():
-        yield from _difference(str(name), version, now.frameworks.get(name, "not imported"))
-    yield from _difference("git commit", _within(before, "git", "commit"), (now.git or {}).get("commit"))
-    yield from _difference("git changes", _within(before, "git", "changes"), (now.git or {}).get("changes"))
-    yield from _difference("GPUs", before.get("gpus"), now.gpus)
+def later_changes(recorded_environment: dict[str, Any], current: host.EnvironmentFile) -> Iterable[str]:
+    """Yield the differences known only after the run: the interpreter, the frameworks, the commit."""
+    if current.python is not None:
+        yield from _difference(
+            "Python", _nested_fact(recorded_environment, "python", "python"), current.python["python"]
+        )
+        yield from _difference(
+            "Python's path", _nested_fact(recorded_environment, "python", "executable"), current.python["executable"]
+        )
+    frameworks = recorded_environment.get("frameworks")
+    for name, version in sorted(frameworks.items()) if isinstance(frameworks, dict) else ():
+        yield from _difference(str(name), version, current.frameworks.get(name, "not imported"))
+    yield from _difference(
+        "git commit", _nested_fact(recorded_environment, "git", "commit"), (current.git or {}).get("commit")
+    )
+    yield from _difference(
+        "git changes", _nested_fact(recorded_environment, "git", "changes"), (current.git or {}).get("changes")
+    )
+    yield from _difference("GPUs", recorded_environment.get("gpus"), current.gpus)
 
 
-def _within(facts: dict[str, Any], part: str, name: str) -> Any:
-    inner = facts.get(part)
-    return inner.get(name) if isinstance(inner, dict) else None
+def _nested_fact(facts: dict[str, Any], part: str, name: str) -> Any:
+    section = facts.get(part)
+    return section.get(name) if isinstance(section, dict) else None
 
 
-def _difference(name: str, before: Any, now: Any) -> Iterable[str]:
-    if before is not None and before != now:
-        yield f"{name}: {_short(before)} recorded, {_short(now)} now"
+def _difference(name: str, recorded: Any, current: Any) -> Iterable[str]:
+    if recorded is not None and recorded != current:
+        yield f"{name}: {_shown_value(recorded)} recorded, {_shown_value(current)} now"
 
 
-def _short(value: Any) -> str:
+def _shown_value(value: Any) -> str:
     return "unknown" if value is None else printable(str(value), LONGEST)
