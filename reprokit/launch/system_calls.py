@@ -135,7 +135,7 @@ class SystemCalls:
         self._thread.join()
         with suppress(OSError):
             self._trace.unlink()
-        prove.forget_itself(run / rundir.ENTROPY)
+        prove.remove_strace_entropy(run / rundir.ENTROPY)
         problem = "" if ended else "a process outlived the command: what it called later is not counted"
         return SystemCallsFile(calls=self._reduction.calls(), left_out=self._reduction.left_out, problem=problem)
 
