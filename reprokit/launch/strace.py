@@ -1,8 +1,8 @@
-"""Reads what strace saw: which requests for entropy reached the kernel, and which code made each.
+"""Reads strace's output: which requests for entropy reached the kernel, and which code made each.
 
-The lines are those of ``strace -f -i -yy`` over CALLS. An instruction pointer is turned into a library
-and an offset by the mappings of its process, which strace shows too. It does not see an exec that the
-supervisor was asked about: the brk(NULL) with which loaders and static programs begin stands for it.
+The lines come from ``strace -f -i -yy`` over CALLS. Memory mappings, which strace shows as well, turn an
+instruction pointer into a library and an offset. strace does not see an exec that the supervisor was
+asked about: the brk(NULL) by which loaders and static programs begin stands for it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 READS = ("read", "readv", "pread64", "preadv", "preadv2", "sendfile", "splice", "copy_file_range")
 CALLS = ("getrandom", *READS, "mmap", "brk", "execve", "execveat", "clone", "?clone3", "?fork", "?vfork")
-MAX_PENDING = 100_000  # calls under way at one time
+MAX_PENDING = 100_000  # unfinished calls at one time
 MAX_SPACES = 200_000  # processes
 
-# Most lines are reads of ordinary files, and end here.
+# Skips most lines quickly: they are reads of ordinary files.
 _INTERESTING = re.compile(
     rb"getrandom\(|<char (?:1:[89]|10:183)>|/random/(?:uuid|boot_id)>|mmap\([^<]*<|brk\(NULL|exec|clone|fork|resumed>"
 )
@@ -41,18 +41,18 @@ class EntropyRequest:
     process: int
     program: str
     call: str
-    source: str  # the file that was read; empty for getrandom
-    flags: str  # of getrandom
-    given: int
+    source: str  # file that was read; empty for getrandom
+    flags: str  # of getrandom; else empty
+    given: int  # bytes
     module: str  # path of the library; empty for the program itself
     offset: int
-    shimmed: bool  # the shim is mapped into the process
-    owner: int  # the process whose memory it uses
+    shimmed: bool  # whether the shim is mapped into the process
+    owner: int  # process whose address space it uses
 
 
 @dataclass
 class _AddressSpace:
-    """What an address space holds: its program, and the files mapped into it, the latest last."""
+    """The contents of an address space: its program, and the files mapped into it, the latest last."""
 
     program: str = ""
     files: list[tuple[int, int, str]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _AddressSpace:
         return _AddressSpace(self.program, list(self.files), dict(self.bases))
 
     def find(self, address: int) -> tuple[str, int]:
-        """Return the file that holds this address, and the address's offset in it."""
+        """Return the file that holds this address, and the address's offset in the file."""
         for start, end, path in reversed(self.files):
             if start <= address < end:
                 return path, address - self.bases.get(path, start)
@@ -71,60 +71,60 @@ class _AddressSpace:
 
 @dataclass(frozen=True)
 class ProcessBirth:
-    """Says who made a thread or process, and what the two share."""
+    """The parent of a thread or process, and what the two share."""
 
     parent: int
-    shares: bool  # the address space: a thread or a vfork child
+    shares: bool  # whether it shares the address space: a thread or a vfork child
     thread: bool
 
 
 def requests(trace: Path, shim: str) -> Iterator[EntropyRequest]:
-    """Yield every request for entropy in the trace, in its order; ``shim`` is the shim's path."""
-    births = _births(trace)
+    """Yield every request for entropy of the trace in order; `shim` is the shim's path."""
+    births = _process_births(trace)
     spaces: dict[int, _AddressSpace] = {}
-    for pid, address, text in _calls(trace):
+    for pid, address, text in _interesting_calls(trace):
         space = _space(pid, spaces, births)
         if text.startswith(b"exec"):
             if text.endswith(b" = 0"):
                 spaces[pid] = _AddressSpace(path_in(text))
         elif text.startswith(b"brk("):
-            if not space.find(address)[0]:  # by the loader or the program, which the kernel has mapped
+            if not space.find(address)[0]:  # called by loader or program, which the kernel maps without mmap
                 spaces[pid] = _AddressSpace("" if space.files else space.program)
         elif text.startswith(b"mmap("):
             _add_mapping(space, text)
-        elif not text.startswith(_STARTING) and (request := _request(address, text, space)):
+        elif not text.startswith(_STARTING) and (request := _parsed_request(address, text, space)):
             shimmed = any(path == shim for _, _, path in space.files)
-            owner = _owner(pid, spaces, births)
+            owner = _memory_owner(pid, spaces, births)
             yield replace(request, process=process_of(pid, births), shimmed=shimmed, owner=owner)
 
 
 def is_whole(trace: Path) -> bool:
-    """Return whether strace saw the end of the process that it started: it was not killed before."""
-    first = b""
+    """Return whether strace saw its first process end: strace itself was not killed before."""
+    first_pid = b""
     with open(trace, "rb") as file:
         for line in file:
-            first = first or line.split(b" ", 1)[0]
-            if b" +++ " in line and line.split(b" ", 1)[0] == first and _ENDING.search(line):
+            first_pid = first_pid or line.split(b" ", 1)[0]
+            if b" +++ " in line and line.split(b" ", 1)[0] == first_pid and _ENDING.search(line):
                 return True
     return False
 
 
 class CallParser:
-    """Puts the two halves of a call together, between which strace has printed others."""
+    """Joins the two halves of a call, between which strace has printed other calls."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[int, bytes]] = {}
 
     def add(self, line: bytes) -> tuple[int, int, bytes] | None:
-        """Thread, instruction pointer and text of the call that ends with this line; None where none does."""
+        """Return thread, instruction pointer and text of the call that this line completes; None if none."""
         if not (match := _LINE.match(line)):
             return None
         pid, text = int(match[1]), match[3]
         if resumed := _RESUMED.match(text):
             if pid not in self._pending:
                 return None
-            address, begun = self._pending.pop(pid)
-            text = begun + text[resumed.end() :]
+            address, beginning = self._pending.pop(pid)
+            text = beginning + text[resumed.end() :]
         else:
             address = 0 if match[2] is None or b"?" in match[2] else int(match[2], 16)
         if not text.endswith(_UNFINISHED):
@@ -134,7 +134,7 @@ class CallParser:
         return None
 
 
-def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
+def _interesting_calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
     """Yield each interesting call."""
     parser = CallParser()
     with open(trace, "rb") as file:
@@ -143,10 +143,10 @@ def _calls(trace: Path) -> Iterator[tuple[int, int, bytes]]:
                 yield call
 
 
-def _births(trace: Path) -> dict[int, ProcessBirth]:
-    """Return who made each process and thread; the maker's line may come after the first of what it made."""
+def _process_births(trace: Path) -> dict[int, ProcessBirth]:
+    """Return the parent of each process and thread; its line may come after the first line of the child."""
     births: dict[int, ProcessBirth] = {}
-    for pid, _, text in _calls(trace):
+    for pid, _, text in _interesting_calls(trace):
         if text.startswith(_STARTING) and (result := _RESULT.search(text)) and len(births) < MAX_SPACES:
             child = int(result[1], 0)
             if child > 0:
@@ -156,7 +156,7 @@ def _births(trace: Path) -> dict[int, ProcessBirth]:
 
 
 def _space(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, ProcessBirth]) -> _AddressSpace:
-    """Return the address space of a process: its own, its parent's, or a copy of that as it was at first sight."""
+    """Return the address space of a process: its own, its parent's, or a copy of the parent's at first sight."""
     if pid in spaces:
         return spaces[pid]
     chain = [pid]
@@ -169,18 +169,18 @@ def _space(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, Process
 
 
 def path_in(text: bytes) -> str:
-    """Return the first quoted path of a call."""
-    found = PATH.search(text)
-    return found[1].decode("utf-8", "replace") if found else ""
+    """Return the first quoted path of a call; empty if there is none."""
+    match = PATH.search(text)
+    return match[1].decode("utf-8", "replace") if match else ""
 
 
 def _add_mapping(space: _AddressSpace, text: bytes) -> None:
-    if not (found := _MAPPED.match(text)):
+    if not (match := _MAPPED.match(text)):
         return
-    size, start, path = int(found[1]), int(found[5], 16), found[3].decode("utf-8", "replace")
-    if int(found[4], 0) == 0:
+    size, start, path = int(match[1]), int(match[5], 16), match[3].decode("utf-8", "replace")
+    if int(match[4], 0) == 0:
         space.bases[path] = start
-    if b"PROT_EXEC" in found[2] or int(found[4], 0) == 0:
+    if b"PROT_EXEC" in match[2] or int(match[4], 0) == 0:
         space.files.append((start, start + size, path))
 
 
@@ -193,8 +193,8 @@ def process_of(pid: int, births: dict[int, ProcessBirth]) -> int:
     return pid
 
 
-def _owner(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, ProcessBirth]) -> int:
-    """Return the process whose memory this one uses: a vfork child its parent's, until it executes a program."""
+def _memory_owner(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, ProcessBirth]) -> int:
+    """Return the process whose memory this one uses: a vfork child uses its parent's until it executes a program."""
     for _ in range(MAX_SPACES):
         if pid not in births or spaces.get(births[pid].parent) is not spaces[pid]:
             break
@@ -202,17 +202,17 @@ def _owner(pid: int, spaces: dict[int, _AddressSpace], births: dict[int, Process
     return pid
 
 
-def _request(address: int, text: bytes, space: _AddressSpace) -> EntropyRequest | None:
-    """Return the request that this call is, of process 0; None if it is none, or was given nothing."""
+def _parsed_request(address: int, text: bytes, space: _AddressSpace) -> EntropyRequest | None:
+    """Return the request of this call, with process 0; None if it is no request or got no bytes."""
     call, result = _CALL.match(text), _RESULT.search(text)
     if call is None or result is None or int(result[1], 0) <= 0:
         return None
     name, source, flags = call[1].decode(), "", ""
     if name != "getrandom":
-        if not (found := _SOURCE.search(text)):
+        if not (match := _SOURCE.search(text)):
             return None
-        source = (found[1] or found[2]).decode("utf-8", "replace")
-    elif found := _FLAGS.search(text):
-        flags = found[1].decode()
+        source = (match[1] or match[2]).decode("utf-8", "replace")
+    elif match := _FLAGS.search(text):
+        flags = match[1].decode()
     module, offset = space.find(address)
     return EntropyRequest(0, space.program, name, source, flags, int(result[1], 0), module, offset, False, 0)
