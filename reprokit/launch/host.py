@@ -1,7 +1,7 @@
-"""environment.json: the machine and the programs that a run ran on, gathered while it runs.
+"""Collects environment.json: facts about the machine and the programs of a run, gathered while it runs.
 
-Nothing here executes the training's Python: what the agent saw is added at the end. Every look at the
-outside has a time limit, and none is worth a failure.
+The training's Python is not executed here: the agent's facts are added at the end. Every external
+query has a timeout, and its failure never fails the run.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 Opener = Callable[[str, int], int]
 
 GPU_LIMIT = 5.0  # seconds
-PATIENCE = 8.0  # seconds that the end of a run waits for what is still being gathered
+PATIENCE = 8.0  # seconds that the end of a run waits for facts still being collected
 MAX_CODE = 2000  # files
-MAX_DIGESTED = 64 << 20  # bytes of a file of the command
+MAX_DIGESTED = 64 << 20  # bytes of a command's file; larger ones have no digest
 MAX_DRIVER = 400  # bytes
-MAX_FILES = 64  # of the command's arguments that are looked at
+MAX_FILES = 64  # of the command's arguments that are checked
 LIMITS = ("STACK", "DATA", "AS", "NOFILE", "NPROC", "FSIZE", "CORE", "MEMLOCK")
 
 
 class EnvironmentFile(msgspec.Struct, kw_only=True):
-    """environment.json"""
+    """The content of environment.json."""
 
     format: int = FORMAT
     host: str = ""
@@ -51,21 +51,21 @@ class EnvironmentFile(msgspec.Struct, kw_only=True):
     limits: dict[str, list[int]] = {}
     gpus: list[str] = []
     git: dict[str, Any] | None = None
-    program: dict[str, str] = {}  # the path that was executed and its digest
+    program: dict[str, str] = {}  # path of the executed program, and its digest
     files: dict[str, str] = {}  # arguments that name files, and their digests
     python: dict[str, str] | None = None  # of the first process, as the agent saw it
     frameworks: dict[str, str] = {}  # as the agent saw them
-    packages: dict[str, str] = {}  # distributions that the first process' Python had, and their versions
-    imported: list[str] | None = None  # of them, those that the training imported; None where nobody could tell
-    code: dict[str, str] = {}  # files of no package, and their digests
+    packages: dict[str, str] = {}  # installed distributions of the first Python process, and their versions
+    imported: list[str] | None = None  # those that the training imported; None if unknown
+    code: dict[str, str] = {}  # code files outside of packages, and their digests
     accelerator: dict[str, str] = {}  # the kernel's driver
     declared: list[str] = []  # --data
-    data: list[dict[str, Any]] = []  # of launch/data.py: what the run read
-    unlisted: int = 0  # files that were read, beyond the bounds of the list
+    data: list[dict[str, Any]] = []  # what the run read, from launch/data.py
+    unlisted: int = 0  # number of files read beyond the list's limit
 
 
 def system_facts() -> dict[str, str]:
-    """Kernel, C library and distribution."""
+    """Return kernel, C library and distribution."""
     name = os.uname()
     facts = {"os": name.sysname, "kernel": name.release, "machine": name.machine, "libc": libc()}
     with suppress(OSError):
@@ -75,7 +75,7 @@ def system_facts() -> dict[str, str]:
 
 
 def cpu_facts() -> dict[str, Any]:
-    """Model, instruction sets and number of processors: they choose a library's code paths."""
+    """Return model, instruction sets and number of processors, by which libraries choose their code."""
     facts: dict[str, Any] = {"count": os.cpu_count(), "usable": len(os.sched_getaffinity(0)), "model": "", "flags": []}
     with suppress(OSError), open("/proc/cpuinfo") as file:
         for line in file:
@@ -85,7 +85,7 @@ def cpu_facts() -> dict[str, Any]:
             elif key.strip() in ("flags", "Features"):
                 facts["flags"] = sorted(value.split())
             elif not line.strip():
-                break  # the first processor speaks for all
+                break  # assume that all processors are alike
     return facts
 
 
@@ -96,21 +96,21 @@ def memory() -> int:
 
 
 def limit_facts() -> dict[str, list[int]]:
-    """Resource limits, soft and hard; the stack's decides where memory is mapped."""
+    """Return soft and hard resource limits; that of the stack decides where memory is mapped."""
     import resource
 
     return {name.lower(): list(resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))) for name in LIMITS}
 
 
 def driver_facts() -> dict[str, str]:
-    """Return the driver of NVIDIA's GPUs, as the kernel knows it."""
+    """Return the NVIDIA driver's version, as the kernel reports it."""
     with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
         return {"driver": " ".join(file.readline(MAX_DRIVER).split())}
     return {}
 
 
 def gpu_facts(directory: Path) -> list[str]:
-    """One line a GPU: name, driver, memory."""
+    """Return one line per GPU: name, driver, memory."""
     from shutil import which
 
     tool = which("nvidia-smi")
@@ -139,7 +139,7 @@ def _output(arguments: list[str], directory: Path, limit: float) -> str | None:
 
 
 def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.open_regular) -> str | None:
-    """Digest of a regular file; "large" for what is not worth the time, None where there is none."""
+    """Return the digest of a regular file; "large: ..." above the size limit, None if it cannot be read."""
     try:
         with open(path, "rb", opener=opener) as file:
             status = os.fstat(file.fileno())
@@ -153,42 +153,42 @@ def file_digest(path: Path, limit: int = MAX_DIGESTED, opener: Opener = rundir.o
 
 
 def command_files(arguments: Iterable[str], directory: Path) -> dict[str, str]:
-    """Return the files among a command's arguments: the script, its configuration."""
+    """Return the digests of files among a command's arguments, such as its script and configuration."""
     files = [name for name in dict.fromkeys(arguments) if name][:MAX_FILES]
     digests = {name: file_digest(directory / name, opener=rundir.open_following) for name in files}
     return {name: digest for name, digest in digests.items() if digest is not None}
 
 
 class EnvironmentCollector:
-    """Gathers the facts beside the training and writes environment.json."""
+    """Collects facts on a thread beside the training, and writes environment.json."""
 
     def __init__(
         self, run: Path, program: str, arguments: tuple[str, ...], directory: Path, data: tuple[str, ...] = ()
     ):
         self._run, self._program, self._arguments, self._directory = run, program, arguments, directory
         self._facts = EnvironmentFile(declared=list(data))
-        self._deadline = math.inf  # for reading data: the end of the run sets it
+        self._deadline = math.inf  # for reading data; set at the end of the run
         self._interrupted: Callable[[], bool] = bool
-        self._thread = threading.Thread(target=self._attempt, name="host facts", daemon=True)
-        with suppress(RuntimeError):  # no more threads are allowed: then there are no host facts
+        self._thread = threading.Thread(target=self._collect_safely, name="host facts", daemon=True)
+        with suppress(RuntimeError):  # at the limit of threads there are no host facts
             self._thread.start()
 
-    def _attempt(self) -> None:
+    def _collect_safely(self) -> None:
         try:
-            self._gather()
-        except Exception as error:  # the training runs beside it, and goes on
+            self._collect()
+        except Exception as error:  # the training must not be affected
             warn(f"host facts are incomplete: {type(error).__name__}: {error}")
 
-    def _gather(self) -> None:
+    def _collect(self) -> None:
         facts, directory = self._facts, self._directory
         facts.host = os.uname().nodename
         facts.files = command_files(self._arguments[1:], directory)
         program = os.path.realpath(directory / self._program)
         facts.program = {"path": program, "digest": file_digest(Path(program), opener=rundir.open_following) or ""}
         facts.system, facts.cpu, facts.memory, facts.limits = system_facts(), cpu_facts(), memory(), limit_facts()
-        with suppress(CannotWriteRun):  # the end of the run tries again, and says so
+        with suppress(CannotWriteRun):  # the end of the run tries again, and warns
             rundir.write_json(self._run / rundir.ENVIRONMENT, facts)
-        # Only now, as they would have delayed the training's start.
+        # Imported after the start, as they would have delayed the training.
         from reprokit.launch import data, sources
 
         data.note_given(self._run)
@@ -199,40 +199,46 @@ class EnvironmentCollector:
     def _has_no_time(self) -> bool:
         return time.monotonic() > self._deadline or self._interrupted()
 
-    def complete(self, seen: AgentFacts, interrupted: Callable[[], bool]) -> EnvironmentFile:
-        """Wait for the rest, within reason, and add what agent and shim saw."""
+    def complete(self, agent_facts: AgentFacts, interrupted: Callable[[], bool]) -> EnvironmentFile:
+        """Wait a limited time for the facts, and add those of agent and shim."""
         from reprokit import state_files
         from reprokit.launch import data, objects, packages, sources
 
         self._interrupted, self._deadline = interrupted, time.monotonic() + data.PATIENCE
         if self._thread.ident is not None:
             self._thread.join(PATIENCE)
-        facts, here = self._facts, self._directory
-        facts.python, facts.frameworks = seen.python, seen.frameworks
-        found = packages.installed(seen.path)
-        facts.packages = {package.name: package.version for package in found}
-        if seen.told:
-            facts.imported = sorted(packages.imported(found, seen.packages, seen.modules))
+        facts, directory = self._facts, self._directory
+        facts.python, facts.frameworks = agent_facts.python, agent_facts.frameworks
+        distributions = packages.installed(agent_facts.path)
+        facts.packages = {package.name: package.version for package in distributions}
+        if agent_facts.told:
+            facts.imported = sorted(packages.imported(distributions, agent_facts.packages, agent_facts.modules))
         written = data.paths_written(self._run)
-        code = seen.modules | (sources.used(self._run, seen.path, here) - written)
-        facts.code = sources.digests(code, here, packages.places(found))
-        facts.code |= sources.digests(packages.built(found, facts.imported), here, ())
-        made = state_files.made(self._run)  # what an earlier run left there, where this one puts its own
-        facts.files = {name: one for name, one in facts.files.items() if os.path.realpath(here / name) not in made}
-        facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, here, self._has_no_time)
-        stored, unlisted = objects.read(self._run)
+        code = agent_facts.modules | (sources.used(self._run, agent_facts.path, directory) - written)
+        facts.code = sources.digests(code, directory, packages.places(distributions))
+        facts.code |= sources.digests(packages.built(distributions, facts.imported), directory, ())
+        state_paths = state_files.made(self._run)  # an earlier run's files at the paths where this run wrote its own
+        facts.files = {
+            name: digest
+            for name, digest in facts.files.items()
+            if os.path.realpath(directory / name) not in state_paths
+        }
+        facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, directory, self._has_no_time)
+        objects_read, unlisted = objects.read(self._run)
         facts.data, facts.unlisted = (
-            facts.data + data.pipes(self._run, os.path.realpath(here)) + stored,
+            facts.data + data.pipes(self._run, os.path.realpath(directory)) + objects_read,
             facts.unlisted + unlisted,
         )
-        told = {os.path.normpath(os.path.join(os.path.realpath(here), path)) for path in facts.code}
-        told |= {os.path.normpath(os.path.join(os.path.realpath(here), entry["path"])) for entry in facts.data}
-        facts.git = sources.without(facts.git, written | told, here)
+        listed_paths = {os.path.normpath(os.path.join(os.path.realpath(directory), path)) for path in facts.code}
+        listed_paths |= {
+            os.path.normpath(os.path.join(os.path.realpath(directory), entry["path"])) for entry in facts.data
+        }
+        facts.git = sources.without(facts.git, written | listed_paths, directory)
         return facts
 
 
 def started_at() -> float:
-    """When this process began, in seconds since the epoch, as psutil reckons it; 0 where /proc is not there."""
+    """Return when this process began, in seconds since the epoch, as psutil computes it; 0 without /proc."""
     try:
         with open("/proc/self/stat", "rb") as file:
             ticks = int(file.read().rpartition(b")")[2].split()[19])
