@@ -332,7 +332,7 @@ class ShimmedRun:
 
     def _must_stop(self) -> bool:
         assert self._unreached is not None
-        return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.heard())
+        return _is_written(self._unreached.run_directory / rundir.STOPPED) or bool(self._unreached.receive())
 
     def finish(
         self,

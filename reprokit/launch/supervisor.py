@@ -1,13 +1,13 @@
-"""Answers what the shim cannot reach: puts the seccomp filter on the command and starts the supervisor.
+"""Answers requests that the shim cannot reach: puts a seccomp filter on the command and starts the supervisor.
 
-Filter, address randomization and no_new_privs are a thread's own and inherited by what it starts. So the
-command is started by a thread of its own, and the launcher itself goes on without them. The supervisor
-is a thread of the library's (native/supervisor), in this process because programs may let their ancestors
-write to their memory and nobody else.
+Filter, address randomization and no_new_privs belong to a thread and are inherited by its children. So the
+command is started by a separate thread, and the launcher itself remains unaffected. The supervisor is a thread
+of the native library (native/supervisor) in this process, because programs may allow only their ancestors to
+write to their memory.
 
-Programs that could not reach the run directory where nobody supervises them (native/lost.c) can write no file, so they
-send a datagram to an abstract socket. It is read when the command has ended, and looked for meanwhile where a strict
-replay must stop.
+Programs that could not reach the run directory and that nobody supervises (native/lost.c) can write no file, so they
+send a datagram to an abstract socket. It is read when the command has ended, and polled while a strict replay runs,
+which must stop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from reprokit.model.states import ON, Switch, off
 
 T = TypeVar("T")
 NO_RIGHTS = Switch(code="no-rights", why="set-user-ID programs gain no rights")
-KERNEL = (5, 9)  # tells a supervisor when its last program has ended, and lets it hand over descriptors
+KERNEL = (5, 9)  # first kernel that reports the last program's end to a supervisor, and lets it pass descriptors
 NOTICE = 1024  # bytes
-PATIENCE = 1000  # milliseconds for helpers that end with the command, as those of multiprocessing do; machines are busy
+PATIENCE = 1000  # milliseconds for helpers that end soon after the command, as those of multiprocessing do
 REASONS = {
     errno.EBUSY: "a container or another tool supervises system calls already, and the kernel allows one",
     errno.EACCES: "the command gains rights by its file, which a filter would keep it from",
@@ -48,26 +48,26 @@ LOST_REASONS = {1: "plan", 2: "file", 3: "shim", 4: "unseen"}  # enum rk_lost
 
 
 class Supervisor:
-    """The supervisor of one run, from the start of its command to the end; may turn out to be off."""
+    """The supervisor of one run, from the start of its command to its end; it may turn out to be unavailable."""
 
     def __init__(self, run: Path, *, may_forbid_rights: bool, sees_exec: bool = True):
-        self.state = _why_not()
-        self._sees_exec = sees_exec  # a tracer beside it does not see what the supervisor does
+        self.state = _unsupported_reason()
+        self._sees_exec = sees_exec  # a tracer does not see an exec that the supervisor handles
         self._run, self._may_forbid_rights = run, may_forbid_rights
         self._library: ctypes.CDLL | None = None
         self._listener = -1
 
     @property
     def is_on(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers requests."""
         return self.state is not None and self.state.is_on
 
     def start(self, spawn: Callable[[], T]) -> T:
-        """Call ``spawn``, so that the programs it starts are supervised where the system allows it."""
+        """Call `spawn` so that the programs it starts are supervised, if the system allows it."""
         if self.state is not None:
             return spawn()
         try:
-            self._library = _load()
+            self._library = _load_library()
         except OSError as error:
             self.state = off(str(error))
             return spawn()
@@ -81,9 +81,9 @@ class Supervisor:
         def work() -> None:
             filtered.put(self._filter())
             if supervised.get():
-                result = _outcome(spawn)
-                # This thread is the child's parent, and outlives join() for a moment: a signal that it does not block,
-                # SIGCHLD by its default and others by their handlers, would end here and never wake the launcher.
+                result = _outcome_of(spawn)
+                # This thread is the child's parent and runs on for a moment after join(): it blocks all signals, as
+                # one delivered to it, such as SIGCHLD, would never wake the launcher.
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
                 outcome.put(result)
 
@@ -101,14 +101,14 @@ class Supervisor:
         return value  # type: ignore[return-value]
 
     def _filter(self) -> tuple[int, bool]:
-        """Return the listener, or a negative errno; and whether programs gain no rights from now on."""
+        """Return the listener's descriptor or a negative errno, and whether programs now gain no rights."""
         assert self._library is not None
         forbids = ctypes.c_int(0)
         listener = self._library.reprokit_filter(self._may_forbid_rights, self._sees_exec, ctypes.byref(forbids))
         return listener, bool(forbids.value)
 
     def _supervise(self, listener: int, forbids_rights: bool) -> Switch:
-        """Begin to answer, and return what run.json says of it. The filtered thread waits, and asks for nothing."""
+        """Start to answer, and return the state for run.json; the filtered thread waits without any request."""
         assert self._library is not None
         if listener < 0:
             return off(REASONS.get(-listener, f"the system refuses it ({os.strerror(-listener)})"))
@@ -122,15 +122,15 @@ class Supervisor:
         return NO_RIGHTS if forbids_rights else ON
 
     def has_programs(self) -> bool:
-        """Return whether some program of the run goes on after its command; those about to end are given a moment."""
+        """Return whether a program of the run outlives its command; those about to end are given a moment."""
         if self._library is None or not self.is_on:
             return False
         poller = select.poll()
-        poller.register(self._listener, 0)  # a hang-up is told of all the same: no program is left
+        poller.register(self._listener, 0)  # hang-up, which poll always reports, means that no program is left
         return not poller.poll(PATIENCE)
 
     def stop(self) -> list[str]:
-        """End it, after the command's end; what the user should know of it."""
+        """Stop the supervisor after the command's end; return warnings for the user."""
         if self._library is None or not self.is_on:
             return []
         text = ctypes.create_string_buffer(NOTICE)
@@ -139,21 +139,21 @@ class Supervisor:
         return [os.fsdecode(text.value)] if text.value else []
 
 
-def _outcome(spawn: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+def _outcome_of(spawn: Callable[[], T]) -> tuple[T | None, BaseException | None]:
     try:
         return spawn(), None
-    except BaseException as error:  # raised again by the thread that waits for it
+    except BaseException as error:  # raised again by the waiting thread
         return None, error
 
 
-def _why_not() -> Switch | None:
+def _unsupported_reason() -> Switch | None:
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if version and tuple(map(int, version.groups())) < KERNEL:
         return off(f"it needs Linux {KERNEL[0]}.{KERNEL[1]}")
     return None
 
 
-def _load() -> ctypes.CDLL:
+def _load_library() -> ctypes.CDLL:
     path = native.supervisor_path()
     library = ctypes.CDLL(str(path))
     library.reprokit_unsupervise.restype = None
@@ -164,37 +164,37 @@ def _load() -> ctypes.CDLL:
 
 
 class LostProgramSocket:
-    """The socket of one run. Where the system gives none, nothing is heard."""
+    """The socket by which programs report that they could not reach the run directory; may be unavailable."""
 
     def __init__(self, run: Path):
         self.run_directory = run
         padded = os.fsencode(run).rjust(native.constants().RK_RUN_PATH, b"/")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._found: list[OutOfReach] = []
+        self._programs: list[OutOfReach] = []
         with suppress(OSError):
             self._socket.bind(f"\0reprokit-{native.check_in_python(padded):016x}")
 
-    def heard(self) -> list[OutOfReach]:
-        """Return every program so far; of more than can be named, the first."""
-        while len(self._found) < MAX_NAMED:
+    def receive(self) -> list[OutOfReach]:
+        """Return every program reported so far, at most MAX_NAMED."""
+        while len(self._programs) < MAX_NAMED:
             try:
                 message = self._socket.recv(MESSAGE.size + 1)
-            except OSError:  # there is none
+            except OSError:  # no message is waiting
                 break
-            found = _decoded(message)
-            if found is not None and found not in self._found:
-                self._found.append(found)
-        return self._found
+            program = _decoded_message(message)
+            if program is not None and program not in self._programs:
+                self._programs.append(program)
+        return self._programs
 
     def close(self) -> list[OutOfReach]:
-        """Hear no more."""
-        found = self.heard()
+        """Close the socket; return the programs reported."""
+        programs = self.receive()
         self._socket.close()
-        return found
+        return programs
 
 
-def _decoded(message: bytes) -> OutOfReach | None:
-    """Anybody on this machine can send anything."""
+def _decoded_message(message: bytes) -> OutOfReach | None:
+    """Return the program that a message reports; None if it is invalid, as any user can send one."""
     if len(message) != MESSAGE.size:
         return None
     magic, abi, number, identity = MESSAGE.unpack(message)
