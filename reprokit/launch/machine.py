@@ -1,4 +1,4 @@
-"""What this machine allows beyond what recording needs: each look tries the thing itself, in a child where it must."""
+"""Checks what this machine allows beyond recording: each check tries the feature itself, in a child if necessary."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ EXIT_LIMIT = 200
 
 
 class DoctorState(Enum):
-    """How a line of doctor's begins."""
+    """The word at the beginning of a line of doctor's."""
 
     GOOD = "ok"
-    BAD = "no"  # something that recording needs does not work
-    ABSENT = "--"  # something is not there, and the text says what that means
+    BAD = "no"  # a requirement of recording does not work
+    ABSENT = "--"  # a feature is missing; the text says what that means
 
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """What a check found."""
+    """The result of one check."""
 
     state: DoctorState
     text: str
@@ -59,8 +59,8 @@ def absent(text: str) -> DoctorFinding:
 def tried(
     arguments: list[str], limit: float, *, env: Mapping[str, str] | None = None, directory: str | None = None
 ) -> tuple[str, str]:
-    """Return what a command prints, and the last line of why it failed; empty where it did not."""
-    done = subprocess.run(
+    """Run a command; return its output, and the last line of its error output, empty on success."""
+    process = subprocess.run(
         arguments,
         cwd=directory,
         env=env,
@@ -71,12 +71,12 @@ def tried(
         timeout=limit,
         check=False,
     )
-    lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-    return done.stdout.strip(), "" if done.returncode == 0 else lines[-1]
+    lines = process.stderr.strip().splitlines() or [f"exit status {process.returncode}"]
+    return process.stdout.strip(), "" if process.returncode == 0 else lines[-1]
 
 
 def in_child(check: Callable[[], int]) -> int:
-    """Return what the check returns in a child of ours, whose state is not this process's; -1 if the child died."""
+    """Return the check's result from a forked child, whose state is separate; -1 if the child died."""
     pid = os.fork()
     if pid == 0:
         status = EXIT_LIMIT
@@ -89,24 +89,26 @@ def in_child(check: Callable[[], int]) -> int:
 
 
 def supervisor() -> DoctorFinding:
-    """Return whether seccomp's user notification works: a filter with a listener is tried in a child."""
+    """Check seccomp's user notification: a child installs a filter with a listener."""
     if platform.machine() not in SYS_SECCOMP:
         return absent("not on this processor")
     outcome = in_child(_listen)
     if outcome == 0:
         return good("seccomp's user notification works: what the shim cannot reach is answered by the supervisor")
-    if outcome == _OLD:
+    if outcome == _TOO_OLD:
         return absent("this kernel cannot hand out descriptors (Linux 5.9); what the shim cannot reach is not recorded")
-    reason = {errno.EBUSY: "a listener is there already: this container or tool has one, and a tree has one only"}
-    why = reason.get(outcome) or (os.strerror(outcome) if outcome > 0 else "the trial died")
-    return absent(f"{why}; what the shim cannot reach, such as static programs, is not recorded")
+    known_reasons = {
+        errno.EBUSY: "a listener is there already: this container or tool has one, and a tree has one only"
+    }
+    problem = known_reasons.get(outcome) or (os.strerror(outcome) if outcome > 0 else "the trial died")
+    return absent(f"{problem}; what the shim cannot reach, such as static programs, is not recorded")
 
 
-_OLD = 199
+_TOO_OLD = 199
 
 
 def _listen() -> int:
-    """0, an errno, or _OLD."""
+    """Install a filter with a listener; return 0, an errno, or _TOO_OLD."""
     call = ctypes.CDLL(None, use_errno=True)
     call.prctl(PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
     instruction = ctypes.create_string_buffer(struct.pack("<HBBI", 0x06, 0, 0, RET_ALLOW), 8)  # return
@@ -118,14 +120,14 @@ def _listen() -> int:
             break
     if fd < 0:
         return ctypes.get_errno()
-    request = ctypes.create_string_buffer(24)  # of no notification: ENOENT where the call is known
+    request = ctypes.create_string_buffer(24)  # matches no notification: ENOENT if the kernel knows the call
     if call.ioctl(fd, ctypes.c_ulong(NOTIF_ADDFD), request) < 0 and ctypes.get_errno() in (errno.ENOTTY, errno.EINVAL):
-        return _OLD
+        return _TOO_OLD
     return 0
 
 
 def vdso() -> DoctorFinding:
-    """Return whether the kernel offers getrandom without a system call, and whether it can be made unusable."""
+    """Check whether the vDSO has getrandom, which needs no system call, and whether it can be replaced."""
     image, flags = _vdso()
     if image is None:
         return absent("there is no vDSO in this process")
@@ -137,7 +139,7 @@ def vdso() -> DoctorFinding:
 
 
 def _vdso() -> tuple[bytes | None, str]:
-    """Return the vDSO's image in this process, and the flags of its mapping."""
+    """Return the image of this process's vDSO, and the flags of its mapping."""
     inside, image, flags = False, None, ""
     with open("/proc/self/smaps") as file:
         for line in file:
@@ -153,14 +155,14 @@ def _vdso() -> tuple[bytes | None, str]:
 
 
 def c_library() -> DoctorFinding:
-    """glibc's version, and which of its calls give entropy."""
+    """Report glibc's version, and which of its functions give entropy."""
     library = ctypes.CDLL(None)
     names = [name for name in ("getrandom", "getentropy", "arc4random") if hasattr(library, name)]
     return good(f"{libc()}, with {', '.join(names)}")
 
 
 def instructions() -> DoctorFinding:
-    """Return whether the processor has instructions that give entropy, which no hook sees."""
+    """Check for processor instructions that give entropy, which no hook sees."""
     if platform.machine() != "x86_64":
         return good("the processor's own instructions are no part of what trainings use here")
     flags = cpu_facts()["flags"]
@@ -175,7 +177,7 @@ def instructions() -> DoctorFinding:
 
 
 def forked_memory() -> DoctorFinding:
-    """MADV_WIPEONFORK, by which a forked child never takes its parent's state for its own."""
+    """Check MADV_WIPEONFORK, which keeps a forked child from using its parent's state."""
     with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
         page[0] = 1
         start = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -188,17 +190,17 @@ def forked_memory() -> DoctorFinding:
 
 
 def memory_files() -> DoctorFinding:
-    """memfd_create, which holds the recorded text of /proc/sys/kernel/random/uuid."""
+    """Check memfd_create; such a file holds the recorded text of /proc/sys/kernel/random/uuid."""
     os.close(os.memfd_create("reprokit"))
     return good("can be made (memfd_create)")
 
 
 def tracing() -> DoctorFinding:
-    """strace, for record --prove."""
+    """Check strace, which record --prove needs."""
     from reprokit.launch import prove
 
     try:
-        found = prove.find(Path("."), Path("."))
+        strace = prove.find(Path("."), Path("."))
     except ReprokitError as error:
         return absent(f"{error}")
-    return good(f"{found.program} works: record --prove can account for every request")
+    return good(f"{strace.program} works: record --prove can account for every request")
