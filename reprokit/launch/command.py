@@ -1,4 +1,4 @@
-"""Resolves the command as execvp would, and finds out whether the shim can load into it."""
+"""Resolves the command as execvp would, and determines whether the shim can be loaded into it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import msgspec
 from reprokit.errors import CommandNotExecutable, CommandNotFound, NoCommand
 from reprokit.launch.platform_support import ELF_MACHINES
 
-DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp where PATH is not set
-LINE_LIMIT = 256  # the kernel reads no more of a #! line
-SCRIPT_LIMIT = 5  # nor follows more of them
+DEFAULT_PATH = "/bin:/usr/bin"  # as glibc's execvp uses if PATH is not set
+LINE_LIMIT = 256  # bytes that the kernel reads of a #! line
+SCRIPT_LIMIT = 5  # #! lines that the kernel follows
 
 ELF_MAGIC = b"\x7fELF"
 ELF_CLASS_64 = 2
@@ -28,32 +28,32 @@ MAX_SEGMENTS = 1024
 
 
 class ShimRefusal(msgspec.Struct, frozen=True):
-    """Why the shim cannot load into a program; no words where it can."""
+    """The reason why the shim cannot be loaded into a program; empty if it can."""
 
     why: str = ""
-    gains_rights: bool = False  # set-user-ID and its like
-    is_foreign: bool = False  # of another architecture: its system calls have other numbers
+    gains_rights: bool = False  # set-user-ID, set-group-ID or file capabilities
+    is_foreign: bool = False  # of another architecture, with other system call numbers
 
 
 class Command(msgspec.Struct, frozen=True):
     """A command ready to be executed."""
 
-    arguments: tuple[str, ...]  # argv, its first as the user typed it
-    program: str  # what execve is given
+    arguments: tuple[str, ...]  # argv; the first as the user typed it
+    program: str  # the path passed to execve
     refusal: ShimRefusal = ShimRefusal()
 
 
 def resolve(arguments: tuple[str, ...], search_path: str | None, directory: Path) -> Command:
-    """Find the program and look into it; raises where a shell would say 126 or 127."""
+    """Find the program and examine it; raise LaunchError where a shell would exit with 126 or 127."""
     if not arguments or not arguments[0]:
         raise NoCommand("no command to run; give one after --, as in: reprokit record -- python train.py")
     program = find(arguments[0], search_path, directory)
-    head = _head(directory / program)
-    if not head.startswith((ELF_MAGIC, b"#!")):
-        # execvp gives a file that the kernel does not know to the shell.
-        if b"\0" in head.split(b"\n", 1)[0]:
-            what = "is neither a program of this system nor a script"
-            raise CommandNotExecutable(f"{arguments[0]} {what}; it cannot be run")
+    first_bytes = _first_bytes(directory / program)
+    if not first_bytes.startswith((ELF_MAGIC, b"#!")):
+        # execvp runs a file in an unknown format by the shell.
+        if b"\0" in first_bytes.split(b"\n", 1)[0]:
+            problem = "is neither a program of this system nor a script"
+            raise CommandNotExecutable(f"{arguments[0]} {problem}; it cannot be run")
         arguments, program = ("/bin/sh", program, *arguments[1:]), "/bin/sh"
     return Command(arguments, program, _refusal(program, arguments, search_path, directory))
 
@@ -90,8 +90,8 @@ def _check_executable(name: str, path: Path) -> None:
         raise CommandNotExecutable(f"{name} is not executable; use chmod +x, or name its interpreter: python {name}")
 
 
-def _head(path: Path) -> bytes:
-    """Return the first bytes of a program; none where it may be executed but not read."""
+def _first_bytes(path: Path) -> bytes:
+    """Return the first bytes of a program; just ELF's magic number if it is executable but not readable."""
     try:
         with open(path, "rb") as file:
             return file.read(LINE_LIMIT)
@@ -102,10 +102,10 @@ def _head(path: Path) -> bytes:
 
 
 def _refusal(program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path) -> ShimRefusal:
-    """Why the shim stays out of one of the programs on the way to the one that will run."""
-    for path, head in chain(program, arguments, search_path, directory):
+    """Return why the shim cannot be loaded into one of the programs that lead to the final one."""
+    for path, first_bytes in chain(program, arguments, search_path, directory):
         with suppress(OSError):
-            refusal = ShimRefusal() if head.startswith(b"#!") else _privileged(path) or elf_refusal(path)
+            refusal = ShimRefusal() if first_bytes.startswith(b"#!") else _privilege_refusal(path) or elf_refusal(path)
             if refusal.why:
                 return msgspec.structs.replace(refusal, why=f"{path} {refusal.why}")
     return ShimRefusal()
@@ -114,40 +114,40 @@ def _refusal(program: str, arguments: tuple[str, ...], search_path: str | None, 
 def chain(
     program: str, arguments: tuple[str, ...], search_path: str | None, directory: Path
 ) -> Iterator[tuple[Path, bytes]]:
-    """Follow #! lines and env to the program that will run: each path, and how the file begins as far as it is told."""
+    """Yield each path from #! lines and env to the program that will run, with the first bytes of its file."""
     for _ in range(SCRIPT_LIMIT):
         path = directory / program
-        head = _head(path)
-        yield path, head
-        if head.startswith(b"#!"):
-            interpreter = _interpreter_line(head)
+        first_bytes = _first_bytes(path)
+        yield path, first_bytes
+        if first_bytes.startswith(b"#!"):
+            interpreter = _interpreter_line(first_bytes)
             _check_executable(f"{program}: its interpreter {interpreter[0]}", directory / interpreter[0])
             program, arguments = interpreter[0], (*interpreter, program)
             continue
-        target = _behind_env(arguments) if os.path.basename(program) == "env" else None
+        target = _env_target(arguments) if os.path.basename(program) == "env" else None
         if target is None:
             return
         try:
             program, arguments = find(target, search_path, directory), (target,)
         except (CommandNotFound, CommandNotExecutable):
-            return  # env itself will say that it is missing
+            return  # env itself reports that it is missing
 
 
-def _interpreter_line(head: bytes) -> tuple[str, ...]:
-    line = head.split(b"\n", 1)[0][2:].strip()
+def _interpreter_line(first_bytes: bytes) -> tuple[str, ...]:
+    line = first_bytes.split(b"\n", 1)[0][2:].strip()
     if not line:
         raise CommandNotExecutable("the script's first line names no interpreter after #!; it cannot be run")
     return tuple(os.fsdecode(part) for part in line.split(None, 1))
 
 
-def _behind_env(arguments: tuple[str, ...]) -> str | None:
-    """Return the program that env would run, where its options are the plain ones."""
+def _env_target(arguments: tuple[str, ...]) -> str | None:
+    """Return the program that env would run, if its options are simple."""
     words = " ".join(arguments[1:]).split() if "-S" in " ".join(arguments[1:2]) else list(arguments[1:])
     return next((word for word in words if not word.startswith("-") and "=" not in word), None)
 
 
-def _privileged(path: Path) -> ShimRefusal | None:
-    """Why the loader would ignore a preload: a program that gains rights runs in secure mode."""
+def _privilege_refusal(path: Path) -> ShimRefusal | None:
+    """Return why the loader would ignore a preload: a program that gains rights runs in secure mode."""
     status = path.stat()
     if status.st_mode & stat.S_ISUID and status.st_uid != os.geteuid():
         return ShimRefusal("is setuid", gains_rights=True)
@@ -160,7 +160,7 @@ def _privileged(path: Path) -> ShimRefusal | None:
 
 
 def elf_refusal(path: Path) -> ShimRefusal:
-    """Why the dynamic loader cannot put the shim into this ELF program."""
+    """Return why the dynamic loader cannot load the shim into this ELF program."""
     try:
         with open(path, "rb") as file:
             header = file.read(64)
@@ -171,19 +171,19 @@ def elf_refusal(path: Path) -> ShimRefusal:
                 return ShimRefusal("is built for another architecture", is_foreign=True)
             return ShimRefusal(_loader_reason(_loader(file, header)))
     except (OSError, struct.error, OverflowError):
-        return ShimRefusal()  # unreadable: the run tells afterwards whether the shim was there
+        return ShimRefusal()  # unreadable: the end of the run shows whether the shim was loaded
 
 
 def _loader(file: BinaryIO, header: bytes) -> bytes:
-    """Return the path of the dynamic loader that the program asks for; empty in a static one."""
+    """Return the path of the program's dynamic loader; empty if it is statically linked."""
     offset = struct.unpack_from("<Q", header, 32)[0]
     entry_size, entries = struct.unpack_from("<HH", header, 54)
     file.seek(offset)
     table = file.read(entry_size * min(entries, MAX_SEGMENTS))
     for start in range(0, len(table) - 55, entry_size or 56):
-        kind, _, place, _, _, size = struct.unpack_from("<IIQQQQ", table, start)
+        kind, _, name_offset, _, _, size = struct.unpack_from("<IIQQQQ", table, start)
         if kind == PT_INTERP:
-            file.seek(place)
+            file.seek(name_offset)
             return file.read(min(size, os.pathconf("/", "PC_PATH_MAX"))).rstrip(b"\0")
     return b""
 
