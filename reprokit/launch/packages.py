@@ -16,12 +16,12 @@ from reprokit.errors import LaunchError
 from reprokit.launch.command import Command, chain
 
 MAX_DIRECTORIES = 64
-MAX_NAMES = 200_000  # looked at in all of them
+MAX_NAMES = 200_000  # directory entries examined in total
 MAX_PACKAGES = 5000
-PATIENCE = 0.25  # seconds for finding out which of them were imported
-MAX_LIST = 256 << 10  # bytes read of what lists the files of a distribution
+PATIENCE = 0.25  # seconds for finding which were imported
+MAX_LIST = 256 << 10  # bytes read of a distribution's list of files
 
-_FIRST_NAME = re.compile(r"^[^/.,\n]+", re.MULTILINE)  # of each file, or each module, in a list
+_FIRST_NAME = re.compile(r"^[^/.,\n]+", re.MULTILINE)  # of each file or module in a list
 _DIRECTORY = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.]*?)(?:-(?P<version>[\w.!+]+?))?(?:-py[0-9.]+[\w.-]*)?\.(?:dist|egg)-info"
 )
@@ -30,33 +30,33 @@ _SITES = ("site-packages", "dist-packages")
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """An installed distribution."""
+    """An installed distribution of a package."""
 
     name: str  # in lower case, with dashes
     version: str
-    place: str  # the directory that it is installed in
-    facts: str  # the directory of its facts
+    place: str  # directory in which it is installed
+    facts: str  # its .dist-info or .egg-info directory
 
 
 def installed(path: Iterable[str]) -> list[Distribution]:
-    """The distributions in these directories of sys.path; of one that is there twice the first, as Python takes it."""
-    found: dict[str, Distribution] = {}
-    for package in _all(path):
-        found.setdefault(package.name, package)
-        if len(found) >= MAX_PACKAGES:
+    """Return the distributions in these directories of sys.path; the first of each name, as Python takes it."""
+    distributions: dict[str, Distribution] = {}
+    for package in _all_distributions(path):
+        distributions.setdefault(package.name, package)
+        if len(distributions) >= MAX_PACKAGES:
             break
-    return list(found.values())
+    return list(distributions.values())
 
 
-def _all(path: Iterable[str]) -> Iterator[Distribution]:
-    left = MAX_NAMES
+def _all_distributions(path: Iterable[str]) -> Iterator[Distribution]:
+    remaining = MAX_NAMES
     for place in list(dict.fromkeys(path))[:MAX_DIRECTORIES]:
         try:
             names = sorted(os.listdir(place)) if os.path.isabs(place) else []
         except OSError:
             continue
-        left -= len(names)
-        if left < 0:
+        remaining -= len(names)
+        if remaining < 0:
             return
         for name in names:
             match = _DIRECTORY.fullmatch(name) if name.endswith("-info") else None
@@ -65,47 +65,58 @@ def _all(path: Iterable[str]) -> Iterator[Distribution]:
 
 
 def normal(name: str) -> str:
-    """Return a name as PEP 503 has it."""
+    """Return a name in PEP 503's normal form."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def imported(packages: list[Distribution], names: set[str], files: Iterable[str]) -> set[str]:
-    """Return the packages that brought these top-level names or files; a name that several share counts for all."""
-    wanted = names | set(_below(packages, files))
-    lower = {name.lower() for name in wanted}
-    found = {package.name for package in packages if package.name.replace("-", "_") in lower}
-    rest = {name for name in wanted if normal(name) not in found}
+    """Return the packages that provided these top-level names or files; a shared name counts for all its packages."""
+    top_level = names | set(_names_of_files(packages, files))
+    lower_names = {name.lower() for name in top_level}
+    imported_packages = {package.name for package in packages if package.name.replace("-", "_") in lower_names}
+    unmatched = {name for name in top_level if normal(name) not in imported_packages}
     deadline = time.monotonic() + PATIENCE
-    for package in packages:  # such a package may have brought other names too
-        if package.name in found and rest and time.monotonic() < deadline:
-            rest -= _top_level(package)
+    for package in packages:  # a matching package may provide further names
+        if package.name in imported_packages and unmatched and time.monotonic() < deadline:
+            unmatched -= _top_level_names(package)
     for package in packages:
-        if package.name not in found and rest and time.monotonic() < deadline and rest & _top_level(package):
-            found.add(package.name)
-    return found
+        if (
+            package.name not in imported_packages
+            and unmatched
+            and time.monotonic() < deadline
+            and unmatched & _top_level_names(package)
+        ):
+            imported_packages.add(package.name)
+    return imported_packages
 
 
 def places(packages: Iterable[Distribution]) -> set[str]:
-    """Return what the names of installed files begin with: no source tree, where packages may have been put as well."""
-    found = set()
+    """Return the path prefixes of installed files; a source tree with installed packages is not taken as a whole."""
+    prefixes = set()
     for package in packages:
         if package.facts.endswith(".dist-info"):
             place = package.place.rstrip("/")
-            is_theirs = os.path.basename(place) in _SITES
-            found |= (
-                {f"{place}/"} if is_theirs else {f"{place}/{top}{end}" for top in _top_level(package) for end in "/."}
+            is_site_directory = os.path.basename(place) in _SITES
+            prefixes |= (
+                {f"{place}/"}
+                if is_site_directory
+                else {f"{place}/{top}{end}" for top in _top_level_names(package) for end in "/."}
             )
-    return found
+    return prefixes
 
 
 def built(packages: Iterable[Distribution], imported: Iterable[str] | None) -> set[str]:
-    """Return the lists with digests of packages that were built from a directory: one version may stand for several."""
+    """Return the file lists with digests of packages built from a directory: their version may not identify them."""
     facts = {package.facts for package in packages if imported is None or package.name in imported}
-    return {os.path.join(place, "RECORD") for place in facts if _is_built(os.path.join(place, "direct_url.json"))}
+    return {
+        os.path.join(place, "RECORD")
+        for place in facts
+        if _is_built_from_directory(os.path.join(place, "direct_url.json"))
+    }
 
 
-def _is_built(path: str) -> bool:
-    """Return whether pip says that it came from a directory or a checkout, and was copied: links lead to the source."""
+def _is_built_from_directory(path: str) -> bool:
+    """Return whether pip installed a copy from a directory or checkout; editable installs lead to the source."""
     try:
         with open(path, "rb", opener=rundir.open_regular) as file:
             return b'"editable":true' not in file.read(MAX_LIST).replace(b" ", b"")
@@ -113,17 +124,17 @@ def _is_built(path: str) -> bool:
         return False
 
 
-def _below(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
-    """Yield the top-level names of files that lie in a directory where packages are installed."""
-    found = {f"{package.place.rstrip('/')}/" for package in packages if package.facts.endswith(".dist-info")}
+def _names_of_files(packages: list[Distribution], files: Iterable[str]) -> Iterator[str]:
+    """Yield the top-level names of files in directories where packages are installed."""
+    prefixes = {f"{package.place.rstrip('/')}/" for package in packages if package.facts.endswith(".dist-info")}
     for file in files:
-        for place in found:
-            if file.startswith(place):
-                yield file[len(place) :].split("/", 1)[0].split(".", 1)[0]
+        for prefix in prefixes:
+            if file.startswith(prefix):
+                yield file[len(prefix) :].split("/", 1)[0].split(".", 1)[0]
 
 
-def _top_level(package: Distribution) -> set[str]:
-    """Return what can be imported of a package, by its own account."""
+def _top_level_names(package: Distribution) -> set[str]:
+    """Return the names that can be imported from a package, by its own metadata."""
     for name in ("top_level.txt", "RECORD", "SOURCES.txt"):
         with suppress(OSError):
             path = Path(package.facts) / name
@@ -132,17 +143,17 @@ def _top_level(package: Distribution) -> set[str]:
     return set()
 
 
-def directories(command: Command, own: Mapping[str, str], directory: Path) -> list[str] | None:
-    """Return the directories of installed packages, in the order of sys.path; None where the command is no Python's."""
-    python = _python(command, own.get("PATH"), directory)
+def directories(command: Command, user_variables: Mapping[str, str], directory: Path) -> list[str] | None:
+    """Return the directories of installed packages in sys.path's order; None if the command is not Python."""
+    python = _interpreter(command, user_variables.get("PATH"), directory)
     if python is None:
         return None
-    named = [str(directory / place) for place in own.get("PYTHONPATH", "").split(os.pathsep) if place]
-    return [*named, *_sites(python, own)]
+    search_path = [str(directory / entry) for entry in user_variables.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return [*search_path, *_site_directories(python, user_variables)]
 
 
-def _python(command: Command, search_path: str | None, directory: Path) -> Path | None:
-    """Return the interpreter that the command is, or that its #! lines lead to."""
+def _interpreter(command: Command, search_path: str | None, directory: Path) -> Path | None:
+    """Return the Python interpreter that the command is, or to which its #! lines lead; None if there is none."""
     with suppress(LaunchError):
         for path, _ in chain(command.program, command.arguments, search_path, directory):
             if _PYTHON.fullmatch(path.name):
@@ -150,27 +161,27 @@ def _python(command: Command, search_path: str | None, directory: Path) -> Path 
     return None
 
 
-def _sites(python: Path, own: Mapping[str, str]) -> Iterator[str]:
-    """Yield what site adds to sys.path: of the virtual environment first, then of the Python that it was made from."""
+def _site_directories(python: Path, user_variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield the directories that site adds to sys.path: those of the virtual environment first, then its base's."""
     environment = python.parent.parent
-    settings = _settings(environment / "pyvenv.cfg")
+    settings = _environment_settings(environment / "pyvenv.cfg")
     if settings is not None:
         yield from _package_directories(environment, settings.get("version", ""))
         if settings.get("include-system-site-packages", "").lower() != "true":
             return
     real = Path(os.path.realpath(python))
-    found = _PYTHON.fullmatch(real.name)
-    version = (found["version"] or "") if found else ""
-    home = own.get("HOME")
-    if home and not own.get("PYTHONNOUSERSITE"):
+    match = _PYTHON.fullmatch(real.name)
+    version = (match["version"] or "") if match else ""
+    home = user_variables.get("HOME")
+    if home and not user_variables.get("PYTHONNOUSERSITE"):
         yield from _package_directories(Path(home) / ".local", version)
     for prefix in dict.fromkeys([real.parent.parent, Path("/usr/local"), Path("/usr")]):
         if prefix == real.parent.parent or real.is_relative_to("/usr"):
             yield from _package_directories(prefix, version)
 
 
-def _settings(path: Path) -> dict[str, str] | None:
-    """pyvenv.cfg; None where there is none."""
+def _environment_settings(path: Path) -> dict[str, str] | None:
+    """Return the settings in pyvenv.cfg; None if there is no such file."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -180,10 +191,10 @@ def _settings(path: Path) -> dict[str, str] | None:
 
 
 def _package_directories(prefix: Path, version: str) -> Iterator[str]:
-    """Yield the package directories under lib: of this version, or of every one where it is not known."""
-    wanted = ".".join(version.split(".")[:2])
+    """Yield the package directories below lib: of this Python version, or of every version if it is unknown."""
+    minor_version = ".".join(version.split(".")[:2])
     for library in (prefix / "lib", prefix / "lib64"):
-        places = [library / f"python{wanted}"] if "." in wanted else sorted(library.glob("python3*"))
+        places = [library / f"python{minor_version}"] if "." in minor_version else sorted(library.glob("python3*"))
         yield from (str(place / site) for place in places for site in _SITES if (place / site).is_dir())
     if (shared := prefix / "lib" / "python3" / "dist-packages").is_dir():  # of Debian
         yield str(shared)
