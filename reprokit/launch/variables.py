@@ -1,4 +1,4 @@
-"""Which environment variables a run keeps and its replay gives again: an allow-list, never secrets.
+"""Decides which environment variables a run keeps and its replay sets again: an allow-list, never secrets.
 
 docs/commands/replay.md shows the list to users.
 """
@@ -131,7 +131,7 @@ KEPT_NAMES = frozenset(
     }
 )
 
-# What a launcher of ranks tells each of them of this one job: the recording's would lead to processes that are gone.
+# Set by a launcher of ranks for one job only: the recording's values refer to processes that have ended.
 OF_ONE_JOB = (
     "I_MPI_HYDRA_",
     "MPICH_INTERFACE_HOSTNAME",
@@ -154,12 +154,12 @@ _SECRET_VALUE = re.compile(r"://[^/\s]*@")  # a URL with a user in it
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable looks like something that nobody wants in a file."""
+    """Return whether a variable may hold a secret, by its name or value."""
     return bool(_SECRET_NAME.search(name.upper()) or _SECRET_VALUE.search(value))
 
 
 def is_kept(name: str, value: str) -> bool:
-    """Return whether this variable can change a training's results and may be written down."""
+    """Return whether this variable can change a training's results and may be stored."""
     listed = name in KEPT_NAMES or (name.startswith(KEPT_PREFIXES) and not name.startswith(OF_ONE_JOB))
     return listed and _NAME.fullmatch(name) is not None and not is_secret(name, value)
 
@@ -172,7 +172,7 @@ def kept(environment: Mapping[str, str]) -> dict[str, str]:
 def given_again(environment: Mapping[str, str], recorded: Mapping[str, str]) -> dict[str, str]:
     """Return the environment with its kept variables as they were in the recording.
 
-    A recorded variable passes the allow-list again: a run directory may come from somebody else.
+    Recorded variables pass the allow-list again, as a run directory may be untrusted.
     """
     rest = {name: value for name, value in environment.items() if not is_kept(name, value)}
     allowed = {name: value for name, value in recorded.items() if "\0" not in value and is_kept(name, value)}
@@ -180,7 +180,7 @@ def given_again(environment: Mapping[str, str], recorded: Mapping[str, str]) -> 
 
 
 def write_key(path: Path, recording: Path | None) -> None:
-    """Write the key of the digests of what scripts read; a replay's is its recording's, so that they compare."""
+    """Write the key for digests of values that scripts read; a replay copies its recording's, to compare digests."""
     key = b""
     if recording is not None:
         with suppress(ReprokitError):
