@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-AROUND = 128  # bytes before and behind an instruction that are looked at to tell it from chance
+AROUND = 128  # bytes before and after a match that show whether it is an instruction
 
-_RDRAND = 6  # what the reg field of ModRM says; 7 for RDSEED
+_RDRAND = 6  # value of ModRM's reg field; 7 for RDSEED
 _CANDIDATE = re.compile(
     rb"\x0f\xc7[\xf0-\xff]"
-)  # RDRAND and RDSEED of a register; other operands are other instructions
+)  # RDRAND and RDSEED with a register operand; others are different instructions
 _RNDR = re.compile(rb"[\x00-\x3f]\x24\x3b\xd5")  # mrs Xt, RNDR or RNDRRS
 
 _LEGACY_PREFIXES = frozenset(b"\x26\x2e\x36\x3e\x64\x65\x66\x67\xf0\xf2\xf3")
@@ -19,7 +19,7 @@ _VEX3, _VEX2, _EVEX = 0xC4, 0xC5, 0x62
 
 
 def _opcodes(text: str) -> frozenset[int]:
-    """Opcodes from a text like ``00-03 63``."""
+    """Return the opcodes in a text such as `00-03 63`."""
     parts = [part.split("-") for part in text.split()]
     return frozenset(code for part in parts for code in range(int(part[0], 16), int(part[-1], 16) + 1))
 
@@ -38,18 +38,18 @@ _INVALID_0F = _opcodes("04 0a 0c 24-27 36 39 3b-3f")
 
 @dataclass(frozen=True)
 class Instruction:
-    """What is needed of a decoded instruction: ``operand`` is its ModRM byte, -1 for none."""
+    """The relevant fields of a decoded instruction; `operand` is its ModRM byte, -1 if it has none."""
 
     length: int
-    table: int  # 1 for opcodes of one byte, 2 for those behind 0F
+    table: int  # 1 for one-byte opcodes, 2 for those after 0F
     opcode: int
-    opcode_at: int  # where in the instruction the opcode stands
+    opcode_at: int  # offset of the opcode in the instruction
     operand: int
     repeated: bool  # prefix F3
 
 
 def _modrm_length(code: bytes, at: int) -> int:
-    """ModRM with what belongs to it: SIB and displacement."""
+    """Return the length of ModRM with its SIB and displacement."""
     modrm = code[at]
     mode, register = modrm >> 6, modrm & 7
     if mode == 3:
@@ -61,8 +61,8 @@ def _modrm_length(code: bytes, at: int) -> int:
     return 1 + has_sib + (1 if mode == 1 else 4)
 
 
-def _vector(code: bytes, at: int, start: int) -> Instruction | None:
-    """Return an instruction with a VEX or EVEX prefix, which names the table of opcodes."""
+def _vector_instruction(code: bytes, at: int, start: int) -> Instruction | None:
+    """Return an instruction with a VEX or EVEX prefix, which selects the opcode table."""
     first = code[at]
     if first == _VEX2:
         table, opcode_at = 1, at + 2
@@ -79,8 +79,8 @@ def _vector(code: bytes, at: int, start: int) -> Instruction | None:
     return Instruction(end - start, 16 + table, opcode, opcode_at - start, operand, False)
 
 
-def _behind_0f(code: bytes, at: int, start: int, repeated: bool) -> Instruction | None:
-    """Return an instruction whose opcode stands behind 0F, 0F 38 or 0F 3A."""
+def _after_0f(code: bytes, at: int, start: int, repeated: bool) -> Instruction | None:
+    """Return an instruction whose opcode follows 0F, 0F 38 or 0F 3A."""
     opcode = code[at]
     if opcode in (0x38, 0x3A):
         end = at + 2 + _modrm_length(code, at + 2) + (opcode == 0x3A)
@@ -97,8 +97,8 @@ def _behind_0f(code: bytes, at: int, start: int, repeated: bool) -> Instruction 
     return Instruction(end - start, 2, opcode, at - start, operand, repeated)
 
 
-def _immediate(opcode: int, operand: int, narrow: bool, wide: bool, short: bool) -> int:
-    """Bytes of the immediate of a one-byte opcode; prefixes 66 (narrow), REX.W (wide), 67 (short)."""
+def _immediate_size(opcode: int, operand: int, narrow: bool, wide: bool, short: bool) -> int:
+    """Return the immediate's bytes for a one-byte opcode; prefixes 66 (narrow), REX.W (wide), 67 (short)."""
     if opcode in _BYTE or (opcode == 0xF6 and operand & 0x30 == 0):
         return 1
     if opcode in _WORD_OR_FOUR or (opcode == 0xF7 and operand & 0x30 == 0):
@@ -113,7 +113,7 @@ def _immediate(opcode: int, operand: int, narrow: bool, wide: bool, short: bool)
 
 
 def decode(code: bytes, start: int) -> Instruction | None:
-    """Return the instruction of 64-bit mode that begins there; None where there is none or it is cut off."""
+    """Return the 64-bit instruction that begins at `start`; None if it is invalid or cut off."""
     try:
         return _decode(code, start)
     except IndexError:
@@ -121,72 +121,77 @@ def decode(code: bytes, start: int) -> Instruction | None:
 
 
 def _decode(code: bytes, start: int) -> Instruction | None:
-    at, prefixes, wide = start, set(), False
-    while code[at] in _LEGACY_PREFIXES and at - start < 14:
-        prefixes.add(code[at])
-        at += 1
-    if code[at] & 0xF0 == 0x40:  # REX
-        wide = bool(code[at] & 8)
-        at += 1
-    opcode = code[at]
+    offset, prefixes, wide = start, set(), False
+    while code[offset] in _LEGACY_PREFIXES and offset - start < 14:
+        prefixes.add(code[offset])
+        offset += 1
+    if code[offset] & 0xF0 == 0x40:  # REX
+        wide = bool(code[offset] & 8)
+        offset += 1
+    opcode = code[offset]
     if opcode in (_VEX3, _VEX2, _EVEX):
-        found = _vector(code, at, start)
+        instruction = _vector_instruction(code, offset, start)
     elif opcode == 0x0F:
-        found = _behind_0f(code, at + 1, start, 0xF3 in prefixes)
+        instruction = _after_0f(code, offset + 1, start, 0xF3 in prefixes)
     elif opcode in _INVALID or opcode in _LEGACY_PREFIXES:
         return None
     else:
-        operand, end = -1, at + 1
+        operand, end = -1, offset + 1
         if opcode in _MODRM:
             operand = code[end]
             end += _modrm_length(code, end)
-        end += _immediate(opcode, operand, 0x66 in prefixes, wide, 0x67 in prefixes)
-        found = Instruction(end - start, 1, opcode, at - start, operand, 0xF3 in prefixes)
-    return found if found is not None and found.length <= 15 and start + found.length <= len(code) else None
+        end += _immediate_size(opcode, operand, 0x66 in prefixes, wide, 0x67 in prefixes)
+        instruction = Instruction(end - start, 1, opcode, offset - start, operand, 0xF3 in prefixes)
+    return (
+        instruction
+        if instruction is not None and instruction.length <= 15 and start + instruction.length <= len(code)
+        else None
+    )
 
 
-def _takes_carry(found: Instruction) -> bool:
-    """Return whether it looks at the carry flag, by which RDRAND and RDSEED say whether there was a number."""
-    if found.table == 1:
-        is_immediate = found.opcode in (0x80, 0x81, 0x83) and found.operand >> 3 & 7 in (2, 3)
-        return found.opcode in (0x72, 0x73, 0x76, 0x77) or 0x10 <= found.opcode <= 0x1D or is_immediate
-    return found.table == 2 and found.opcode in (0x42, 0x43, 0x46, 0x47, 0x82, 0x83, 0x86, 0x87, 0x92, 0x93)
+def _reads_carry(instruction: Instruction) -> bool:
+    """Return whether it reads the carry flag, by which RDRAND and RDSEED report success."""
+    if instruction.table == 1:
+        is_immediate = instruction.opcode in (0x80, 0x81, 0x83) and instruction.operand >> 3 & 7 in (2, 3)
+        return instruction.opcode in (0x72, 0x73, 0x76, 0x77) or 0x10 <= instruction.opcode <= 0x1D or is_immediate
+    return instruction.table == 2 and instruction.opcode in (0x42, 0x43, 0x46, 0x47, 0x82, 0x83, 0x86, 0x87, 0x92, 0x93)
 
 
-def _is_followed_up(code: bytes, at: int) -> bool:
+def _has_carry_check(code: bytes, offset: int) -> bool:
     for _ in range(4):
-        found = decode(code, at)
-        if found is None:
+        instruction = decode(code, offset)
+        if instruction is None:
             return False
-        if _takes_carry(found):
+        if _reads_carry(instruction):
             return True
-        at += found.length
+        offset += instruction.length
     return False
 
 
-def _reaches(code: bytes, start: int, goal: int) -> Instruction | None:
-    """Return the instruction whose opcode stands at the goal, where code that is decoded from the start comes to it."""
-    while start < goal:
-        found = decode(code, start)
-        if found is None:
+def _instruction_at(code: bytes, start: int, opcode_offset: int) -> Instruction | None:
+    """Return the instruction with its opcode at the given offset, if decoding from `start` leads to it."""
+    while start < opcode_offset:
+        instruction = decode(code, start)
+        if instruction is None:
             return None
-        if start + found.opcode_at == goal:
-            return found
-        start += found.length
+        if start + instruction.opcode_at == opcode_offset:
+            return instruction
+        start += instruction.length
     return None
 
 
-def _is_instruction(code: bytes, at: int) -> bool:
-    """Whether these bytes (0F C7 and ModRM) are one, and no part of another's: code that is decoded from anywhere
-    before falls into step within a few instructions."""
-    starts = range(max(0, at - 96), max(1, at - 32))
-    met = [found for start in starts if (found := _reaches(code, start, at + 1)) is not None]
-    genuine = [found for found in met if found.table == 2 and not found.repeated]  # F3 makes it RDPID
-    return 2 * len(genuine) > len(starts) and _is_followed_up(code, at + 3)
+def _is_instruction(code: bytes, offset: int) -> bool:
+    """Return whether 0F C7 at `offset` is an instruction: decoding from most starts before it gets into step."""
+    starts = range(max(0, offset - 96), max(1, offset - 32))
+    decoded = [instruction for start in starts if (instruction := _instruction_at(code, start, offset + 1)) is not None]
+    matching = [
+        instruction for instruction in decoded if instruction.table == 2 and not instruction.repeated
+    ]  # F3 makes it RDPID
+    return 2 * len(matching) > len(starts) and _has_carry_check(code, offset + 3)
 
 
 def x86_64(code: bytes, begin: int, end: int) -> Iterator[str]:
-    """The name of each such instruction between two places in the code; what is around them tells it from chance."""
+    """Yield the name of each entropy instruction between two offsets; the code around tells it from data."""
     for match in _CANDIDATE.finditer(code, begin, end):
         around = code[max(0, match.start() - AROUND) : match.start() + AROUND]
         if _is_instruction(around, min(match.start(), AROUND)):
@@ -194,7 +199,7 @@ def x86_64(code: bytes, begin: int, end: int) -> Iterator[str]:
 
 
 def aarch64(code: bytes, begin: int, end: int) -> Iterator[str]:
-    """Yield the same; the code begins at a multiple of four."""
+    """Yield the name of each entropy instruction between two offsets of code aligned to four bytes."""
     for match in _RNDR.finditer(code, begin, end):
         if match.start() % 4 == 0:
             yield "RNDRRS" if match[0][0] & 0x20 else "RNDR"
