@@ -1,4 +1,4 @@
-"""Makes a run directory, and puts an old one away only when the new one is there."""
+"""Creates a run directory, and removes an overwritten one only once the new one is in place."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ NAMES = rundir.FILES | rundir.DIRECTORIES
 
 
 class NewRun:
-    """A run directory being made: takes its place when the launcher says so, or goes away again."""
+    """A run directory under a temporary name, which is later moved to its path or discarded."""
 
     def __init__(self, output: Path | None, overwrite: bool, *, becomes_last: bool = True):
-        self._replaces = overwrite
-        self.place = _own_place() if output is None else _asked_place(output, overwrite)
-        self._becomes_last = becomes_last and self.place.parent == home_of(Path())
+        self._overwrites = overwrite
+        self.place = _default_path() if output is None else _requested_path(output, overwrite)
+        self._updates_last = becomes_last and self.place.parent == home_of(Path())
         self.path = self.place.with_name(f"{self.place.name}.new-{_random_hex()}")
         _make_directory(self.path)
 
     def take_place(self) -> Path:
-        """Move to the name asked for; what an overwritten run held is deleted only now."""
+        """Move the directory to its path; an overwritten run is deleted only now."""
         old = self.place.with_name(f"{self.place.name}.old-{_random_hex()}")
         try:
-            if self._replaces:
+            if self._overwrites:
                 with suppress(FileNotFoundError):
                     os.rename(self.place, old)
-            os.rename(self.path, self.place)  # fails where somebody else was faster
+            os.rename(self.path, self.place)  # fails if another process created it meanwhile
         except OSError as error:
             with suppress(OSError):
                 os.rename(old, self.place)
             self.discard()
             raise CannotWriteRun(f"{self.place}: {error.strerror}; choose another directory with -o") from None
-        if self._replaces:
+        if self._overwrites:
             remove(old)
         self.path = self.place
-        if self._becomes_last:
+        if self._updates_last:
             _point_last_to(self.place)
         return self.place
 
     def discard(self) -> None:
-        """Remove what was made; the place asked for stays as it was."""
+        """Remove the new directory; whatever is at the requested path remains."""
         remove(self.path)
 
 
 def remove(path: Path) -> None:
-    """Remove a run directory, as far as that is possible."""
-    with suppress(ImportError, OSError):  # no descriptor is free
-        import shutil  # most runs remove nothing, and it takes long to load
+    """Remove a run directory as far as possible."""
+    with suppress(ImportError, OSError):  # fails if no descriptor is free
+        import shutil  # imported late: slow to load, and most runs remove nothing
 
         shutil.rmtree(path, ignore_errors=True)
 
 
 def new_directory(place: Path) -> Path:
-    """Make a directory for several runs, new and empty."""
+    """Create a new, empty directory for several runs."""
     try:
         place.mkdir(mode=0o700)
     except FileExistsError:
@@ -69,7 +69,7 @@ def new_directory(place: Path) -> Path:
 
 
 def shown(path: Path) -> str:
-    """Return the path as short as it can be named from the current directory."""
+    """Return the path as it is shown to the user: relative to the current directory if it is below it."""
     with suppress(ValueError, OSError):
         return str(path.relative_to(os.path.realpath(os.curdir)))
     return str(path)
@@ -80,48 +80,48 @@ def _random_hex() -> str:
 
 
 def home(directory: Path) -> Path:
-    """Return the place for runs of a directory, made where there is none, and which git is told to ignore."""
-    place = home_of(directory)
-    if not place.is_dir():
-        _make_directory(place, exist_ok=True)  # another launcher may be faster
-    ignore = place / ".gitignore"
+    """Return the directory for runs of a project; creates it, ignored by git, if it is missing."""
+    runs_directory = home_of(directory)
+    if not runs_directory.is_dir():
+        _make_directory(runs_directory, exist_ok=True)  # another launcher may create it meanwhile
+    gitignore = runs_directory / ".gitignore"
     with suppress(OSError):
-        if not ignore.exists():
-            ignore.write_text("*\n")
-    return place
+        if not gitignore.exists():
+            gitignore.write_text("*\n")
+    return runs_directory
 
 
-def _own_place() -> Path:
+def _default_path() -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return home(Path()) / f"{stamp}-{_random_hex()}"
 
 
-def _asked_place(output: Path, overwrite: bool) -> Path:
-    place = Path(os.path.realpath(output))
-    if not os.path.lexists(place):
-        if place.parent == home_of(Path()):
+def _requested_path(output: Path, overwrite: bool) -> Path:
+    path = Path(os.path.realpath(output))
+    if not os.path.lexists(path):
+        if path.parent == home_of(Path()):
             home(Path())
-        if place.parent.name == rundir.HOSTS and place.parent.parent.parent.is_dir():
-            for part in (place.parent.parent, place.parent):  # other hosts make them as well
+        if path.parent.name == rundir.HOSTS and path.parent.parent.parent.is_dir():
+            for part in (path.parent.parent, path.parent):  # other hosts create them as well
                 _make_directory(part, exist_ok=True)
-        if not place.parent.is_dir():
-            raise CannotWriteRun(f"{place.parent} is not a directory; make it first, or choose another with -o")
-        return place
+        if not path.parent.is_dir():
+            raise CannotWriteRun(f"{path.parent} is not a directory; make it first, or choose another with -o")
+        return path
     if not overwrite:
         raise RunExists(f"{output} exists already; choose another directory, or add --overwrite")
-    _require_deletable(place, output)
-    return place
+    _require_deletable(path, output)
+    return path
 
 
 def _require_deletable(place: Path, output: Path) -> None:
-    """Only a run, or nothing at all, is ever deleted."""
-    if why := _no_run(place):
-        raise RunExists(f"{output} {why} and is not overwritten; choose another with -o")
+    """Raise RunExists unless this is a finished run or an empty directory, which may be deleted."""
+    if reason := _not_a_run(place):
+        raise RunExists(f"{output} {reason} and is not overwritten; choose another with -o")
     _refuse_running(place)
 
 
-def _no_run(place: Path) -> str:
-    """Say why a place is neither a run directory nor an empty one; empty text where it is."""
+def _not_a_run(place: Path) -> str:
+    """Return why this is neither a run directory nor an empty one; empty if it is one of them."""
     if not place.is_dir() or place.is_symlink():
         return "is a link" if place.is_symlink() else "is not a directory"
     with refused_as(CannotWriteRun, place, "choose another directory with -o"):
@@ -136,19 +136,19 @@ def _refuse_running(place: Path) -> None:
     try:
         run = rundir.RunDirectory(place)
     except RunError:
-        return  # a damaged run is no longer being written
+        return  # a damaged run is not in progress
     run.require_finished()
 
 
 def require_run(path: Path) -> None:
-    """Refuse what must not be deleted: a link, what is no run directory, and a run in progress."""
-    if why := _no_run(path) or ("" if os.path.lexists(path / rundir.RUN) else "is not a run directory"):
-        raise RunNotFound(f"{path} {why} and is not removed")
+    """Raise unless this may be deleted: links, other directories and runs in progress may not."""
+    if reason := _not_a_run(path) or ("" if os.path.lexists(path / rundir.RUN) else "is not a run directory"):
+        raise RunNotFound(f"{path} {reason} and is not removed")
     _refuse_running(path)
 
 
 def delete(path: Path) -> None:
-    """Delete a run directory at once for every reader; `last` then names the newest that is still there."""
+    """Delete a run directory atomically for readers; `last` then points to the newest remaining run."""
     old = path.with_name(f"{path.name}.old-{_random_hex()}")
     with refused_as(CannotWriteRun, f"{path} cannot be removed"):
         os.rename(path, old)
@@ -165,15 +165,15 @@ def delete(path: Path) -> None:
 
 
 def _make_directory(path: Path, *, exist_ok: bool = False) -> None:
-    what = f"{path.parent}: cannot make a run directory there"
-    with refused_as(CannotWriteRun, what, "choose another place with -o"):
+    problem = f"{path.parent}: cannot make a run directory there"
+    with refused_as(CannotWriteRun, problem, "choose another place with -o"):
         path.mkdir(mode=0o700, exist_ok=exist_ok)
 
 
 def _point_last_to(place: Path) -> None:
-    """Replace the link whole; without it only the name ``last`` is missing."""
+    """Replace the link atomically; on failure only the name `last` is missing or old."""
     link = place.parent / LAST
-    partial = place.parent / f"{LAST}.{_random_hex()}"
+    new_link = place.parent / f"{LAST}.{_random_hex()}"
     with suppress(OSError):
-        partial.symlink_to(place.name)
-        os.replace(partial, link)
+        new_link.symlink_to(place.name)
+        os.replace(new_link, link)
