@@ -1,6 +1,6 @@
-"""Tells libraries to take the code that they took on another processor, where this one can run it.
+"""Makes libraries use the code that they used on another processor, if this one can execute it.
 
-The processor's instruction sets are known by Linux's names for them (flags of /proc/cpuinfo, x86-64).
+Instruction sets are named as Linux does (flags in /proc/cpuinfo, x86-64).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AMX = _FP16 | {"amx_tile", "amx_int8", "amx_bf16"}
 
 Levels = tuple[tuple[str, frozenset[str]], ...]
 
-# What each library calls its levels, the lowest first, and the flags that a processor needs for them.
+# Each library's names for its levels, the lowest first, with the processor flags that they need.
 _GENERAL: Levels = (("SSE2", frozenset()), ("AVX", frozenset({"avx"})), ("AVX2", _AVX2), ("AVX512", _AVX512))
 _ATEN: Levels = (("DEFAULT", frozenset()), ("AVX2", _AVX2), ("AVX512", _AVX512))
 _MKL: Levels = (("SSE4_2", frozenset({"sse4_2"})), *_GENERAL[1:])
@@ -76,15 +76,15 @@ _NUMPY = {
     "AVX512_ICL": _AVX512 | {"avx512_vbmi2", "avx512_bitalg", "avx512_vpopcntdq"},
     "AVX512_SPR": _AVX512 | {"avx512_fp16"},
 }
-# What the C library's mathematical functions choose by, and what it calls that, before and since its version 2.33.
+# Flags by which the C library's math functions choose their code, and its names for them, since and before 2.33.
 _LIBC = {"fma": ("FMA", "FMA_Usable"), "fma4": ("FMA4", "FMA4_Usable"), "avx2": ("AVX2", "AVX2_Usable")}
 
-# How names of flags begin that change results, on x86-64 and on aarch64.
+# Prefixes of flags that change results, on x86-64 and aarch64.
 _ARITHMETIC = ("amx", "avx", "f16c", "fma", "xop", "asimd", "bf16", "fphp", "i8mm", "sme", "sve")
 
 
 class Processor(msgspec.Struct, frozen=True):
-    """What libraries look at when they choose their code and their number of threads."""
+    """The facts by which libraries choose their code and their number of threads."""
 
     model: str
     flags: frozenset[str]
@@ -92,81 +92,81 @@ class Processor(msgspec.Struct, frozen=True):
     usable: int = 0  # by this process
 
     def level(self, levels: Levels) -> str:
-        """Return the highest level that it has the flags for; empty where it has not even the first."""
-        return next((name for name, needed in reversed(levels) if needed <= self.flags), "")
+        """Return the highest level whose flags it has; empty if it has not even those of the first."""
+        return next((name for name, required in reversed(levels) if required <= self.flags), "")
 
     @property
     def arithmetic(self) -> frozenset[str]:
-        """The flags that change results."""
+        """Return the flags that change results."""
         return frozenset(flag for flag in self.flags if flag.startswith(_ARITHMETIC))
 
     def chooses_like(self, other: Processor) -> bool:
-        """Return whether libraries choose the same code on both, as far as anybody can tell."""
+        """Return whether libraries choose the same code on both, as far as is known."""
         unknown = not self.flags or not other.flags
         return unknown or (self.model == other.model and self.arithmetic == other.arithmetic)
 
     def computes_like(self, other: Processor) -> bool:
-        """Return whether libraries see no difference, in number or kind."""
+        """Return whether both look the same to libraries, in number and kind."""
         return (self.count, self.usable) == (other.count, other.usable) and self.chooses_like(other)
 
     @property
     def maker(self) -> str:
-        """Who made it, as MKL tells them apart."""
+        """Return the maker, as MKL distinguishes them; empty for others."""
         return next((name for name in ("Intel", "AMD") if name in self.model), "")
 
 
-def variables(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[tuple[str, str]]:
-    """Yield the variables that make libraries on this processor choose as they did on that one."""
-    if before.arithmetic != now.arithmetic:
-        yield from _levels(before, now, computed)
-        unused = [name for name in computed.texts("numpy", "unused") if _NUMPY.get(name, _NOTHING) <= now.flags]
+def variables(recorded: Processor, current: Processor, facts: ComputeFacts) -> Iterator[tuple[str, str]]:
+    """Yield variables that make libraries on this processor choose the code of the recorded one."""
+    if recorded.arithmetic != current.arithmetic:
+        yield from _level_variables(recorded, current, facts)
+        unused = [name for name in facts.texts("numpy", "unused") if _NUMPY.get(name, _IMPOSSIBLE) <= current.flags]
         if unused:
             yield "NPY_DISABLE_CPU_FEATURES", " ".join(unused)
-        hidden = [name for flag, names in _LIBC.items() if flag in now.flags - before.flags for name in names]
+        hidden = [name for flag, names in _LIBC.items() if flag in current.flags - recorded.flags for name in names]
         if hidden:
             yield "GLIBC_TUNABLES", "glibc.cpu.hwcaps=" + ",".join(f"-{name}" for name in hidden)
-    core = computed.text("openblas", "core")
-    if _CORES.get(core, _NOTHING) <= now.flags:
+    core = facts.text("openblas", "core")
+    if _CORES.get(core, _IMPOSSIBLE) <= current.flags:
         yield "OPENBLAS_CORETYPE", core
 
 
-_NOTHING = frozenset({"(no processor has this)"})
+_IMPOSSIBLE = frozenset({"(no processor has this)"})
 
 
-def _levels(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[tuple[str, str]]:
-    """Yield the highest level of each library that this processor would exceed."""
-    chosen = computed.text("torch", "capability")
-    if chosen in dict(_ATEN) and _rises(_ATEN, chosen, now):
+def _level_variables(recorded: Processor, current: Processor, facts: ComputeFacts) -> Iterator[tuple[str, str]]:
+    """Yield variables with the recorded level of each library that would choose a higher one here."""
+    chosen = facts.text("torch", "capability")
+    if chosen in dict(_ATEN) and _exceeds(_ATEN, chosen, current):
         yield "ATEN_CPU_CAPABILITY", chosen.lower()
-    has_onednn = any(computed.has(library) for library in ("torch", "tensorflow", "onednn"))
-    for variable, used, levels in (
+    has_onednn = any(facts.has(library) for library in ("torch", "tensorflow", "onednn"))
+    for variable, is_used, levels in (
         ("ONEDNN_MAX_CPU_ISA", has_onednn, _ONEDNN),
-        ("MKL_ENABLE_INSTRUCTIONS", computed.has("mkl"), _MKL),
+        ("MKL_ENABLE_INSTRUCTIONS", facts.has("mkl"), _MKL),
     ):
-        level = before.level(levels)
-        if used and level and _rises(levels, level, now):
+        level = recorded.level(levels)
+        if is_used and level and _exceeds(levels, level, current):
             yield variable, level
 
 
-def _rises(levels: Levels, chosen: str, now: Processor) -> bool:
-    """Return whether this processor has a higher level than was chosen."""
+def _exceeds(levels: Levels, chosen: str, current: Processor) -> bool:
+    """Return whether this processor has a higher level than the chosen one."""
     names = [name for name, _ in levels]
-    here = now.level(levels)
-    return bool(here) and names.index(here) > names.index(chosen)
+    current_level = current.level(levels)
+    return bool(current_level) and names.index(current_level) > names.index(chosen)
 
 
-def not_possible(before: Processor, now: Processor, computed: ComputeFacts) -> Iterator[str]:
-    """Yield what this processor cannot do as the other one did."""
-    lacking = sorted(before.arithmetic - now.arithmetic)
-    levels = before.level(_GENERAL), now.level(_GENERAL)
-    if lacking and levels[0] != levels[1]:
+def not_possible(recorded: Processor, current: Processor, facts: ComputeFacts) -> Iterator[str]:
+    """Yield what this processor cannot compute as the recorded one did."""
+    missing_flags = sorted(recorded.arithmetic - current.arithmetic)
+    levels = recorded.level(_GENERAL), current.level(_GENERAL)
+    if missing_flags and levels[0] != levels[1]:
         yield f"recorded with {levels[0]}, this processor has {levels[1]}: results will differ"
-    elif lacking:
-        yield f"recorded with {', '.join(lacking)}, which this processor lacks: results can differ"
-    core = computed.text("openblas", "core")
-    if core and not _CORES.get(core, _NOTHING) <= now.flags:
+    elif missing_flags:
+        yield f"recorded with {', '.join(missing_flags)}, which this processor lacks: results can differ"
+    core = facts.text("openblas", "core")
+    if core and not _CORES.get(core, _IMPOSSIBLE) <= current.flags:
         yield f"OpenBLAS computed by its code for {core}, which this processor cannot be told to take"
-    if computed.has("mkl") and before.maker != now.maker:
-        yield f"MKL chooses its code by the processor's maker too: {before.maker or 'unknown'} recorded," + (
-            f" {now.maker or 'unknown'} now: results can differ"
+    if facts.has("mkl") and recorded.maker != current.maker:
+        yield f"MKL chooses its code by the processor's maker too: {recorded.maker or 'unknown'} recorded," + (
+            f" {current.maker or 'unknown'} now: results can differ"
         )
