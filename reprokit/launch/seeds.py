@@ -1,4 +1,4 @@
-"""Hands what was recorded on to the agents of a replay: seeds.jsonl and orders.jsonl, made from metrics.jsonl."""
+"""Passes recorded seeds and orders to a replay's agents: seeds.jsonl and orders.jsonl, made from metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from reprokit.launch.orders import OrdersByProcess
 from reprokit.rundir import RunDirectory
 
 MAX_SIZE = 16 << 20  # bytes of seeds.jsonl
-MAX_LINE = 24 << 10  # bytes of a line in it; an agent's seeds are shorter
+MAX_LINE = 24 << 10  # bytes of a line of it; seeds of the agent are shorter
 MAX_PROCESSES = 100_000
-MAX_READ = 1 << 30  # bytes of metrics.jsonl that are looked through before the start
-MAX_DEPTH = 10  # of a seed's JSON
+MAX_READ = 1 << 30  # bytes read of metrics.jsonl before the start
+MAX_DEPTH = 10  # nesting of a seed's JSON value
 LONGEST_INTEGER = 1 << 63
 _END = b"\n" * 257  # an agent that reads the last line is told of more bytes than Python has ints of without memory
 
@@ -29,33 +29,33 @@ _FIRST_LINE = re.compile(rb'\{"k":"[a-z_]{1,32}","p":("(?:[^"\\]|\\.){0,600}"),"
 
 
 class RecordedSeed(msgspec.Struct, frozen=True):
-    """What of a seeding call's line is needed to give the value again."""
+    """The fields of a seed's line that are needed to set the same seed again."""
 
     p: str
     call: str
     where: str | None
-    value: Any = msgspec.UNSET  # of a seed that cannot be given again
+    value: Any = msgspec.UNSET  # unset for a seed that cannot be replayed
     thread: str = ""
 
 
 class SeedsByProcess:
-    """The recorded seeds, by process, in the order written."""
+    """The recorded seeds of each process, in the order of their lines."""
 
     def __init__(self) -> None:
         self._processes: dict[str, list[bytes]] = {}
         self._numbers: dict[tuple[str, str, str, str], int] = {}
-        self._begun: set[bytes] = set()
-        self.twice: set[str] = set()  # identities of several processes, whose seeds cannot be told apart
+        self._started_processes: set[bytes] = set()
+        self.twice: set[str] = set()  # identities that several processes share: their seeds cannot be told apart
         self._size = 1 + len(_END)
         self.left_out = 0
-        self.damaged = 0  # whole lines that are no seed
-        self.is_cut = False  # not all of the file was looked through
+        self.damaged = 0  # complete lines with an invalid seed
+        self.is_cut = False  # whether the file is longer than MAX_READ
 
     def take(self, line: bytes) -> None:
-        """Take in one line of metrics.jsonl, whatever it is."""
-        first = _FIRST_LINE.match(line)
-        if first is not None:
-            self._begin(first[1])
+        """Process one line of metrics.jsonl of any kind."""
+        first_line = _FIRST_LINE.match(line)
+        if first_line is not None:
+            self._note_start(first_line[1])
         if not line.startswith(b'{"k":"seed",'):
             return
         try:
@@ -63,11 +63,11 @@ class SeedsByProcess:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             self.damaged += line.endswith(b"\n")
 
-    def _begin(self, process: bytes) -> None:
-        if process in self._begun:
+    def _note_start(self, process: bytes) -> None:
+        if process in self._started_processes:
             self.twice.add(json.loads(process))
-        elif len(self._begun) < MAX_PROCESSES:
-            self._begun.add(process)
+        elif len(self._started_processes) < MAX_PROCESSES:
+            self._started_processes.add(process)
 
     def _add(self, seed: RecordedSeed) -> None:
         where = seed.where or ""
@@ -76,7 +76,7 @@ class SeedsByProcess:
         self._numbers[key] = number + 1
         if seed.value is msgspec.UNSET:
             return
-        _check(seed.value)
+        _require_valid(seed.value)
         line = [seed.p, seed.thread, number, seed.call, where, seed.value]
         text = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if len(text) > MAX_LINE or self._size + len(text) > MAX_SIZE:
@@ -86,7 +86,7 @@ class SeedsByProcess:
         self._processes.setdefault(seed.p, []).append(text)
 
     def lines(self) -> Iterator[bytes]:
-        """Yield what seeds.jsonl holds: first a line feed, so that every line has one on both sides; last _END."""
+        """Yield the lines of seeds.jsonl: a line feed first, so that each line is between two; _END last."""
         yield b"\n"
         for process, lines in self._processes.items():
             if process not in self.twice:
@@ -94,40 +94,40 @@ class SeedsByProcess:
         yield _END
 
 
-def _check(value: Any, depth: int = 0) -> None:
-    """Refuse what no agent writes: numbers beyond a word, fractions, lists without bottom."""
+def _require_valid(value: Any, depth: int = 0) -> None:
+    """Raise ValueError for what no agent writes: numbers beyond 64 bits, fractions, deeply nested lists."""
     if depth > MAX_DEPTH or isinstance(value, float):
         raise ValueError("no seed")
     if isinstance(value, int) and not -LONGEST_INTEGER <= value < LONGEST_INTEGER:
         raise ValueError("no seed")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check(item, depth + 1)
+        _require_valid(item, depth + 1)
 
 
 def hand_on(recording: Path, directory: Path, *, force: bool = False) -> str:
-    """Write seeds.jsonl and orders.jsonl of a replay; returns a warning where not all can be given again.
+    """Write seeds.jsonl and orders.jsonl of a replay; return a warning if some cannot be replayed.
 
-    Raises RunDamaged where the recorded ones cannot be read, unless forced to go on without any.
+    Raise RunDamaged if the recorded ones cannot be read, unless `force` allows to replay without them.
     """
-    gathered, orders = SeedsByProcess(), OrdersByProcess()
+    seeds, orders = SeedsByProcess(), OrdersByProcess()
     problem = ""
     try:
-        _read(RunDirectory(recording), gathered, orders)
+        _read(RunDirectory(recording), seeds, orders)
     except (ReprokitError, OSError) as error:
         if not force:
             raise RunDamaged(
                 f"the recorded seeds cannot be given again: {error}; --force replays without them"
             ) from None
-        gathered, orders = SeedsByProcess(), OrdersByProcess()
+        seeds, orders = SeedsByProcess(), OrdersByProcess()
         problem = f"the recorded seeds cannot be read, so that none is given again: {error}"
-    _write(directory / rundir.SEEDS, gathered.lines())
-    if len(tracks := list(orders.lines(gathered.twice))) > 1:  # agents only look whether the file is there
+    _write(directory / rundir.SEEDS, seeds.lines())
+    if len(tracks := list(orders.lines(seeds.twice))) > 1:  # agents only check whether the file exists
         _write(directory / rundir.ORDERS, tracks)
     if orders.left_out:
         problem = f"{orders.left_out} lines of recorded orders are too many to be given again"
-    if gathered.left_out:
-        problem = f"{gathered.left_out} recorded seeds are too many or too long to be given again"
-    if gathered.is_cut:
+    if seeds.left_out:
+        problem = f"{seeds.left_out} recorded seeds are too many or too long to be given again"
+    if seeds.is_cut:
         problem = (
             f"{rundir.METRICS} of the recording is larger than {MAX_READ} bytes: seeds behind them are not given again"
         )
@@ -140,19 +140,19 @@ def _write(path: Path, lines: Iterable[bytes]) -> None:
         file.writelines(lines)
 
 
-def _read(recording: RunDirectory, gathered: SeedsByProcess, orders: OrdersByProcess) -> None:
+def _read(recording: RunDirectory, seeds: SeedsByProcess, orders: OrdersByProcess) -> None:
     sealed, path = recording.run.metrics, recording.path / rundir.METRICS
     if sealed is None and not recording.has(rundir.METRICS):
         return
-    digest, read = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     with os.fdopen(recording.open(rundir.METRICS), "rb", buffering=1 << 18) as file:
-        while read < MAX_READ and (line := file.readline(rundir.MAX_LINE)):
-            read += len(line)
+        while size < MAX_READ and (line := file.readline(rundir.MAX_LINE)):
+            size += len(line)
             digest.update(line)
-            gathered.take(line)
+            seeds.take(line)
             orders.take(line)
-        gathered.is_cut = bool(file.read(1))
-    if sealed is not None and not gathered.is_cut and sealed.digest != "sha256:" + digest.hexdigest():
+        seeds.is_cut = bool(file.read(1))
+    if sealed is not None and not seeds.is_cut and sealed.digest != "sha256:" + digest.hexdigest():
         raise RunDamaged(f"{path} was altered since the run ended")
-    if damaged := gathered.damaged + orders.damaged:
+    if damaged := seeds.damaged + orders.damaged:
         raise RunDamaged(f"{path} holds {damaged} lines of seeds or orders that cannot be read")
