@@ -1,4 +1,4 @@
-"""The state of the training's source: its git checkout with what is not committed, and the files that it imported."""
+"""Records the training's source: its git checkout with uncommitted changes, and the code files that it used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from reprokit.launch import modules
 from reprokit.launch.host import MAX_CODE, file_digest
 from reprokit.state_files import INDUCTOR
 
-LIMIT = 2.0  # seconds for each question to git
-MAX_DIFF = 256 << 20  # bytes of the changes that are read
-MAX_UNTRACKED = 500  # files that are named
-MAX_FILE = 1 << 20  # bytes of one of them; larger ones are data
+LIMIT = 2.0  # seconds for each call of git
+MAX_DIFF = 256 << 20  # bytes read of the changes
+MAX_UNTRACKED = 500  # files listed
+MAX_FILE = 1 << 20  # bytes of an untracked file; larger files count as data
 MAX_BYTES = 256 << 20  # of all modules
 PATIENCE = 1.0  # seconds for reading modules
 
-# Nothing that the checkout's configuration names is executed.
+# Keeps git from executing programs that the checkout's configuration names.
 _SAFELY = ("-c", "core.fsmonitor=false")
 _DIFF = ("diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=diff")
 _OWN = frozenset({".reprokit", "__pycache__"})
@@ -37,8 +37,8 @@ _CACHED = re.compile(r"(.*/)__pycache__/([^/]+?)\.[^/]*\.pyc", re.DOTALL)
 
 
 def git(directory: Path) -> dict[str, Any] | None:
-    """Commit, digest of the changes to tracked files, and digests of untracked ones, where this is a checkout."""
-    from shutil import which  # while the training runs: it takes long to load
+    """Return the commit, the digest of changes to tracked files and those of untracked files; None outside of git."""
+    from shutil import which  # imported while the training runs: slow to load
 
     program = which("git")
     commit = _output(program, directory, "rev-parse", "HEAD") if program else None
@@ -48,21 +48,21 @@ def git(directory: Path) -> dict[str, Any] | None:
     facts: dict[str, Any] = {"commit": commit.decode("ascii", "replace").strip(), "dirty": None}
     if changes is not None:
         facts.update(dirty=bool(changes), changes=changes)
-    facts["untracked"], more = _untracked(program, directory)
-    return {**facts, "more_untracked": more} if more else facts
+    facts["untracked"], left_out = _untracked(program, directory)
+    return {**facts, "more_untracked": left_out} if left_out else facts
 
 
-def _output(program: str | None, directory: Path, *question: str) -> bytes | None:
-    """Return what git answers; None if it fails or takes too long. Ctrl-C at the terminal does not reach it."""
+def _output(program: str | None, directory: Path, *arguments: str) -> bytes | None:
+    """Return git's output; None if it fails or times out. Ctrl-C in the terminal does not reach it."""
     with suppress(OSError, subprocess.SubprocessError):
-        asked = [program or "git", *_SAFELY, *question]
-        done = subprocess.run(asked, timeout=LIMIT, check=True, **_surroundings(directory))
-        answer: bytes = done.stdout
+        command = [program or "git", *_SAFELY, *arguments]
+        process = subprocess.run(command, timeout=LIMIT, check=True, **_process_options(directory))
+        answer: bytes = process.stdout
         return answer
     return None
 
 
-def _surroundings(directory: Path) -> dict[str, Any]:
+def _process_options(directory: Path) -> dict[str, Any]:
     return {
         "cwd": directory,
         "env": {**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
@@ -74,18 +74,18 @@ def _surroundings(directory: Path) -> dict[str, Any]:
 
 
 def _changes(program: str, directory: Path) -> str | None:
-    """Return the digest of what is not committed, submodules included; empty for nothing, None if git is too slow."""
+    """Return the digest of uncommitted changes with submodules; empty for none, None if git is too slow."""
     digest, size = hashlib.sha256(), 0
-    with suppress(OSError), subprocess.Popen([program, *_SAFELY, *_DIFF], **_surroundings(directory)) as process:
+    with suppress(OSError), subprocess.Popen([program, *_SAFELY, *_DIFF], **_process_options(directory)) as process:
         assert process.stdout is not None
-        limit = threading.Timer(LIMIT, process.kill)
-        limit.start()
+        timer = threading.Timer(LIMIT, process.kill)
+        timer.start()
         try:
             while (block := process.stdout.read(1 << 16)) and size <= MAX_DIFF:
                 digest.update(block)
                 size += len(block)
         finally:
-            limit.cancel()
+            timer.cancel()
             if size > MAX_DIFF:
                 process.kill()
         if process.wait() == 0:
@@ -94,62 +94,66 @@ def _changes(program: str, directory: Path) -> str | None:
 
 
 def _untracked(program: str, directory: Path) -> tuple[dict[str, str], int]:
-    """Return the digests of small files that git does not know and is not told to ignore; how many more there are."""
-    listed = _output(program, directory, "ls-files", "--others", "--exclude-standard", "-z") or b""
-    names = sorted(os.fsdecode(name) for name in listed.split(b"\0") if name)
-    own = tuple(f"{os.path.dirname(name)}/" for name in names if os.path.basename(name) == rundir.SHIM_PLAN)
-    names = [name for name in names if not name.startswith(own) and _OWN.isdisjoint(name.split("/"))]
-    found = {name: digest for name in names[:MAX_UNTRACKED] if (digest := file_digest(directory / name, MAX_FILE))}
-    return found, max(0, len(names) - MAX_UNTRACKED)
+    """Return the digests of small untracked files that git does not ignore, and the number of files left out."""
+    output = _output(program, directory, "ls-files", "--others", "--exclude-standard", "-z") or b""
+    names = sorted(os.fsdecode(name) for name in output.split(b"\0") if name)
+    run_directories = tuple(f"{os.path.dirname(name)}/" for name in names if os.path.basename(name) == rundir.SHIM_PLAN)
+    names = [name for name in names if not name.startswith(run_directories) and _OWN.isdisjoint(name.split("/"))]
+    digests = {name: digest for name in names[:MAX_UNTRACKED] if (digest := file_digest(directory / name, MAX_FILE))}
+    return digests, max(0, len(names) - MAX_UNTRACKED)
 
 
 def used(run: Path, search_path: Iterable[str], directory: Path) -> set[str]:
-    """Return the code that processes of the run read, loaded or executed, outside of Python's and the system's places.
+    """Return the code that processes read, loaded or executed, without that of Python and the system.
 
-    It need not be a module: `exec`, `runpy` and ctypes leave none, a killed process names none, and not all is Python.
+    It need not be a module: `exec`, `runpy` and ctypes leave none, and a killed process reports none.
     """
-    loaded, here = modules.loaded(run), os.path.realpath(directory)
+    loaded, real_directory = modules.loaded(run), os.path.realpath(directory)
     libraries = {match.groups() for place in (*search_path, *loaded) if (match := _LIBRARY.match(place))}
-    pythons = {python for library, python in libraries if _is_of_python(library, python)}
-    known = (*names.SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
-    read = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
-    files = {path for path in read if path.endswith((".py", ".pyc"))}.union(loaded)
-    return {path for path in files if not path.startswith(known) and not _is_kept(path.removeprefix(f"{here}/"))}
+    pythons = {python for library, python in libraries if _is_python_prefix(library, python)}
+    excluded = (*names.SYSTEM, *(f"{python}/{part}/" for python in pythons for part in ("bin", "lib")), f"{OWN}/")
+    read_files = {_CACHED.sub(r"\1\2.py", path) for path in names.read(run)}
+    files = {path for path in read_files if path.endswith((".py", ".pyc"))}.union(loaded)
+    return {
+        path
+        for path in files
+        if not path.startswith(excluded) and not _is_excluded(path.removeprefix(f"{real_directory}/"))
+    }
 
 
-def _is_of_python(library: str, python: str) -> bool:
-    """Return whether a directory is an interpreter's or an environment's, and not a project's that is called so."""
+def _is_python_prefix(library: str, python: str) -> bool:
+    """Return whether this is an interpreter's or environment's directory, not a project's of that name."""
     return os.path.isfile(f"{library}/os.py") or names.is_environment(python)
 
 
-def _is_kept(path: str) -> bool:
+def _is_excluded(path: str) -> bool:
     return INDUCTOR in path or not _NOISE.isdisjoint(path.split("/"))
 
 
 def digests(files: Iterable[str], directory: Path, packages: Iterable[str]) -> dict[str, str]:
-    """The digests of the code that lies outside of packages, by path from the working directory."""
+    """Return the digests of code outside of packages, by path relative to the working directory."""
     places = tuple(packages)
-    own = [file for file in sorted(files) if not file.startswith(places)]
-    return dict(_digests(own[:MAX_CODE], directory))
+    code_files = [file for file in sorted(files) if not file.startswith(places)]
+    return dict(_digests(code_files[:MAX_CODE], directory))
 
 
 def _digests(files: list[str], directory: Path) -> Iterator[tuple[str, str]]:
-    deadline, left = time.monotonic() + PATIENCE, MAX_BYTES
+    deadline, remaining = time.monotonic() + PATIENCE, MAX_BYTES
     for file in files:
-        if time.monotonic() > deadline or left < 0:
+        if time.monotonic() > deadline or remaining < 0:
             return
         digest = file_digest(Path(file))
         if digest is not None:
-            left -= os.path.getsize(file)
+            remaining -= os.path.getsize(file)
             yield os.path.relpath(file, directory) if file.startswith(f"{directory}/") else file, digest
 
 
-def without(git: dict[str, Any] | None, known: set[str], directory: Path) -> dict[str, Any] | None:
-    """Return the state of a checkout without files that the run itself wrote, or that are told of elsewhere."""
+def without(git: dict[str, Any] | None, known_paths: set[str], directory: Path) -> dict[str, Any] | None:
+    """Return the state of a checkout without untracked files that the run wrote or that are listed elsewhere."""
     if git is None:
         return None
-    here = os.path.realpath(directory)
-    paths = {name: os.path.join(here, name) for name in git["untracked"]}
-    told = {name for name, path in paths.items() if known & {path, os.path.join(os.path.dirname(path), "*")}}
-    untracked = {name: digest for name, digest in git["untracked"].items() if name not in told}
+    real_directory = os.path.realpath(directory)
+    paths = {name: os.path.join(real_directory, name) for name in git["untracked"]}
+    excluded = {name for name, path in paths.items() if known_paths & {path, os.path.join(os.path.dirname(path), "*")}}
+    untracked = {name: digest for name, digest in git["untracked"].items() if name not in excluded}
     return {**git, "untracked": untracked}
