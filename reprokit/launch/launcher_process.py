@@ -1,4 +1,4 @@
-"""Each run has a launcher process of its own: shim, supervisor and signals are set up once in a process's life."""
+"""Executes each run in a launcher process of its own: shim, supervisor and signals are set up once per process."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from reprokit.launch.process import ExitStatus, ResourceUsage
 from reprokit.launch.run import execute as execute_here
 from reprokit.plan import Plan
 
-MAX_REPORT = 60 << 10  # bytes, which a pipe takes without a reader
+MAX_REPORT = 60 << 10  # bytes, which a pipe buffers without a reader
 
 
 class LauncherReport(msgspec.Struct, frozen=True):
-    """What a launcher process has to say at its end."""
+    """What a launcher process reports at its end."""
 
     ended: ExitStatus | None = None
     used: ResourceUsage = ResourceUsage()
-    error: str = ""  # the class of reprokit's error
+    error: str = ""  # name of the class of reprokit's error
     text: str = ""
 
 
 class LaunchResult(msgspec.Struct, frozen=True):
-    """A run that was executed, and the processor time that it took with all its processes."""
+    """An executed run's exit status, and the processor seconds of all its processes."""
 
     ended: ExitStatus
     processor: float
-    used: ResourceUsage = ResourceUsage()  # by the command alone, without the launcher's work before and after it
+    used: ResourceUsage = ResourceUsage()  # of the command alone, without the launcher's work before and after
 
 
 def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] | None = None) -> LaunchResult:
-    """Execute the plan in a process of its own; raises its error here, and Interrupted if a signal came.
+    """Execute the plan in a separate process; raise its error here, or Interrupted if a signal came.
 
     `before` is called in that process first.
     """
@@ -56,20 +56,20 @@ def execute(plan: Plan, interruption: Interruption, before: Callable[[], None] |
         return pid
 
     with os.fdopen(reader, "rb") as file, interruption.handing_to(start) as pid:
-        _, status, used = os.wait4(pid, 0)
-        os.set_blocking(file.fileno(), False)  # what outlives the run may hold the other end
+        _, status, usage = os.wait4(pid, 0)
+        os.set_blocking(file.fileno(), False)  # processes that outlive the run may hold the other end open
         data = file.read(MAX_REPORT) or b""
     report = _report(data, status)
     assert report.ended is not None
-    return LaunchResult(report.ended, used.ru_utime + used.ru_stime, report.used)
+    return LaunchResult(report.ended, usage.ru_utime + usage.ru_stime, report.used)
 
 
 def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoReturn:
     try:
         if before is not None:
             before()
-        made = execute_here(plan)
-        report = LauncherReport(ended=made.ended, used=made.used)
+        run = execute_here(plan)
+        report = LauncherReport(ended=run.ended, used=run.used)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
         text = str(error) if name else f"{type(error).__name__}: {reason(error)}"
@@ -86,9 +86,9 @@ def _report(data: bytes, status: int) -> LauncherReport:
     try:
         report = msgspec.json.decode(data, type=LauncherReport)
     except msgspec.MsgspecError:
-        how = f"wait status {status}"
-        raise LaunchError(f"the process that launched the run did not come to its end ({how}); try again") from None
+        detail = f"wait status {status}"
+        raise LaunchError(f"the process that launched the run did not come to its end ({detail}); try again") from None
     if report.ended is not None:
         return report
-    kind = getattr(errors, report.error, ReprokitError)
-    raise kind(report.text)
+    error_class = getattr(errors, report.error, ReprokitError)
+    raise error_class(report.text)
