@@ -1,4 +1,4 @@
-"""Snapshots of a run, as its launcher sees them: what appeared, and the user's command for each."""
+"""Handles a run's snapshots in the launcher: runs the user's command for each, and reports them at the end."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reprokit.printable import printable
 
 VARIABLE = "REPROKIT_SNAPSHOT"
 LONGEST = 200
-MAX_SAID = 10  # lines about snapshots
+MAX_SAID = 10  # reported snapshots
 
 
 class SnapshotHook:
-    """Runs the command of --on-capture for each snapshot, beside the training and never in it."""
+    """Runs the command of --on-capture for each snapshot, beside the training and never within it."""
 
     def __init__(self, command: str, run: Path, fallback: Path | None) -> None:
         self._commands = UserCommands("--on-capture", command)
@@ -30,7 +30,7 @@ class SnapshotHook:
         self._seen: set[Path] = set()
 
     def __call__(self, child: Child | None = None) -> None:
-        """Start the command for what is new, and see what has ended."""
+        """Start the command for new snapshots, and reap ended ones."""
         for place in [directory / name for directory in self._directories for name in files.names(directory)]:
             if place not in self._seen and len(self._seen) < MAX_COMMANDS:
                 self._seen.add(place)
@@ -38,7 +38,7 @@ class SnapshotHook:
         self._commands.reap()
 
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
-        """Wait a while for what is left; returns what went wrong."""
+        """Wait a limited time for running commands; return what went wrong."""
         self()
         return self._commands.finish(interrupted)
 
@@ -48,7 +48,7 @@ def _directories(run: Path, fallback: Path | None) -> list[Path]:
 
 
 def remove_partials(run: Path, fallback: Path | None) -> Iterator[str]:
-    """Remove what a process that was killed while it captured has left; yields a warning for each."""
+    """Remove incomplete snapshots of killed processes; yield a warning for each."""
     for place in [directory / name for directory in _directories(run, fallback) for name in files.partials(directory)]:
         if _is_being_written(place.name):
             continue
@@ -57,20 +57,20 @@ def remove_partials(run: Path, fallback: Path | None) -> Iterator[str]:
 
 
 def _is_being_written(partial: str) -> bool:
-    """Return whether the process that its name tells is still there."""
+    """Return whether the process in the partial snapshot's name still runs."""
     pid = partial.split("-")[1]
     return pid.isdecimal() and rundir.is_running(int(pid))
 
 
-def say_found(run: Path, command: tuple[str, ...], found: list[SnapshotFacts]) -> None:
-    """Say where the snapshots are, and how to find out what happened."""
-    for facts in found[:MAX_SAID]:
-        what = facts.problem or f"step {facts.step}: {facts.trigger}"
-        say(f"snapshot: {shown(files.place(run, facts))}: {printable(what, LONGEST)}")
-    if len(found) > MAX_SAID:
-        say(f"and {len(found) - MAX_SAID} more snapshots")
-    whole = (facts for facts in found if not facts.problem)
-    usable = min(whole, key=lambda facts: facts.began_here is False, default=None)  # another rank knows the cause
+def say_found(run: Path, command: tuple[str, ...], snapshots: list[SnapshotFacts]) -> None:
+    """Report where the snapshots are, and how to find out what happened."""
+    for facts in snapshots[:MAX_SAID]:
+        description = facts.problem or f"step {facts.step}: {facts.trigger}"
+        say(f"snapshot: {shown(files.place(run, facts))}: {printable(description, LONGEST)}")
+    if len(snapshots) > MAX_SAID:
+        say(f"and {len(snapshots) - MAX_SAID} more snapshots")
+    complete = (facts for facts in snapshots if not facts.problem)
+    usable = min(complete, key=lambda facts: facts.began_here is False, default=None)  # another rank knows the cause
     if usable is not None:
         place = shown(files.place(run, usable))
         say(f"to find out what began it: {shlex.join(['reprokit', 'snapshot', 'explain', place, '--', *command])}")
