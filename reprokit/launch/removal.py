@@ -1,4 +1,4 @@
-"""Removes runs, and says of which kept replays the recordings go or stay."""
+"""Removes runs, and reports replays that lose their recording."""
 
 from __future__ import annotations
 
@@ -16,42 +16,44 @@ from reprokit.rundir import RunDirectory
 
 
 def remove_runs(paths: list[Path]) -> Iterator[str]:
-    """Remove these runs, all or, where one must not be, none; yields what there is to say."""
+    """Remove these runs, or none if one may not be removed; yield messages."""
     for path in paths:
         require_run(path)
-    going = {os.path.realpath(path) for path in paths}
-    for home in sorted({Path(path).parent for path in going}):
+    real_paths = {os.path.realpath(path) for path in paths}
+    for home in sorted({Path(path).parent for path in real_paths}):
         runs = newest_first(home)
-        gone = {run.run.run_id: run for run in runs if os.path.realpath(run.path) in going}
+        removed_by_id = {run.run.run_id: run for run in runs if os.path.realpath(run.path) in real_paths}
         for run in runs:
-            asked = run.run.replay_of
-            if asked is not None and asked.run_id in gone and run.run.run_id not in gone:
-                yield printable(f"{run.path.name} stays without its recording {gone[asked.run_id].path.name}")
+            replay_of = run.run.replay_of
+            if replay_of is not None and replay_of.run_id in removed_by_id and run.run.run_id not in removed_by_id:
+                yield printable(
+                    f"{run.path.name} stays without its recording {removed_by_id[replay_of.run_id].path.name}"
+                )
     for path in paths:
         yield from _remove(path)
 
 
 def _remove(path: Path) -> Iterator[str]:
-    elsewhere: set[str] = set()
+    other_directories: set[str] = set()
     with suppress(RunError):  # a damaged run
-        elsewhere = {found.directory for found in RunDirectory(path).run.snapshots if found.directory}
+        other_directories = {snapshot.directory for snapshot in RunDirectory(path).run.snapshots if snapshot.directory}
     delete(path)
     yield printable(f"removed {shown(path)}")
-    for directory in sorted(elsewhere):
+    for directory in sorted(other_directories):
         yield printable(f"its snapshots in {directory} stay")
 
 
 def collect(keep: int, older: timedelta, *, dry_run: bool) -> Iterator[str]:
-    """Remove runs of the nearest .reprokit beyond the newest `keep` and of more than this age; yields what is done."""
+    """Remove runs of the nearest .reprokit, but the newest `keep` and those younger than `older`; yield messages."""
     home = home_of(Path())
     runs = newest_first(home) if home.is_dir() else []
-    going = {run.run.run_id: run for run in runs[keep:] if _is_older(run, older) and not run.in_progress}
+    removable = {run.run.run_id: run for run in runs[keep:] if _is_older(run, older) and not run.in_progress}
     for run in runs:
-        asked = run.run.replay_of
-        if asked is not None and asked.run_id in going and run.run.run_id not in going:
-            yield printable(f"kept {going.pop(asked.run_id).path.name}: {run.path.name} is a replay of it")
+        replay_of = run.run.replay_of
+        if replay_of is not None and replay_of.run_id in removable and run.run.run_id not in removable:
+            yield printable(f"kept {removable.pop(replay_of.run_id).path.name}: {run.path.name} is a replay of it")
     removed = 0
-    for run in going.values():
+    for run in removable.values():
         try:
             require_run(run.path)
             yield from [printable(f"would remove {shown(run.path)}")] if dry_run else _remove(run.path)
