@@ -71,9 +71,9 @@ def _shim() -> DoctorFinding:
 def _preload() -> DoctorFinding:
     """Start a program under the shim and ask it."""
     from reprokit import native
-    from reprokit.launch.environment import RUN, in_front, placed, without_own
+    from reprokit.launch.environment import RUN, in_front, preload_paths, without_own
 
-    with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, placed(native.shim_path()) as place:
+    with tempfile.TemporaryDirectory(prefix="reprokit-") as directory, preload_paths(native.shim_path()) as place:
         environment = {**without_own(os.environ), "LD_PRELOAD": in_front(place.shim, os.environ.get("LD_PRELOAD"))}
         environment[RUN] = directory
         number, failure = machine.tried([sys.executable, "-c", PROBE], PROBE_LIMIT, env=environment)

@@ -1,4 +1,4 @@
-"""Builds the child's environment, of a size that does not depend on the run directory's name."""
+"""Builds the child's environment, whose size does not depend on the length of the run directory's name."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ OWN = (RUN, IDENTITY, PADDING)
 OPENSSL = "OPENSSL_ia32cap"
 NO_RDRAND = "~0x4000000000000000:~0x40000"  # OPENSSL_ia32cap(3): bits 62 and 64+18
 
-STEP = 8192  # a recording's environment has a multiple of this many bytes
-LEAST_PADDING = 4096  # so that a replay has room for variables that came in between
-MOST_PADDING = 128 << 10  # the kernel takes no longer string
-LIST_SEPARATORS = re.compile(r"[\s:;]")  # what no path in LD_PRELOAD may hold: there is no way to quote it
+STEP = 8192  # bytes: the size of a recording's environment is a multiple of this
+LEAST_PADDING = 4096  # bytes of padding that leave a replay room for new variables
+MOST_PADDING = 128 << 10  # bytes: the kernel accepts no longer string
+LIST_SEPARATORS = re.compile(r"[\s:;]")  # not allowed in paths of LD_PRELOAD, which cannot be quoted
 
 
 class ChildEnvironment(msgspec.Struct, frozen=True):
-    """The variables for the child and their total size."""
+    """The child's variables and their total size in bytes."""
 
     variables: dict[str, str]
     size: int
@@ -36,14 +36,14 @@ class ChildEnvironment(msgspec.Struct, frozen=True):
 
 
 def size_of(variables: Mapping[str, str]) -> int:
-    """Bytes of the strings NAME=value, each with its final NUL."""
+    """Return the bytes of the strings NAME=value, each with its final NUL."""
     return sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in variables.items())
 
 
 def inherited() -> dict[str, str]:
     """Return the variables that reprokit was started with.
 
-    Python adds LC_CTYPE to its own where the locale is C (PEP 538), which is none of the command's business.
+    In the C locale Python adds LC_CTYPE to its own variables (PEP 538); the command must not get that one.
     """
     variables = dict(os.environ)
     try:
@@ -56,19 +56,19 @@ def inherited() -> dict[str, str]:
 
 
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's own environment: nothing of a run that reprokit might have been started from."""
+    """Return the user's variables without those of a run from which reprokit may have been started."""
     return {name: value for name, value in variables.items() if name not in OWN}
 
 
 def without_rdrand(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with one that tells OpenSSL and BoringSSL that the processor has no RDRAND and RDSEED."""
+    """Return the variables with one that hides RDRAND and RDSEED from OpenSSL and BoringSSL."""
     return {OPENSSL: NO_RDRAND, **variables}
 
 
 def build(
-    variables: Mapping[str, str], run: Path, shim: Path, bootstrap: Path, wanted_size: int | None
+    variables: Mapping[str, str], run: Path, shim: Path, bootstrap: Path, required_size: int | None
 ) -> ChildEnvironment:
-    """Return the user's variables, the launcher's four, and padding up to the size wanted."""
+    """Return the user's variables with the launcher's four, and padding up to the required size."""
     result = without_own(variables)
     result["LD_PRELOAD"] = in_front(shim, result.get("LD_PRELOAD"))
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
@@ -76,18 +76,18 @@ def build(
     result[IDENTITY] = "0"
     result[PADDING] = ""
     needed = size_of(result)
-    size = wanted_size if wanted_size is not None else rounded(needed)
+    size = required_size if required_size is not None else rounded(needed)
     warning = ""
     if not needed <= size < needed + MOST_PADDING:
         warning = f"the environment needs {needed} bytes and had {size} in the recording: addresses may differ"
         size = rounded(needed)
     result[PADDING] = " " * (size - needed)
-    # In an order of their own: a replay has some of them from its recording, and Python's objects lie as they come.
+    # Sorted, as a replay takes some from its recording, and their order decides where Python's objects lie in memory.
     return ChildEnvironment(dict(sorted(result.items())), size, warning)
 
 
 def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> ChildEnvironment:
-    """Return the user's variables with those that start the agent, and nothing of the shim's."""
+    """Return the user's variables with those that start the agent, and none for the shim."""
     result = without_own(variables)
     result["PYTHONPATH"] = in_front(bootstrap, result.get("PYTHONPATH"))
     result[RUN] = rundir.padded(run, RUN_PATH_SIZE)
@@ -96,17 +96,17 @@ def build_plain(variables: Mapping[str, str], run: Path, bootstrap: Path) -> Chi
 
 
 def rounded(needed: int) -> int:
-    """Return the next whole step that leaves the least padding free."""
+    """Return the next multiple of STEP that leaves at least LEAST_PADDING free."""
     return -(-(needed + LEAST_PADDING) // STEP) * STEP
 
 
-def in_front(path: Path, rest: str | None) -> str:
-    """A search list that begins with the path; an empty list stays away, as it would mean the current directory."""
-    return f"{path}{os.pathsep}{rest}" if rest else str(path)
+def in_front(path: Path, search_list: str | None) -> str:
+    """Return the search list with this path first; an empty entry would mean the current directory."""
+    return f"{path}{os.pathsep}{search_list}" if search_list else str(path)
 
 
 class PreloadPaths(msgspec.Struct, frozen=True):
-    """Where the child finds the shim and the directory of the agent's sitecustomize."""
+    """The paths by which the child finds the shim and the directory of the agent's sitecustomize."""
 
     shim: Path
     bootstrap: Path
@@ -117,13 +117,13 @@ def agent_directory() -> Path:
 
 
 @contextmanager
-def placed(shim: Path) -> Iterator[PreloadPaths]:
-    """The installed paths, or links to them while the run lasts where those cannot be written in a list."""
+def preload_paths(shim: Path) -> Iterator[PreloadPaths]:
+    """Yield the installed paths; temporary links to them if these cannot be written in a search list."""
     shim, agent = Path(os.path.realpath(shim)), agent_directory()
     if not LIST_SEPARATORS.search(f"{shim}{agent}"):
         yield PreloadPaths(shim, agent / "bootstrap")
         return
-    import shutil  # few installations need it, and it takes long to load
+    import shutil  # imported late: slow to load, and rarely needed
 
     directory = _directory_to_link_in()
     try:

@@ -21,7 +21,7 @@ from reprokit.launch import command as commands
 from reprokit.launch import environment as environments
 from reprokit.launch import host, variables
 from reprokit.launch.command import Command
-from reprokit.launch.environment import ChildEnvironment, PreloadPaths, placed
+from reprokit.launch.environment import ChildEnvironment, PreloadPaths, preload_paths
 from reprokit.launch.messages import say, warn
 from reprokit.launch.process import Child, ExitStatus, LateSignals, ResourceUsage, Termination
 from reprokit.launch.rundirectory import NewRun, shown
@@ -71,7 +71,7 @@ def execute(plan: Plan, *watches: Watch) -> CompletedRun:
     user_variables = own_environment(plan)
     command = commands.resolve(plan.command, user_variables.get("PATH"), plan.working_directory)
     instruments = _instruments(plan)
-    with placed(native.shim_path()) as paths:
+    with preload_paths(native.shim_path()) as paths:
         new_run = NewRun(plan.output, plan.overwrite, becomes_last=instruments.becomes_last)
         try:
             prepared = _prepare(plan, command, user_variables, instruments, paths, new_run)
