@@ -1,4 +1,4 @@
-"""Ctrl-C and its kin while several runs are made: the run that goes on gets it first, then the making ends."""
+"""Handles Ctrl-C and similar signals between runs: the current run receives them first, then everything ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Somebody asked for the end."""
+    """Raised when a signal asks to end; carries its number."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -21,35 +21,35 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """While it is entered, a signal is handed to the run that goes on, or raises Interrupted where none does.
+    """A context in which signals are forwarded to the current run, or raise Interrupted if there is none.
 
-    One that is made to wait raises only within `raising`; elsewhere a signal is noted in `asked`. It raises once: who
-    asks again while everything is brought to its end asks for nothing new.
+    With `waits`, Interrupted is raised only within `raising`; elsewhere a signal is noted in `asked`. It is raised
+    once: further signals while the runs end change nothing.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
-        self.asked = 0  # the first signal's number
+        self.asked = 0  # number of the first signal
         self._child = 0
         self._raises = not waits
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous_handlers: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interruption:
         for number in WATCHED:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
-                self._before[number] = signal.signal(number, self._take)
+                self._previous_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _where: TracebackType | None) -> None:
         self.restore()
 
     def restore(self) -> None:
-        """Put back what was done with these signals before."""
-        for number, handler in self._before.items():
+        """Restore the previous handlers of these signals."""
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """Raise Interrupted meanwhile; at once where a signal has come already."""
+        """Raise Interrupted within this context; at once if a signal has arrived already."""
         try:
             self._raises = True
             self._raise_if_asked()
@@ -59,29 +59,32 @@ class Interruption:
 
     @contextmanager
     def handing_to(self, start: Callable[[], int]) -> Iterator[int]:
-        """Start a process, and hand signals to it meanwhile; raises at its end where there were any."""
+        """Start a process and forward signals to it; raise Interrupted at its end if there were any."""
         self._raise_if_asked()
-        before, self._raises = self._raises, False  # no signal comes between the start and its process id
+        raises_before, self._raises = (
+            self._raises,
+            False,
+        )  # must not raise between the start and the return of its process id
         try:
             self._child = start()
             if self.asked:
-                self._hand_on(self.asked)
+                self._forward(self.asked)
             yield self._child
         finally:
-            self._child, self._raises = 0, before
+            self._child, self._raises = 0, raises_before
         self._raise_if_asked()
 
     def _raise_if_asked(self) -> None:
         if self.asked:
             raise Interrupted(self.asked)
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         is_first, self.asked = not self.asked, self.asked or number
         if self._child:
-            self._hand_on(number)
+            self._forward(number)
         elif self._raises and is_first:
             raise Interrupted(number)
 
-    def _hand_on(self, number: int) -> None:
-        with suppress(OSError):  # the launcher tells the terminal's signals, which both got, from mine
+    def _forward(self, number: int) -> None:
+        with suppress(OSError):  # the launcher tells signals of the terminal, which both receive, from forwarded ones
             os.kill(self._child, number)
