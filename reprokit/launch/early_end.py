@@ -1,8 +1,8 @@
-"""Ends a run in good order: a profile has its steps, a question is answered, or a rule has raised an alarm.
+"""Ends a run early: a profile has its steps, a question is answered, or a rule has raised an alarm.
 
-It is interrupted as by Ctrl-C, and ended by force where that does not help. An interrupted Python program leaves by
-its handlers, so that its agent writes what it has seen. Where the command is no Python program (a shell script,
-mpirun), the topmost Python processes beneath it are interrupted with it.
+The run is interrupted as by Ctrl-C, and killed if that does not help. An interrupted Python program exits through
+its handlers, so that its agent writes its data. If the command is no Python program (a shell script,
+mpirun), the topmost Python processes below it are interrupted as well.
 """
 
 from __future__ import annotations
@@ -20,39 +20,42 @@ from reprokit.launch import agent_lines
 from reprokit.launch.process import GRACE, Child, ExitStatus
 from reprokit.launch.stragglers import has_stragglers, processes
 
-MOMENT = 1.0  # seconds for helpers that end with the command
-ENOUGH = "enough"  # beside what agents write: there once the run is to end; they keep quiet about the interruption
-STEPPED, ANSWERED = "stepped", "answered"  # in a run's answers: a byte of each process that has steps, and their last
+MOMENT = 1.0  # seconds for helpers to end after the command
+ENOUGH = "enough"  # file that exists once the run is to end: agents then do not report the interruption
+STEPPED, ANSWERED = (
+    "stepped",
+    "answered",
+)  # files with one byte per process: those that take steps, and those that have answered
 
 
 class EarlyEnd:
-    """Watches a run while its command goes on, and ends it once there is a reason to."""
+    """Watches a run while its command runs, and ends it once there is a reason."""
 
     def __init__(
         self, run: Path, enough: Path, reason: Callable[[], str], patience: float = GRACE, status: int = EXIT_IDENTICAL
     ):
-        self._run, self._enough, self._reason_now, self._patience = run, enough, reason, patience
-        self._status = status  # that the training counts as ended with
-        self._force = [signal.SIGKILL, signal.SIGTERM]  # the next one last
+        self._run, self._enough, self._find_reason, self._patience = run, enough, reason, patience
+        self._status = status  # exit status that an ended training gets
+        self._signals_left = [signal.SIGKILL, signal.SIGTERM]  # sent from the last to the first
         self._deadline = 0.0
-        self.reason = ""  # why the training was ended; empty where it ended by itself
+        self.reason = ""  # why the training was ended; empty if it ended by itself
 
     def __call__(self, child: Child) -> None:
-        """End the child where there is a reason, then its whole run, each time less politely."""
+        """Interrupt the child once there is a reason; send the whole run SIGTERM and SIGKILL if it does not end."""
         if not self.reason:
-            self.reason = self._reason_now()
+            self.reason = self._find_reason()
             if self.reason:
                 self._deadline = time.monotonic() + self._patience
-                _tell_agents(self._enough)
+                _announce_end(self._enough)
                 interrupt(self._run, child.pid)
-        elif time.monotonic() > self._deadline and self._force:
+        elif time.monotonic() > self._deadline and self._signals_left:
             self._deadline = time.monotonic() + GRACE
-            send([child.pid, *processes(self._run)], self._force.pop())
+            send([child.pid, *processes(self._run)], self._signals_left.pop())
 
-    def finish(self, ended: ExitStatus) -> ExitStatus:
-        """End what else of the run goes on; return how it counts as ended."""
+    def finish(self, exit_status: ExitStatus) -> ExitStatus:
+        """End the run's remaining processes; return the exit status that counts."""
         if not self.reason:
-            return ended
+            return exit_status
         if has_stragglers(self._run, MOMENT):
             interrupt(self._run)
             for number in (signal.SIGTERM, signal.SIGKILL):
@@ -63,7 +66,7 @@ class EarlyEnd:
 
 
 def once_answered(run: Path) -> EarlyEnd:
-    """End a replay that was asked something once each process that takes steps has taken those of the question."""
+    """Return what ends a replay once all processes that take steps have taken those of its question."""
     answers = run / rundir.ANSWERS
 
     def reason() -> str:
@@ -80,33 +83,33 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _tell_agents(enough: Path) -> None:
-    """Agents that find the file keep quiet about the interruption."""
+def _announce_end(enough: Path) -> None:
+    """Create the file that keeps agents from reporting the interruption."""
     with suppress(OSError):
         os.close(os.open(enough, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
 def interrupt(run: Path, command: int = 0) -> None:
-    """SIGINT for the command, and for the topmost Python processes where it is none itself."""
-    alive = set(processes(run))
-    observed = agent_lines.read(run).pids & alive
-    if command in observed:
+    """Send SIGINT to the command, and to the topmost Python processes if it is not one itself."""
+    run_processes = set(processes(run))
+    python_processes = agent_lines.read(run).pids & run_processes
+    if command in python_processes:
         send([command], signal.SIGINT)
         return
-    topmost = [pid for pid in observed if observed.isdisjoint(_ancestors(pid))]
+    topmost = [pid for pid in python_processes if python_processes.isdisjoint(_ancestors(pid))]
     send([command, *topmost] if command else topmost, signal.SIGINT)
 
 
 def send(pids: list[int], number: signal.Signals) -> None:
-    """A signal for each, which may have ended already; one that ignores interrupts is asked to terminate."""
+    """Send each process a signal, if it still runs; SIGTERM instead of SIGINT if it ignores interrupts."""
     for pid in dict.fromkeys(pids):
-        chosen = signal.SIGTERM if number == signal.SIGINT and _ignores(pid, number) else number
+        signal_number = signal.SIGTERM if number == signal.SIGINT and _ignores_signal(pid, number) else number
         with suppress(OSError):
-            os.kill(pid, chosen)
+            os.kill(pid, signal_number)
 
 
-def _ignores(pid: int, number: int) -> bool:
-    """Return whether a process ignores a signal, as those do that a script has put in the background."""
+def _ignores_signal(pid: int, number: int) -> bool:
+    """Return whether a process ignores a signal, as background jobs of shell scripts ignore SIGINT."""
     with suppress(OSError, ValueError):
         for line in Path("/proc", str(pid), "status").read_bytes().splitlines():
             if line.startswith(b"SigIgn:"):
@@ -115,7 +118,7 @@ def _ignores(pid: int, number: int) -> bool:
 
 
 def _ancestors(pid: int) -> set[int]:
-    import psutil  # takes long to load
+    import psutil  # imported late: slow to load
 
     with suppress(psutil.Error):
         return {parent.pid for parent in psutil.Process(pid).parents()}
