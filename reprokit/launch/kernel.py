@@ -1,8 +1,8 @@
-"""Kernel settings of this process that Python has no call for: address randomization, namespaces and more.
+"""Changes kernel settings of this process for which Python has no call: address randomization, namespaces and more.
 
-Namespaces of a run: its own host name, and a directory that stands in another place too. They need CAP_SYS_ADMIN, or a
-kernel that lets everybody have a user namespace. What is entered holds for the process that enters, a launcher of one
-run, and for all that it starts; nobody else sees anything of it.
+A run's namespaces give it a host name of its own, and show a directory at a second path too. They need CAP_SYS_ADMIN,
+or a kernel that allows user namespaces. They apply to the process that enters them, the launcher of one run, and to
+everything that it starts; no other process is affected.
 """
 
 from __future__ import annotations
@@ -26,64 +26,64 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x20000, 0x4000000, 0x10000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-UNKNOWN = 199  # how a trial ends that did not say an errno
+UNKNOWN = 199  # exit status of a trial that failed without an errno
 
 
 @contextmanager
 def without_randomization() -> Iterator[Switch]:
-    """Programs started within have fixed addresses; yields whether they are randomized all the same.
+    """Give programs started within fixed addresses; yields whether addresses are randomized after all.
 
     The kernel keeps the personality of the calling thread over fork and exec.
     """
     call = ctypes.CDLL(None, use_errno=True).personality
     call.argtypes, call.restype = [ctypes.c_ulong], ctypes.c_int
-    before = call(QUERY)
-    outcome = _switch(call, before)
+    personality = call(QUERY)
+    outcome = _switch(call, personality)
     try:
         yield outcome
     finally:
         if not outcome.is_on:
-            call(before)
+            call(personality)
 
 
 def forbid_core_dump() -> None:
-    """No core file, and none for a program that the system pipes core dumps to: the training has left its own."""
+    """Prevent a core dump of this process, also by a pipe of the system: the training has left its own."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:
-    """This process is killed, or sent another signal, when the one that started it ends, however that ends."""
+    """Have the kernel send this process a signal, by default SIGKILL, when its parent ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number), 0, 0, 0)
 
 
-def _switch(call: ctypes._NamedFuncPointer, before: int) -> Switch:
-    if before == -1 or call(before | ADDR_NO_RANDOMIZE) == -1:
+def _switch(call: ctypes._NamedFuncPointer, personality: int) -> Switch:
+    if personality == -1 or call(personality | ADDR_NO_RANDOMIZE) == -1:
         return Switch(code="unavailable", why=f"the system refuses personality(): {os.strerror(ctypes.get_errno())}")
-    # Some sandboxes answer the call and do nothing.
+    # Some sandboxes accept the call and do nothing.
     if call(QUERY) & ADDR_NO_RANDOMIZE:
         return Switch(state="off")
     return Switch(code="unavailable", why="the system ignores personality()")
 
 
 class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What is different in the namespaces."""
+    """What differs in the namespaces of a run."""
 
     host: str = ""
-    bound: tuple[Path, Path] | None = None  # a directory, and the empty one where it stands too
+    bound: tuple[Path, Path] | None = None  # a directory, and an empty one at which it is mounted too
 
     def enter(self) -> None:
-        """Let this process, which must have one thread, be there; raises OSError."""
+        """Move this process, which must have one thread, into the namespaces; raise OSError on failure."""
         flags = (CLONE_NEWUTS if self.host else 0) | (CLONE_NEWNS if self.bound else 0)
         if flags:
             _unshare(flags)
         if self.host:
             socket.sethostname(self.host)
         if self.bound is not None:
-            _mount("none", "/", MS_REC | MS_PRIVATE)  # or the whole machine would see what follows
+            _mount("none", "/", MS_REC | MS_PRIVATE)  # or the next mount would be visible to the whole machine
             _mount(str(self.bound[0]), str(self.bound[1]), MS_BIND | MS_REC)
 
     def refused(self) -> str:
-        """Why this machine does not allow it, found out in a child; empty where it does."""
+        """Return why this machine does not allow it, as tried in a child; empty if it does."""
         from reprokit.launch.machine import in_child
 
         outcome = in_child(self._attempt)
@@ -98,7 +98,7 @@ class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _unshare(flags: int) -> None:
-    """As root where that is allowed, else in a user namespace in which everybody keeps their own number."""
+    """Create the namespaces, as root if that is allowed, else in a user namespace that keeps user and group ids."""
     user, group = os.geteuid(), os.getegid()
     try:
         _call("unshare", flags)
