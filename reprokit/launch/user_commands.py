@@ -1,4 +1,4 @@
-"""Starts a command of the user's beside the training, never in it: for each snapshot, or each alarm of a rule."""
+"""Runs a user's command for each snapshot or rule alarm, beside the training and never within it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ NAP = 0.05
 
 
 class UserCommands:
-    """The processes of one command of the user's, and what went wrong with them."""
+    """The processes of one user command, and their problems."""
 
     def __init__(self, option: str, command: str) -> None:
         self._option, self._words = option, shlex.split(command)
         self._running: dict[int, str] = {}
         self._warnings: list[str] = []
 
-    def start(self, name: str, given: Mapping[str, str]) -> None:
-        """Start the command for something of this name, with these variables."""
-        variables = {**environment.without_own(environment.inherited()), **given}
+    def start(self, name: str, new_variables: Mapping[str, str]) -> None:
+        """Start the command for the snapshot or rule of this name, with these additional variables."""
+        variables = {**environment.without_own(environment.inherited()), **new_variables}
         nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
         try:
             pid = os.posix_spawnp(
@@ -35,7 +35,7 @@ class UserCommands:
                 self._words,
                 variables,
                 file_actions=[nothing, output],
-                setsigmask=[],  # the launcher blocks what it takes by sigwait
+                setsigmask=[],  # the launcher blocks signals that it receives by sigwait
                 setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
             )
         except (OSError, ValueError) as error:
@@ -44,10 +44,10 @@ class UserCommands:
             self._running[pid] = name
 
     def reap(self) -> None:
-        """See which have ended."""
+        """Collect the exit status of ended commands."""
         for pid, name in list(self._running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 del self._running[pid]
                 code = os.waitstatus_to_exitcode(status)
                 if code:
@@ -55,11 +55,11 @@ class UserCommands:
                     self._warnings.append(f"{self._option}: {self._words[0]} ended {how} for {name}")
 
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
-        """Wait a while for what is left; returns what went wrong."""
+        """Wait a limited time for running commands; return what went wrong."""
         deadline = time.monotonic() + PATIENCE
         self.reap()
         while self._running and time.monotonic() < deadline and not interrupted():
             time.sleep(NAP)
             self.reap()
-        left = [f"{self._option}: {self._words[0]} still runs for {name}" for name in self._running.values()]
-        return [*self._warnings, *left]
+        still_running = [f"{self._option}: {self._words[0]} still runs for {name}" for name in self._running.values()]
+        return [*self._warnings, *still_running]
