@@ -1,4 +1,4 @@
-"""The process of record --push, which writes what a run saves to an object store, beside the training."""
+"""Runs the process of record --push, which uploads a run to an object store beside the training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reprokit.launch import environment
 from reprokit.launch.messages import warn
 from reprokit.launch.process import FORWARDED, Child
 
-# Modules come from where this process has them, not from the directory in which the user stands.
+# Modules are imported from this process's sys.path, not from the user's current directory.
 COMMAND = (
     "import os, sys; os.nice(10); sys.path[:] = sys.argv.pop(1).split(':'); from reprokit.cli.main import main; main()"
 )
@@ -21,7 +21,7 @@ NAP = 0.05
 
 
 class Upload:
-    """Starts 'reprokit push --follow', which waits for the run's end by itself, and then waits for it."""
+    """Starts 'reprokit push --follow', which follows the run until its end, and waits for it."""
 
     def __init__(self, run: Path, url: str) -> None:
         self._arguments = ["push", "--quiet", "--follow", str(run.absolute()), url]
@@ -29,7 +29,7 @@ class Upload:
         self._failure = ""
 
     def __call__(self, child: Child | None = None) -> None:
-        """Start it, once."""
+        """Start the process at the first call."""
         if self._pid or self._failure:
             return
         path = ":".join(filter(os.path.isabs, sys.path))
@@ -40,7 +40,7 @@ class Upload:
                 [sys.executable, "-I", "-c", COMMAND, path, *self._arguments],
                 environment.without_own(environment.inherited()),
                 file_actions=[nothing, output],
-                setpgroup=0,  # what ends the training by the keyboard does not end this
+                setpgroup=0,  # Ctrl-C ends the training, not the upload
                 setsigmask=[],
                 setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
             )
@@ -49,14 +49,14 @@ class Upload:
             warn(f"--push: {self._failure}; nothing is uploaded")
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
-        """Wait until all is there; an interruption leaves the rest to 'reprokit push'."""
+        """Wait until everything is uploaded; an interruption leaves the rest to 'reprokit push'."""
         self()
-        ended = status = 0
-        while self._pid and not ended:
+        ended_pid = status = 0
+        while self._pid and not ended_pid:
             if interrupted():
                 os.kill(self._pid, signal.SIGTERM)
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
-            if not ended:
+            ended_pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if not ended_pid:
                 time.sleep(NAP)
         if status:
             warn("--push: the run is not whole in the store; 'reprokit push' writes what is missing")
