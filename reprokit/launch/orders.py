@@ -1,4 +1,4 @@
-"""Hands the recorded orders on to the agents of a replay: orders.jsonl, made from the recording's metrics.jsonl."""
+"""Passes recorded orders to a replay's agents: writes orders.jsonl from the recording's metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated
 import msgspec
 
 MAX_SIZE = 60 << 20  # bytes of orders.jsonl
-MAX_TURNS = 1 << 14  # of a line, as agents write it
-MAX_PACKED = 1 << 17  # characters of them
+MAX_TURNS = 1 << 14  # of one line, as agents write them
+MAX_PACKED = 1 << 17  # characters of a line's encoded turns
 MAX_ACTORS = 60_000
 MAX_NAME = 1000  # characters
 
 
 class RecordedOrder(msgspec.Struct, frozen=True):
-    """A line of a track: who had turns, one after another."""
+    """A line of one track: its actors, and who of them had each turn."""
 
     p: str
     track: Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
@@ -26,16 +26,16 @@ class RecordedOrder(msgspec.Struct, frozen=True):
 
 
 class OrdersByProcess:
-    """The recorded tracks, by process, in the order written."""
+    """The recorded tracks of each process, in the order of their lines."""
 
     def __init__(self) -> None:
         self._processes: dict[str, list[bytes]] = {}
         self._size = 1
         self.left_out = 0
-        self.damaged = 0  # whole lines that are no order
+        self.damaged = 0  # complete lines with an invalid order
 
     def take(self, line: bytes) -> None:
-        """Take in one line of metrics.jsonl, whatever it is."""
+        """Process one line of metrics.jsonl of any kind."""
         if not line.startswith(b'{"k":"order",'):
             return
         try:
@@ -44,14 +44,14 @@ class OrdersByProcess:
             self.damaged += line.endswith(b"\n")
             return
         text = json.dumps([order.p, order.track, order.actors, order.turns, order.count], separators=(",", ":")) + "\n"
-        if self.left_out or self._size + len(text) > MAX_SIZE:  # of a track no part may be missing in the middle
+        if self.left_out or self._size + len(text) > MAX_SIZE:  # nothing later is added, as no track may have a gap
             self.left_out += 1
             return
         self._size += len(text)
         self._processes.setdefault(order.p, []).append(text.encode())
 
     def lines(self, twice: Collection[str]) -> Iterator[bytes]:
-        """Yield what orders.jsonl holds, of processes whose identity no other one had too."""
+        """Yield the lines of orders.jsonl, without processes whose identity another process had as well."""
         yield b"\n"
         for process, lines in self._processes.items():
             if process not in twice:
