@@ -1,4 +1,4 @@
-"""Processes of a run that go on after its command, where no supervisor tells of them."""
+"""Finds processes of a run that outlive its command, if no supervisor reports them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from reprokit.launch.supervisor import PATIENCE
 from reprokit.rundir import padded
 
 PAUSE = 0.01  # seconds
-GRACE = 5.0  # seconds to end after SIGTERM
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 def has_stragglers(run: Path, patience: float = PATIENCE / 1000) -> bool:
-    """Return whether some process has this run in its environment, once they were given these seconds to end."""
+    """Return whether a process of this run still runs after these seconds."""
     deadline = time.monotonic() + patience
-    while is_one := any(True for _ in processes(run)):
+    while has_process := any(True for _ in processes(run)):
         if time.monotonic() > deadline:
             break
         time.sleep(PAUSE)
-    return is_one
+    return has_process
 
 
 def end(run: Path) -> None:
-    """Terminate what goes on of a run that nobody wants any more, and kill what that does not end."""
+    """Terminate the remaining processes of an abandoned run, and kill those that do not end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes(run):
             with suppress(OSError):
@@ -39,13 +39,13 @@ def end(run: Path) -> None:
 
 
 def processes(run: Path) -> Iterator[int]:
-    """Return those that have this run in their environment."""
-    wanted = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
-    return (int(name) for name in os.listdir("/proc") if name.isdigit() and _is_of_run(name, wanted))
+    """Return the ids of processes with this run in their environment."""
+    assignment = os.fsencode(f"{RUN}={padded(run, RUN_PATH_SIZE)}")
+    return (int(name) for name in os.listdir("/proc") if name.isdigit() and _is_of_run(name, assignment))
 
 
-def _is_of_run(process: str, wanted: bytes) -> bool:
-    """Return whether a process, unless it is another user's or has just ended, began with this variable."""
+def _is_of_run(process: str, assignment: bytes) -> bool:
+    """Return whether a process started with this variable; False for another user's or an ended process."""
     with suppress(OSError):
-        return wanted in Path("/proc", process, "environ").read_bytes().split(b"\0")
+        return assignment in Path("/proc", process, "environ").read_bytes().split(b"\0")
     return False
