@@ -1,4 +1,4 @@
-"""The launcher's few lines on stderr; nothing ever goes to stdout, which is the training's."""
+"""Prints the launcher's messages on stderr; stdout belongs to the training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LONGEST = 4000
 
 
 def say(text: str) -> None:
-    """One line of reprokit's; a stderr that is closed or full is no reason to fail."""
+    """Print one line; a closed or full stderr is ignored."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"reprokit: {printable(text, LONGEST)}\n")
         sys.stderr.flush()
 
 
 def warn(text: str) -> None:
-    """Something that the user should know and that does not stop the training."""
+    """Print a warning, which does not stop the training."""
     say(f"warning: {text}")
