@@ -1,6 +1,6 @@
-"""Has rules judge a training while it goes on: in another process, which follows the run directory.
+"""Judges a training by rules while it runs: another process follows the run directory.
 
-Its reports come by a pipe; where it crashes or hangs, what it had reported is kept. Its standard input is closed once
+It reports through a pipe; if it crashes or hangs, its reports so far are kept. Its standard input is closed when
 the training has ended.
 """
 
@@ -27,50 +27,50 @@ from reprokit.launch.process import Child, ExitStatus
 from reprokit.launch.user_commands import MAX_COMMANDS, NAP, UserCommands
 from reprokit.plan import RulesPlan
 
-# Modules come from where the launcher has them, not from where the user stands.
+# Modules are imported from the launcher's sys.path, not from the user's current directory.
 PROGRAM = "import sys; sys.path[:] = sys.argv[1].split('\\n'); from reprokit.rules.follower import follow; follow()"
-PATIENCE = 60.0  # seconds for an interrupted training to end, and for rules to come to its last step
-MAX_SAID = 20  # alarms on the screen
+PATIENCE = 60.0  # seconds for an interrupted training to end, and for rules to reach its last step
+MAX_SAID = 20  # alarms printed
 PIECE = 1 << 16  # bytes
-MAX_PIECES = 64  # read at one look
+MAX_PIECES = 64  # read at one call
 VARIABLE = "REPROKIT_FINDING"
 
 
 class RuleWatch:
-    """The process that judges a run, what it has reported, and what an alarm does."""
+    """The process that judges a run, its reports, and the action that an alarm triggers."""
 
     def __init__(self, plan: RulesPlan, run: Path, run_id: str) -> None:
-        self._run, self._content, self._rest = run, FindingsFile(run_id=run_id), b""
-        self._has_all = False  # that the process had to report
+        self._run, self._findings_file, self._partial_line = run, FindingsFile(run_id=run_id), b""
+        self._is_complete = False  # whether the process has reported the whole run
         self._problems: list[str] = []
         self._commands = UserCommands("--on-rule", plan.command) if plan.command else None
-        self._first = ""  # alarm, in words
+        self._first_alarm = ""  # in words
         answers = run / rundir.ANSWERS
-        stopping = (lambda: self._first) if plan.stops else str
+        stopping = (lambda: self._first_alarm) if plan.stops else str
         self._early_end = EarlyEnd(run, answers / ENOUGH, stopping, PATIENCE, EXIT_STOPPED)
         try:
             if plan.stops:
                 answers.mkdir(mode=0o700, exist_ok=True)
-            self._process: subprocess.Popen[bytes] | None = _started(run, plan)
+            self._process: subprocess.Popen[bytes] | None = _start_process(run, plan)
         except OSError as error:
             self._process = None
             self._problems.append(f"--rules: nothing was judged: {reason(error)}")
 
     def __call__(self, child: Child) -> None:
-        """Take new reports, and end the training where an alarm is to."""
+        """Read new reports, and end the training if an alarm must stop it."""
         self._read()
         if self._commands is not None:
             self._commands.reap()
         self._early_end(child)
 
-    def ended(self, ended: ExitStatus) -> ExitStatus:
-        """Return how the training counts as ended; what else of a stopped one goes on is ended."""
+    def ended(self, exit_status: ExitStatus) -> ExitStatus:
+        """Return the exit status that counts; ends the remaining processes of a stopped training."""
         if self._early_end.reason:
-            self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first}")
-        return self._early_end.finish(ended)
+            self._problems.append(f"the training was stopped (exit status {EXIT_STOPPED}): {self._first_alarm}")
+        return self._early_end.finish(exit_status)
 
     def finish(self, interrupted: Callable[[], bool]) -> list[str]:
-        """Wait a while for the rules to come to the last step, and write findings.json; returns what went wrong."""
+        """Wait a limited time for the rules to reach the last step, write findings.json, return what went wrong."""
         process, deadline = self._process, time.monotonic() + PATIENCE
         if process is not None:
             assert process.stdin is not None
@@ -79,58 +79,58 @@ class RuleWatch:
                 time.sleep(NAP)
             process.kill()
             code = process.wait()
-            if not self._has_all:
-                how = (
+            if not self._is_complete:
+                problem = (
                     "had not come to the last step"
                     if code == -9
                     else f"ended early, {ExitStatus(exit_code=code).words}"
                 )
-                how = f"ended early, by signal {-code}" if code < 0 and code != -9 else how
-                self._problems.append(f"--rules: their process {how}: 'reprokit rules RUN' judges the whole run")
-        more = len(self._content.findings) - MAX_SAID
-        if more > 0:
-            say(f"and {more} more alarms: 'reprokit show --findings' has them")
-        notes = [*self._content.rule_notes, *(() if self._has_all else self._problems)]
-        findings.write(self._run, replace(self._content, rule_notes=notes))
+                problem = f"ended early, by signal {-code}" if code < 0 and code != -9 else problem
+                self._problems.append(f"--rules: their process {problem}: 'reprokit rules RUN' judges the whole run")
+        not_printed = len(self._findings_file.findings) - MAX_SAID
+        if not_printed > 0:
+            say(f"and {not_printed} more alarms: 'reprokit show --findings' has them")
+        notes = [*self._findings_file.rule_notes, *(() if self._is_complete else self._problems)]
+        findings.write(self._run, replace(self._findings_file, rule_notes=notes))
         return [*self._problems, *(self._commands.finish(interrupted) if self._commands is not None else ())]
 
     def _read(self) -> bool:
-        """Take what was reported; return whether more may come."""
+        """Read new reports; return whether more may come."""
         assert self._process is None or self._process.stdout is not None
         for _ in range(MAX_PIECES if self._process is not None else 0):
             try:
                 data = os.read(self._process.stdout.fileno(), PIECE)  # type: ignore[union-attr]
             except BlockingIOError:
                 return True
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            if not data or len(self._rest) > MAX_BYTES:
+            *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+            if not data or len(self._partial_line) > MAX_BYTES:
                 return False
             for line in lines:
-                self._take(line)
+                self._take_report(line)
         return self._process is not None
 
-    def _take(self, line: bytes) -> None:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it says itself that it failed
+    def _take_report(self, line: bytes) -> None:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # the process reports its own failures
             report = msgspec.json.decode(line, type=RuleReport)
             if report.findings is not None:
-                found, self._has_all = report.findings[:MAX_FINDINGS], True
-                self._content = replace(self._content, findings=found, rule_notes=report.notes)
+                alarms, self._is_complete = report.findings[:MAX_FINDINGS], True
+                self._findings_file = replace(self._findings_file, findings=alarms, rule_notes=report.notes)
                 self._problems.extend(f"--rules: {problem}" for problem in report.problems)
-            elif report.finding is not None and len(self._content.findings) < MAX_FINDINGS:
-                self._content.findings.append(report.finding)
-                self._raise(report)
+            elif report.finding is not None and len(self._findings_file.findings) < MAX_FINDINGS:
+                self._findings_file.findings.append(report.finding)
+                self._raise_alarm(report)
 
-    def _raise(self, report: RuleReport) -> None:
+    def _raise_alarm(self, report: RuleReport) -> None:
         assert report.finding is not None
-        self._first, number = self._first or report.words, len(self._content.findings)
+        self._first_alarm, number = self._first_alarm or report.words, len(self._findings_file.findings)
         if number <= MAX_SAID:
             warn(report.words)
         if self._commands is not None and number <= MAX_COMMANDS:
             self._commands.start(report.finding.rule, {VARIABLE: msgspec.json.encode(report.finding).decode()})
 
 
-def _started(run: Path, plan: RulesPlan) -> subprocess.Popen[bytes]:
-    """Start the process, in a session of its own: signals to the training's group are not for it."""
+def _start_process(run: Path, plan: RulesPlan) -> subprocess.Popen[bytes]:
+    """Start the process in a session of its own: signals to the training's group must not reach it."""
     path = "\n".join(filter(os.path.isabs, sys.path))
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", PROGRAM, path, str(run), *plan.specs],
