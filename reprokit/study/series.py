@@ -35,10 +35,10 @@ def read(run: RunDirectory) -> RunMetrics:
     by_epoch: set[str] = set()  # series of which each epoch had a line
     for place in scan.read(run):
         process = place.key.process
-        if isinstance(place.line, metric_lines.Weights) and place.line.at == "end":
+        if isinstance(place.line, metric_lines.WeightsLine) and place.line.at == "end":
             weights[f"{process}\0{place.line.object}"] = place.line.digest
         for name, unit, numbers in _values(place.line):
-            if unit == "epoch" and isinstance(place.line, (metric_lines.EpochLine, metric_lines.History)):
+            if unit == "epoch" and isinstance(place.line, (metric_lines.EpochLine, metric_lines.HistoryLine)):
                 key = f"{process}\0{place.line.name}"
                 epochs[key] = max(epochs.get(key, 0), _length(place.line))
             title = scan.of_process(name, process)[:MAX_NAME]
@@ -46,7 +46,7 @@ def read(run: RunDirectory) -> RunMetrics:
                 continue
             if isinstance(place.line, metric_lines.EpochLine):
                 by_epoch.add(title)
-            elif isinstance(place.line, metric_lines.History) and title in by_epoch:
+            elif isinstance(place.line, metric_lines.HistoryLine) and title in by_epoch:
                 continue  # it says the same once more
             series = values.setdefault((title, unit), [])
             series += numbers[: MAX_VALUES - len(series)]
@@ -54,7 +54,7 @@ def read(run: RunDirectory) -> RunMetrics:
     return RunMetrics(series=series_of_run, epochs=max(epochs.values(), default=None), weights=_digest(weights))
 
 
-def _length(line: metric_lines.EpochLine | metric_lines.History) -> int:
+def _length(line: metric_lines.EpochLine | metric_lines.HistoryLine) -> int:
     if isinstance(line, metric_lines.EpochLine):
         return line.epoch + 1
     return max(map(len, line.values.values()), default=0)
@@ -62,15 +62,15 @@ def _length(line: metric_lines.EpochLine | metric_lines.History) -> int:
 
 def _values(line: metric_lines.MetricLine | None) -> Iterator[tuple[str, Unit, list[float | None]]]:
     """Yield the numbers of a line, by the name of their series."""
-    if isinstance(line, metric_lines.Loss):
+    if isinstance(line, metric_lines.LossLine):
         yield line.name, "step", [number(line.value)]
-    elif isinstance(line, metric_lines.Log):
+    elif isinstance(line, metric_lines.LogLine):
         if line.value.text is None:
             yield line.name, "epoch" if line.step is None and line.epoch is not None else "step", [number(line.value)]
     elif isinstance(line, metric_lines.EpochLine):
         for name, value in line.values.items():
             yield f"{line.name} {name}", "epoch", [number(value)]
-    elif isinstance(line, metric_lines.History):
+    elif isinstance(line, metric_lines.HistoryLine):
         for name, several in line.values.items():
             yield f"{line.name} {name}", "epoch", [number(value) for value in several]
 

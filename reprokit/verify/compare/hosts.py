@@ -20,7 +20,7 @@ from reprokit.verify.compare import ranks, runs
 from reprokit.verify.compare.divergences import NAMES, ORDER
 from reprokit.verify.compare.ranks import RankState
 from reprokit.verify.compare.runs import Comparison
-from reprokit.verify.read.metric_lines import Compute
+from reprokit.verify.read.metric_lines import ComputeLine
 from reprokit.verify.read.scan import natural, read
 
 MAX_HOSTS = 10_000
@@ -95,7 +95,7 @@ def _notes(named: Mapping[str, Path], side: Side) -> Iterator[str]:
         here: set[str] = set()
         for key, _, _, line in read(run):
             here.add(ranks.rank_of(key.process)[0])
-            if isinstance(line, Compute) and type(size := line.facts.get("ranks")) is int:
+            if isinstance(line, ComputeLine) and type(size := line.facts.get("ranks")) is int:
                 expected = max(expected, size)
         count.update(here - {""} or {host})
     twice = sorted(rank for rank, number in count.items() if number > 1)

@@ -60,7 +60,7 @@ class MetricLine(msgspec.Struct, frozen=True, tag_field="k"):
     t: float
 
 
-class AgentStarted(MetricLine, frozen=True, tag="agent"):
+class AgentStartLine(MetricLine, frozen=True, tag="agent"):
     """A Python process started."""
 
     python: str
@@ -71,7 +71,7 @@ class AgentStarted(MetricLine, frozen=True, tag="agent"):
     agent: int
 
 
-class Framework(MetricLine, frozen=True, tag="framework"):
+class FrameworkLine(MetricLine, frozen=True, tag="framework"):
     """A framework was imported."""
 
     name: str
@@ -89,7 +89,7 @@ class SeedLine(MetricLine, frozen=True, tag="seed"):
     asked: str | None = None
 
 
-class SeedCount(MetricLine, frozen=True, tag="seed_count"):
+class SeedCountLine(MetricLine, frozen=True, tag="seed_count"):
     """A place seeded so often that not every call has a line."""
 
     call: str
@@ -98,7 +98,7 @@ class SeedCount(MetricLine, frozen=True, tag="seed_count"):
     count: Count
 
 
-class Loss(MetricLine, frozen=True, tag="loss"):
+class LossLine(MetricLine, frozen=True, tag="loss"):
     """A loss on which backward() was called."""
 
     name: str
@@ -115,21 +115,21 @@ class EpochLine(MetricLine, frozen=True, tag="epoch"):
     steps: Count | None
 
 
-class History(MetricLine, frozen=True, tag="history"):
+class HistoryLine(MetricLine, frozen=True, tag="history"):
     """fit returned."""
 
     name: str
     values: dict[str, list[MetricValue]]
 
 
-class Evaluate(MetricLine, frozen=True, tag="evaluate"):
+class EvaluateLine(MetricLine, frozen=True, tag="evaluate"):
     """evaluate returned."""
 
     name: str
     values: dict[str, MetricValue]
 
 
-class Predict(MetricLine, frozen=True, tag="predict"):
+class PredictLine(MetricLine, frozen=True, tag="predict"):
     """predict returned."""
 
     name: str
@@ -182,7 +182,7 @@ class TensorLine(msgspec.Struct, frozen=True, array_like=True):
     digest: Digest
 
 
-class Weights(MetricLine, frozen=True, kw_only=True, tag="weights"):
+class WeightsLine(MetricLine, frozen=True, kw_only=True, tag="weights"):
     """The weights of a model, or the state of an optimizer, at an epoch or at the end."""
 
     at: Annotated[str, msgspec.Meta(pattern="^(epoch|end)$")]
@@ -192,21 +192,21 @@ class Weights(MetricLine, frozen=True, kw_only=True, tag="weights"):
     tensors: list[TensorLine] | None = None
 
 
-class Optimizer(MetricLine, frozen=True, kw_only=True, tag="optimizer"):
+class OptimizerLine(MetricLine, frozen=True, kw_only=True, tag="optimizer"):
     """How many steps an optimizer took."""
 
     object: str
     steps: Count | None
 
 
-class RandomState(MetricLine, frozen=True, tag="random_state"):
+class RandomStateLine(MetricLine, frozen=True, tag="random_state"):
     """The state of a random generator at the end."""
 
     name: str
     digest: Digest
 
 
-class Log(MetricLine, frozen=True, kw_only=True, tag="log"):
+class LogLine(MetricLine, frozen=True, kw_only=True, tag="log"):
     """The script called reprokit.log."""
 
     name: str
@@ -215,7 +215,7 @@ class Log(MetricLine, frozen=True, kw_only=True, tag="log"):
     value: MetricValue
 
 
-class CollectiveDone(MetricLine, frozen=True, tag="collective"):
+class CollectiveLine(MetricLine, frozen=True, tag="collective"):
     """A collective of several ranks gave this process a result; a late line stands for several calls."""
 
     name: str
@@ -229,7 +229,7 @@ class CollectiveDone(MetricLine, frozen=True, tag="collective"):
     whole: bool  # else of pieces of it, or of several calls
 
 
-class Compute(MetricLine, frozen=True, tag="compute"):
+class ComputeLine(MetricLine, frozen=True, tag="compute"):
     """What of the machine a library used: counts of threads, the code that it chose."""
 
     name: str
@@ -237,7 +237,7 @@ class Compute(MetricLine, frozen=True, tag="compute"):
     facts: dict[str, bool | int | str | list[str] | None]
 
 
-class Listing(MetricLine, frozen=True, tag="listing"):
+class ListingLine(MetricLine, frozen=True, tag="listing"):
     """A directory was listed."""
 
     name: str
@@ -247,7 +247,7 @@ class Listing(MetricLine, frozen=True, tag="listing"):
     whole: bool
 
 
-class Variable(MetricLine, frozen=True, tag="variable"):
+class VariableLine(MetricLine, frozen=True, tag="variable"):
     """The user's code asked for an environment variable."""
 
     name: str
@@ -258,7 +258,7 @@ class Variable(MetricLine, frozen=True, tag="variable"):
     undigested: bool = False  # its value was asked for, and there was no key
 
 
-class Tracker(MetricLine, frozen=True, tag="tracker"):
+class TrackerLine(MetricLine, frozen=True, tag="tracker"):
     """A run of an experiment tracker was opened: never compared."""
 
     name: str
@@ -267,7 +267,7 @@ class Tracker(MetricLine, frozen=True, tag="tracker"):
     group: str
 
 
-class Warned(MetricLine, frozen=True, tag="warning"):
+class WarningLine(MetricLine, frozen=True, tag="warning"):
     """The agent stepped aside."""
 
     text: str
@@ -282,7 +282,7 @@ class PatchedLine(MetricLine, frozen=True, tag="patch"):
     why: str
 
 
-class CaptureMissing(MetricLine, frozen=True, tag="capture_unavailable"):
+class CaptureUnavailableLine(MetricLine, frozen=True, tag="capture_unavailable"):
     """Steps of a framework could not be captured: never compared, run.json has the sum of it."""
 
     framework: str
@@ -299,7 +299,7 @@ class OrderLine(MetricLine, frozen=True, tag="order"):
     count: Count
 
 
-class OrdersGiven(MetricLine, frozen=True, tag="orders"):
+class OrdersLine(MetricLine, frozen=True, tag="orders"):
     """How a replay gave turns again: never compared, run.json has the sum of it."""
 
     exact: Count
@@ -307,7 +307,7 @@ class OrdersGiven(MetricLine, frozen=True, tag="orders"):
     unused: Count
 
 
-class End(MetricLine, frozen=True, tag="end"):
+class EndLine(MetricLine, frozen=True, tag="end"):
     """The process ended normally."""
 
 
@@ -333,12 +333,12 @@ def checked(raw: dict[str, Any]) -> MetricLine | None:
         if not isinstance(kind, str):
             raise ValueError("a line without its kind, k")
         if kind not in KINDS:
-            msgspec.convert({**raw, "k": "end"}, End)
+            msgspec.convert({**raw, "k": "end"}, EndLine)
             return None
         line = msgspec.convert(raw, KINDS[kind])
     except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
         raise RunDamaged(f"{' '.join(str(error).split())}; the run cannot be used") from None
-    if isinstance(line, AgentStarted) and line.agent > FORMAT:
+    if isinstance(line, AgentStartLine) and line.agent > FORMAT:
         raise RunTooNew(f"written by an agent of format {line.agent}, this reprokit reads up to {FORMAT}")
     return line
 

@@ -30,7 +30,7 @@ MAX_SORTED = 100_000  # lines of a series that are put in order when threads wro
 MAX_VARIABLES = 10_000
 MAX_VALUES = 1000  # of one of them
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
-_NOT_COMPARED = (metric_lines.SeedCount, metric_lines.PatchedLine, metric_lines.OrderLine, metric_lines.OrdersGiven)
+_NOT_COMPARED = (metric_lines.SeedCountLine, metric_lines.PatchedLine, metric_lines.OrderLine, metric_lines.OrdersLine)
 
 
 class SeriesKey(NamedTuple):
@@ -103,7 +103,7 @@ class ScannedProcess:
     ended: bool = False
     was_stopped: bool = False  # by a signal of another process of the run, before it came to its end
     outcomes: bool = False  # it recorded losses, weights or the like: no mere helper
-    agent: metric_lines.AgentStarted | None = None
+    agent: metric_lines.AgentStartLine | None = None
 
     @property
     def whole(self) -> bool:
@@ -138,7 +138,7 @@ class VariableStates:
         """The keys of the digests."""
         return {key for key, _ in self.digests}
 
-    def add(self, line: metric_lines.Variable) -> None:
+    def add(self, line: metric_lines.VariableLine) -> None:
         """Take in another line."""
         self.presence.add(line.set)
         self.is_cut = self.is_cut or line.undigested
@@ -159,7 +159,7 @@ class Scan:
     kept: int = 0
     all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
     replaced: dict[str, Replaced] = field(default_factory=dict)
-    trackers: list[metric_lines.Tracker] = field(default_factory=list)
+    trackers: list[metric_lines.TrackerLine] = field(default_factory=list)
     variables: dict[str, VariableStates] = field(default_factory=dict)  # that the user's code asked for
 
     def has(self, kinds: frozenset[str]) -> bool:
@@ -249,26 +249,26 @@ def scan(
 def _note(result: Scan, place: NamedLine) -> bool:
     """Take in a line that is no member of a series."""
     line = place.line
-    if isinstance(line, metric_lines.Loss):
+    if isinstance(line, metric_lines.LossLine):
         return False
-    if isinstance(line, metric_lines.AgentStarted):
+    if isinstance(line, metric_lines.AgentStartLine):
         place.process.agent = line
-    elif isinstance(line, metric_lines.End):
+    elif isinstance(line, metric_lines.EndLine):
         place.process.ended = True
-    elif isinstance(line, metric_lines.Framework):
+    elif isinstance(line, metric_lines.FrameworkLine):
         result.frameworks.setdefault(line.name, set()).add(line.version)
     elif isinstance(line, _NOT_COMPARED):
         return True
     elif isinstance(line, metric_lines.SeedLine):
         _note_replaced(result, place.key.process, line)
         return False
-    elif isinstance(line, metric_lines.Tracker):
+    elif isinstance(line, metric_lines.TrackerLine):
         if len(result.trackers) < 100:
             result.trackers.append(line)
-    elif isinstance(line, metric_lines.Variable):
+    elif isinstance(line, metric_lines.VariableLine):
         if line.name in result.variables or len(result.variables) < MAX_VARIABLES:
             result.variables.setdefault(line.name, VariableStates(line.where)).add(line)
-    elif isinstance(line, metric_lines.Warned):
+    elif isinstance(line, metric_lines.WarningLine):
         if len(result.warnings) < 100:
             result.warnings.append(line.text)
     else:

@@ -17,7 +17,7 @@ from reprokit.verify.compare import script_variables, seeds, series_leaves, trac
 from reprokit.verify.compare.entropy import in_words
 from reprokit.verify.compare.metrics import WORDINGS, text
 from reprokit.verify.compare.status import failed, seconds
-from reprokit.verify.read.metric_lines import END_WEIGHTS, Tracker
+from reprokit.verify.read.metric_lines import END_WEIGHTS, TrackerLine
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, of_process
 from reprokit.verify.show.comparison import shortened
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings
@@ -181,7 +181,7 @@ def _printed(summary: RunSummary) -> Iterator[str]:
                 yield f"{series_leaves.counted(number, 'line')} of {of_process(stream, process)}"
 
 
-def _tracker(line: Tracker) -> str:
+def _tracker(line: TrackerLine) -> str:
     group = f" of {line.group}" if line.group else ""
     return f"{TRACKERS.get(line.name, line.name)} run {line.run}{group}, in {line.place}"
 
