@@ -25,7 +25,7 @@ LOOKED_BACK = 64  # steps, for the last parameters that are known
 
 
 @dataclass
-class Quantity:
+class QuantityDivergence:
     """Where one quantity differs."""
 
     known: bool = False
@@ -72,7 +72,9 @@ class SeriesDivergence:
     right: Series
     steps: int = 0  # that differ in anything
     seen: int = -1  # the last step that was looked at by itself
-    quantities: dict[str, Quantity] = field(default_factory=lambda: {name: Quantity() for name in ORDER})
+    quantities: dict[str, QuantityDivergence] = field(
+        default_factory=lambda: {name: QuantityDivergence() for name in ORDER}
+    )
 
     @property
     def differing(self) -> list[str]:
@@ -275,7 +277,7 @@ def place(found: SeriesDivergence, name: str) -> str:
     return f"{since} at step {drawn:,}{_named(quantity)}; in {quantity.count:,} of {counted(stop)}"
 
 
-def _named(quantity: Quantity) -> str:
+def _named(quantity: QuantityDivergence) -> str:
     return f" ({listed(quantity.tensors, NAMED)})" if quantity.tensors else ""
 
 
@@ -441,7 +443,7 @@ def _before(found: SeriesDivergence, step: int) -> str:
     return ", or in an earlier update" if step else ""
 
 
-def _one_side_knows(quantity: Quantity) -> list[str]:
+def _one_side_knows(quantity: QuantityDivergence) -> list[str]:
     if (quantity.left is None) == (quantity.right is None):
         return []
     return [f"only the {'right' if quantity.left is None else 'left'} run has it"]

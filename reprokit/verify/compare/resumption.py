@@ -64,14 +64,14 @@ def _compared(left: Side, right: Side) -> SeriesDivergence:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class Resumption:
     """That one of two runs goes on in the middle of the other."""
 
     steps: int  # that the other had taken
     is_right: bool  # which is the resumed one
 
     @classmethod
-    def find(cls, left: Side, right: Side) -> Resumed | None:
+    def find(cls, left: Side, right: Side) -> Resumption | None:
         """Return which of two runs is resumed; None where they begin alike, or nothing tells."""
         for is_right, pair in ((True, (left, right)), (False, (right, left))):
             steps = offset(*pair)

@@ -106,7 +106,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     printed = console.compare(runs)
     if not (has_results or console.comparable(printed)):
         raise NothingComparable(_nothing(runs, printed))
-    trail = trails.Pair(runs)
+    trail = trails.TrailPair(runs)
     children = (
         command.compare(runs),
         environment.compare(runs),
@@ -141,7 +141,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
     return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""))
 
 
-def _training(trail: trails.Pair, runs: RunPair) -> tuple[Difference, ...]:
+def _training(trail: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
     """Return samples, trail and process metrics, each of which makes the next differ unless that does so before it."""
     steps, values = trail.compare(), metrics.compare(runs)
     drawn = samples.compare(runs, trail.resumed)
@@ -171,7 +171,7 @@ def _nothing(runs: RunPair, printed: Difference) -> str:
     return f"{what}{why}, and {printing}; an equal exit status proves nothing, {advice}"
 
 
-def _untrained(runs: RunPair, trail: trails.Pair) -> Iterator[str]:
+def _untrained(runs: RunPair, trail: trails.TrailPair) -> Iterator[str]:
     """That no training may have been compared, where there was a framework to train with."""
     if not all(run.trail is not None and run.trail.is_on for run in runs.files):
         return

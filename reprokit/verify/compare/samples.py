@@ -16,7 +16,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.sample_ledgers import EpochDone, ProcessLedger, Sample, SampleLoader, SampleStep
 from reprokit.verify.compare.divergences import counted
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.compare.resumption import Resumed
+from reprokit.verify.compare.resumption import Resumption
 from reprokit.verify.read.scan import natural
 
 NAME = "samples"
@@ -27,7 +27,7 @@ SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
 # ---- two runs ----------------------------------------------------------------------------------------------
 
 
-def compare(runs: RunPair, resumed: Mapping[tuple[str, str], Resumed]) -> Difference:
+def compare(runs: RunPair, resumed: Mapping[tuple[str, str], Resumption]) -> Difference:
     """Return a leaf for each optimizer of each process; a resumed one is compared from where it goes on."""
     kept = [{ledger.process: ledger for ledger in sample_ledgers.ledgers(run)} for run in runs.directories]
     if any(kept) and not all(kept):
@@ -54,7 +54,9 @@ def _steps(ledger: ProcessLedger, optimizer: str) -> Iterator[SampleStep]:
             yield step
 
 
-def _numbered(ledger: ProcessLedger, optimizer: str, resumed: Resumed | None, is_right: bool) -> Iterator[SampleStep]:
+def _numbered(
+    ledger: ProcessLedger, optimizer: str, resumed: Resumption | None, is_right: bool
+) -> Iterator[SampleStep]:
     """Yield steps by their number in the run that was not interrupted, from where the resumed one goes on."""
     for step in _steps(ledger, optimizer):
         if resumed is None:
@@ -66,7 +68,7 @@ def _numbered(ledger: ProcessLedger, optimizer: str, resumed: Resumed | None, is
 
 
 def _pairs(
-    left: ProcessLedger, right: ProcessLedger, optimizer: str, resumed: Resumed | None
+    left: ProcessLedger, right: ProcessLedger, optimizer: str, resumed: Resumption | None
 ) -> Iterator[tuple[SampleStep, SampleStep]]:
     """Yield the steps that both runs took; the first of a resumed one without what it skipped to come to its place."""
     both = (_numbered(ledger, optimizer, resumed, ledger is right) for ledger in (left, right))
@@ -81,7 +83,7 @@ def _pairs(
 
 
 def _compared(
-    title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger, resumed: Resumed | None
+    title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger, resumed: Resumption | None
 ) -> Difference:
     """Return a leaf for the steps that both runs took; that one took more is the trail's to say."""
     first: tuple[SampleStep, SampleStep] | None = None
@@ -106,7 +108,7 @@ def _content(step: SampleStep) -> list[Sequence[Sample]]:
 
 
 def _divergence(
-    left: SampleStep, right: SampleStep, ledger: ProcessLedger, resumed: Resumed | None
+    left: SampleStep, right: SampleStep, ledger: ProcessLedger, resumed: Resumption | None
 ) -> tuple[str, dict[str, Any]]:
     """Return what differs in the first step that does, and when the right run saw the samples of the left one's."""
     step, samples = min(left.number, right.number), left.samples
@@ -124,7 +126,9 @@ def _divergence(
     return f"batch of step {step:,} differs{what}; {_seen_in_words(len(missing), seen, is_digest)}", figures
 
 
-def _seen(wanted: set[Sample], left: SampleStep, ledger: ProcessLedger, resumed: Resumed | None) -> dict[Sample, int]:
+def _seen(
+    wanted: set[Sample], left: SampleStep, ledger: ProcessLedger, resumed: Resumption | None
+) -> dict[Sample, int]:
     """Return the first step in the same epoch of the run at which it saw each of these samples.
 
     A resumed run counts its epochs anew: of it, and of the one that it resumes, all that are compared count.

@@ -27,7 +27,7 @@ from reprokit.verify.compare.divergences import (
     sentence,
 )
 from reprokit.verify.compare.match import RunPair
-from reprokit.verify.compare.resumption import Resumed
+from reprokit.verify.compare.resumption import Resumption
 from reprokit.verify.compare.series_leaves import judged
 from reprokit.verify.read.scan import natural
 
@@ -36,13 +36,13 @@ LISTED = 100  # tensors in figures
 Key = tuple[str, str]  # process, series
 
 
-class Pair:
+class TrailPair:
     """The trails of two runs."""
 
     def __init__(self, runs: RunPair):
         self._runs, self._accepted = runs.directories, runs.accepted("trail")
         self._trails = [list(trails.read(run)) for run in runs.directories]
-        self.resumed: dict[Key, Resumed] = {}  # where one run goes on in the middle of the other
+        self.resumed: dict[Key, Resumption] = {}  # where one run goes on in the middle of the other
         self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
 
     @property
@@ -66,7 +66,7 @@ class Pair:
             if left is None or right is None:
                 others.append(_missing(key, left, right))
                 continue
-            resumed = Resumed.find(left, right)
+            resumed = Resumption.find(left, right)
             found = compared(left, right) if resumed is None else resumed.compared(left, right)
             if resumed is not None:
                 self.resumed[key] = resumed
@@ -151,7 +151,7 @@ def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Differ
     return f"{first.detail}{also}" if first is not None else ""
 
 
-def _resumption(key: Key, resumed: Resumed, found: SeriesDivergence) -> Difference:
+def _resumption(key: Key, resumed: Resumption, found: SeriesDivergence) -> Difference:
     """Return what is said where one run goes on in the middle of the other, and nothing else differs."""
     count = min(found.left.count, found.right.count)
     detail = f"{_title('trail', key)}: {resumed.words}; all {counted(count)} from there on are identical"
@@ -159,7 +159,7 @@ def _resumption(key: Key, resumed: Resumed, found: SeriesDivergence) -> Differen
     return Difference(_title("resumption", key), Verdict.DIFFERENT, *texts, detail, is_sentence=True)
 
 
-def _parted(key: Key, found: SeriesDivergence, resumed: Resumed | None) -> Difference:
+def _parted(key: Key, found: SeriesDivergence, resumed: Resumption | None) -> Difference:
     """Return a group of the quantities, in the order in which they part."""
     names = found.differing
     leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
