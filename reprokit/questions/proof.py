@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reprokit import trails
 from reprokit.rundir import RunDirectory
-from reprokit.verify.compare.divergences import LENGTH, NAMES, Side, compared
+from reprokit.verify.compare.divergences import LENGTH, NAMES, TrailSide, compared
 from reprokit.verify.compare.trails import Key, sides
 
 
@@ -57,7 +57,7 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
     return ReplayProof(steps, tuple(sorted(parted, key=lambda series: series.step)))
 
 
-def _parted(key: Key, left: Side, right: Side) -> Iterator[PartedSeries]:
+def _parted(key: Key, left: TrailSide, right: TrailSide) -> Iterator[PartedSeries]:
     """Yield the first difference of a series; that the replay was ended earlier is none."""
     comparison = compared(left, right)
     names = [name for name in comparison.differing if name != LENGTH]

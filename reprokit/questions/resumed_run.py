@@ -11,7 +11,7 @@ from reprokit.questions import state_answers
 from reprokit.questions.state_answers import DATA, GENERATORS, LOADER, PARTS, PartDifference
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare import resumption
-from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, Side
+from reprokit.verify.compare.divergences import LENGTH, NAMES, TENSORS, SeriesDivergence, TrailSide
 from reprokit.verify.compare.trails import Key, sides
 
 MAX_NAMES = 100
@@ -55,11 +55,11 @@ class ResumedRun:
         """Return the step of the whole run at which it goes on by its batches."""
         return self._begins(_sides(recording), resumption.offset_by_batches)
 
-    def _begins(self, left: Mapping[Key, Side], find: Callable[[Side, Side], int | None]) -> int | None:
+    def _begins(self, left: Mapping[Key, TrailSide], find: Callable[[TrailSide, TrailSide], int | None]) -> int | None:
         steps = [find(left[key], self.sides[key]) for key in left if key in self.sides]
         return max((step for step in steps if step), default=None)
 
-    def partings(self, left: Mapping[Key, Side], offset: int, *, is_whole: bool) -> tuple[list[Parting], int]:
+    def partings(self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool) -> tuple[list[Parting], int]:
         """Return where this run's series differ, the earliest first, and how many steps were compared."""
         partings, steps = [], 0
         for key in left.keys() & self.sides.keys():
@@ -176,5 +176,5 @@ def _has_same_tensors(series: SeriesDivergence) -> bool:
     return left == right and series.left.kind == series.right.kind
 
 
-def _sides(run: RunDirectory) -> dict[Key, Side]:
+def _sides(run: RunDirectory) -> dict[Key, TrailSide]:
     return sides(run, list(trails.read(run)))

@@ -56,7 +56,7 @@ class QuantityDivergence:
 
 
 @dataclass(frozen=True)
-class Side:
+class TrailSide:
     """One run's series, and whether all that it says is there: not where the run was cut off."""
 
     series: Series
@@ -127,7 +127,7 @@ class SeriesDivergence:
         return [name for name in differing if name not in self.left.untouched or name not in self.right.untouched]
 
 
-def compared(left: Side, right: Side) -> SeriesDivergence:
+def compared(left: TrailSide, right: TrailSide) -> SeriesDivergence:
     found = SeriesDivergence(left.series, right.series)
     one, other = left.series, right.series
     for name in GENERATORS:
@@ -152,7 +152,9 @@ def compared(left: Side, right: Side) -> SeriesDivergence:
     return found
 
 
-def _compare_step(found: SeriesDivergence, left: TrailStep, right: TrailStep, sides: tuple[Side, Side]) -> None:
+def _compare_step(
+    found: SeriesDivergence, left: TrailStep, right: TrailStep, sides: tuple[TrailSide, TrailSide]
+) -> None:
     differing: set[str] = set()
     for name in PER_STEP:
         values = getattr(left, name), getattr(right, name)
@@ -177,7 +179,10 @@ def before_of(step: TrailStep, last: int | None) -> int | None:
 
 
 def _is_excused(
-    name: str, values: tuple[int | None, int | None], steps: tuple[TrailStep, TrailStep], sides: tuple[Side, Side]
+    name: str,
+    values: tuple[int | None, int | None],
+    steps: tuple[TrailStep, TrailStep],
+    sides: tuple[TrailSide, TrailSide],
 ) -> bool:
     """Return whether a side that does not know it has a reason that is no difference."""
     if name in (BEFORE, INPUTS):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, Side, compared
+from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, TrailSide, compared
 
 TRIED = 16  # steps of which a batch is looked for; the first may have others that were skipped
 
 
-def offset(whole: Side, resumed: Side) -> int | None:
+def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
     """Return how many steps the whole run had taken when the resumed one begins; None where that is not known."""
     first = next(resumed.series.steps(0, 1), None)
     start = next(whole.series.steps(0, 1), None)
@@ -20,7 +20,7 @@ def offset(whole: Side, resumed: Side) -> int | None:
     return _closest(whole, first.before, first.batch)
 
 
-def offset_by_batches(whole: Side, resumed: Side) -> int | None:
+def offset_by_batches(whole: TrailSide, resumed: TrailSide) -> int | None:
     """Return the same by the first batch that only one step of the whole run had."""
     steps: dict[int, list[int]] = {}
     for step in whole.series.steps():
@@ -33,7 +33,7 @@ def offset_by_batches(whole: Side, resumed: Side) -> int | None:
     return None
 
 
-def _closest(whole: Side, parameters: int, batch: int | None) -> int | None:
+def _closest(whole: TrailSide, parameters: int, batch: int | None) -> int | None:
     """Of several steps that left these parameters, take the one that the same batch follows."""
     found: int | None = None
     last: int | None = None
@@ -46,16 +46,16 @@ def _closest(whole: Side, parameters: int, batch: int | None) -> int | None:
     return found if found is not None or last != parameters else whole.series.count
 
 
-def aligned(whole: Side, resumed: Side, steps: int) -> SeriesDivergence:
+def aligned(whole: TrailSide, resumed: TrailSide, steps: int) -> SeriesDivergence:
     """Compare a resumed run with the whole one from a step on."""
     return _compared(_later(whole, steps), resumed)
 
 
-def _later(side: Side, steps: int) -> Side:
+def _later(side: TrailSide, steps: int) -> TrailSide:
     return replace(side, series=side.series.later(steps))
 
 
-def _compared(left: Side, right: Side) -> SeriesDivergence:
+def _compared(left: TrailSide, right: TrailSide) -> SeriesDivergence:
     found = compared(left, right)
     firsts = {name: quantity.first for name, quantity in found.quantities.items()}
     if firsts["batch"] == 0 and found.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
@@ -71,7 +71,7 @@ class Resumption:
     is_right: bool  # which is the resumed one
 
     @classmethod
-    def find(cls, left: Side, right: Side) -> Resumption | None:
+    def find(cls, left: TrailSide, right: TrailSide) -> Resumption | None:
         """Return which of two runs is resumed; None where they begin alike, or nothing tells."""
         for is_right, pair in ((True, (left, right)), (False, (right, left))):
             steps = offset(*pair)
@@ -81,7 +81,7 @@ class Resumption:
                 return cls(steps, is_right)
         return None
 
-    def compared(self, left: Side, right: Side) -> SeriesDivergence:
+    def compared(self, left: TrailSide, right: TrailSide) -> SeriesDivergence:
         """Compare both from that step on."""
         if self.is_right:
             return _compared(_later(left, self.steps), right)

@@ -19,7 +19,7 @@ from reprokit.verify.compare.divergences import (
     PER_STEP,
     Point,
     SeriesDivergence,
-    Side,
+    TrailSide,
     compared,
     counted,
     noun,
@@ -57,7 +57,7 @@ class TrailPair:
             return group("trail", (_one_sided(self._runs, bool(both[0])),))
         return judged(self._compare(*both), self._accepted)
 
-    def _compare(self, *sides: Mapping[Key, Side]) -> Difference:
+    def _compare(self, *sides: Mapping[Key, TrailSide]) -> Difference:
         parted: list[tuple[Point, Difference]] = []
         others: list[Difference] = []
         drawn: set[Key] = set()
@@ -90,13 +90,13 @@ class TrailPair:
                     yield f"the {side} run's trail of process {trail.process} lacks {counted(trail.lost)}: {why}"
 
 
-def sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, Side]:
+def sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, TrailSide]:
     """Return the series of a run's trails, by process and name."""
     found = {}
     for trail in read:
         process = trail.process if not trail.incarnation else f"{trail.process} (start {trail.incarnation + 1})"
         whole = run.run.trails is not None and not trail.gave_up
-        found.update({(process, series.name): Side(series, whole, run.run.trail) for series in trail.series})
+        found.update({(process, series.name): TrailSide(series, whole, run.run.trail) for series in trail.series})
     return found
 
 
@@ -110,7 +110,7 @@ def _one_sided(runs: tuple[RunDirectory, RunDirectory], of_left: bool) -> Differ
     return missing("trails", *texts, f"only the {'left' if of_left else 'right'} run recorded a trail")
 
 
-def _missing(key: Key, left: Side | None, right: Side | None) -> Difference:
+def _missing(key: Key, left: TrailSide | None, right: TrailSide | None) -> Difference:
     texts = ["" if side is None else counted(side.series.count) for side in (left, right)]
     return missing(_title("trail", key), texts[0], texts[1])
 
