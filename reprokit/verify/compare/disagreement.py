@@ -51,7 +51,7 @@ class Inconsistencies:
             sizes = width // elements, other_width // elements
             size = max(sizes)
             unit, decode = size * elements // per_row, decoder(left.facts.dtype, size)
-            one, other = _Widened(file, sizes[0], size), _Widened(other_file, sizes[1], size)
+            one, other = _PaddedTexts(file, sizes[0], size), _PaddedTexts(other_file, sizes[1], size)
             remaining = min(left.count, right.count) * per_row if unit else 0
             while remaining:
                 some = min(max(1, BLOCK // unit), remaining)
@@ -63,7 +63,7 @@ class Inconsistencies:
 
 
 @dataclass(frozen=True)
-class _Widened:
+class _PaddedTexts:
     """Texts that are as wide as the longest of their run, made as wide as the other run's."""
 
     file: BufferedReader

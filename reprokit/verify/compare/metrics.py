@@ -12,7 +12,7 @@ from reprokit.difference import Difference, group
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.series_leaves import (
     LinePoint,
-    Wording,
+    LineWording,
     judged,
     judged_leaf,
     leaf,
@@ -30,7 +30,7 @@ def compare(runs: RunPair) -> Difference:
     """One leaf a series; losses come first, as they change first."""
     children = [_judged(runs, pair) for pair in _in_causal_order(runs)]
     for pair in runs.unknown():
-        children.append(leaf(pair, Wording(pair.key.kind, "line", _line, nothing, _other_point)))
+        children.append(leaf(pair, LineWording(pair.key.kind, "line", _line, nothing, _other_point)))
     return group("process metrics", tuple(children))
 
 
@@ -189,15 +189,15 @@ def _line(line: Raw, position: int) -> str:
 
 
 PROCESS = {
-    "loss": Wording("loss", "step", place, _value, _value_point),
-    COLLECTIVE: Wording("collectives", "call", _call, _collective, _collective_point),
-    "log": Wording("log", "value", place, _value, _value_point),
-    "epoch": Wording("epochs", "epoch", numbered("epoch"), _values, _epoch_point),
-    "history": Wording("history", "call of fit", _ordinal, _history, _history_point),
+    "loss": LineWording("loss", "step", place, _value, _value_point),
+    COLLECTIVE: LineWording("collectives", "call", _call, _collective, _collective_point),
+    "log": LineWording("log", "value", place, _value, _value_point),
+    "epoch": LineWording("epochs", "epoch", numbered("epoch"), _values, _epoch_point),
+    "history": LineWording("history", "call of fit", _ordinal, _history, _history_point),
 }
 EVALUATION = {
-    "evaluate": Wording("scores", "call of evaluate", _ordinal, _values, _scores_point),
-    "predict": Wording("predictions", "call of predict", _ordinal, _prediction),  # of older agents
-    "evaluation": Wording("predictions of", "call", _ordinal, in_words, _other_point),
+    "evaluate": LineWording("scores", "call of evaluate", _ordinal, _values, _scores_point),
+    "predict": LineWording("predictions", "call of predict", _ordinal, _prediction),  # of older agents
+    "evaluation": LineWording("predictions of", "call", _ordinal, in_words, _other_point),
 }
 WORDINGS = {**PROCESS, **EVALUATION}

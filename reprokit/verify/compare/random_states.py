@@ -8,7 +8,7 @@ from dataclasses import replace
 from reprokit.difference import Difference, Role, group
 from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import Wording, at_end, leaf
+from reprokit.verify.compare.series_leaves import LineWording, at_end, leaf
 
 _IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
 
@@ -25,4 +25,4 @@ def _state(runs: RunPair, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Diffe
     return not_told(runs, pair, result)
 
 
-_WORDING = Wording("random state", "digest", at_end, lambda line: str(line["digest"]))
+_WORDING = LineWording("random state", "digest", at_end, lambda line: str(line["digest"]))

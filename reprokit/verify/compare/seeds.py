@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reprokit.difference import Difference, group, information
 from reprokit.verify.compare.match import Raw, RunPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import Wording, counted, leaf
+from reprokit.verify.compare.series_leaves import LineWording, counted, leaf
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
 from reprokit.verify.read.scan import Replaced, Scan, natural
 
@@ -19,7 +19,7 @@ def compare(runs: RunPair) -> Difference:
         if one is not None and other is not None:
             runs.normalizations.ignore(SEED_LINES, one.places, other.places)
             runs.normalizations.ignore(ADDRESSES, one.arguments, other.arguments)
-    wording = Wording("seeds", "call", _place, _call)
+    wording = LineWording("seeds", "call", _place, _call)
     leaves = [not_told(runs, pair, leaf(pair, wording)) for pair in pairs]
     if runs.left.all_seeds == runs.right.all_seeds:
         leaves = [_elsewhere(found) if found.verdict.differs else found for found in leaves]

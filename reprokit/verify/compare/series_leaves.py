@@ -32,7 +32,7 @@ class LinePoint:
 
 
 @dataclass(frozen=True)
-class Wording:
+class LineWording:
     """How one kind of line is spoken of."""
 
     noun: str  # "loss"; "" where the series' own name says it
@@ -55,7 +55,7 @@ def title(key: SeriesKey, noun: str) -> str:
     return f"{name} of process {key.process}"
 
 
-def leaf(pair: SeriesPair, wording: Wording) -> Difference:
+def leaf(pair: SeriesPair, wording: LineWording) -> Difference:
     """Return what came out of comparing one series."""
     name = title(pair.key, wording.noun)
     left, right = _summary(pair.left, wording), _summary(pair.right, wording)
@@ -73,7 +73,7 @@ def leaf(pair: SeriesPair, wording: Wording) -> Difference:
     return different(name, point.left, point.right, meaning)
 
 
-def _ends_early(pair: SeriesPair, wording: Wording, name: str) -> Difference:
+def _ends_early(pair: SeriesPair, wording: LineWording, name: str) -> Difference:
     line = pair.left_line if pair.left_line is not None else pair.right_line
     assert line is not None
     assert pair.position is not None
@@ -83,7 +83,7 @@ def _ends_early(pair: SeriesPair, wording: Wording, name: str) -> Difference:
     return different(name, *counts, meaning, lacking=side)
 
 
-def _counted(series: ScannedSeries | None, wording: Wording) -> str:
+def _counted(series: ScannedSeries | None, wording: LineWording) -> str:
     return counted(series.count, wording.unit) if series is not None else ""
 
 
@@ -93,11 +93,11 @@ def counted(number: int, unit: str) -> str:
     return f"{number} {first}{'' if number == 1 else 's'} {rest}".rstrip()
 
 
-def _summary(series: ScannedSeries | None, wording: Wording) -> str:
+def _summary(series: ScannedSeries | None, wording: LineWording) -> str:
     return summary(series, wording) if series is not None else ""
 
 
-def summary(series: ScannedSeries, wording: Wording) -> str:
+def summary(series: ScannedSeries, wording: LineWording) -> str:
     """Return how many lines, and the last of them."""
     last = wording.text(series.last) if series.last is not None else ""
     if last and series.count == 1:
@@ -136,7 +136,7 @@ class ValueComparison:
     beyond: tuple[str, str, str] | None = None  # the first value that is not accepted: where, left, right
 
 
-def judged_leaf(runs: RunPair, pair: SeriesPair, wording: Wording) -> Difference:
+def judged_leaf(runs: RunPair, pair: SeriesPair, wording: LineWording) -> Difference:
     """Return the leaf of a series: bit for bit, and where that differs, within the tolerance or beyond it."""
     bitwise, tolerance = leaf(pair, wording), runs.accepted(QUANTITY.get(pair.key.kind, ""))
     if tolerance is None or not bitwise.verdict.differs or pair.left is None or pair.right is None:

@@ -28,7 +28,7 @@ MOST_POINTS = 2_000_000  # of a run
 GONE = "its bytes are no longer there: only their digest is known"
 
 
-class Name(NamedTuple):
+class TrackerSeries(NamedTuple):
     """Names a series: the directory of its files, and what the tracker calls it."""
 
     place: str
@@ -47,7 +47,7 @@ class Name(NamedTuple):
 class TrackerMetrics:
     """The metrics in the files of one run."""
 
-    series: dict[Name, list[LogPoint]] = field(default_factory=dict)
+    series: dict[TrackerSeries, list[LogPoint]] = field(default_factory=dict)
     trackers: dict[str, str] = field(default_factory=dict)  # by place
     problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more than was read
     unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing of it was read
@@ -74,14 +74,14 @@ def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
         if content.problem:
             found.problems[place] = content.problem
         for series, points in content.series.items():
-            several[Name(place, series)].append(points)
+            several[TrackerSeries(place, series)].append(points)
             room -= len(points)
     for name, pieces in several.items():
         _join(found, name, pieces)
     return found
 
 
-def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> None:
+def _join(found: TrackerMetrics, name: TrackerSeries, pieces: list[list[LogPoint]]) -> None:
     """Files of one directory: TensorBoard goes on in the next; of other trackers each is a run of its own."""
     if found.trackers[name.place] == tracker_files.TENSORBOARD:
         found.series[name] = [point for piece in pieces for point in piece]
@@ -91,7 +91,7 @@ def _join(found: TrackerMetrics, name: Name, pieces: list[list[LogPoint]]) -> No
     for number, piece in enumerate(pieces, 1):
         place = name.place if number == 1 else f"{name.place} ({number})"
         found.trackers[place] = found.trackers[name.place]
-        found.series[Name(place, name.series)] = piece
+        found.series[TrackerSeries(place, name.series)] = piece
 
 
 def _place(path: str, kind: str) -> str:
@@ -152,7 +152,7 @@ def _cut(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iter
 
 
 def _leaf(
-    name: Name, left: list[LogPoint] | None, right: list[LogPoint] | None, tolerance: Tolerance | None
+    name: TrackerSeries, left: list[LogPoint] | None, right: list[LogPoint] | None, tolerance: Tolerance | None
 ) -> Difference:
     texts = summary(left), summary(right)
     if left is None or right is None:
@@ -171,7 +171,12 @@ def _leaf(
 
 
 def _different(
-    name: Name, left: list[LogPoint], right: list[LogPoint], one: LogPoint, other: LogPoint, tolerance: Tolerance | None
+    name: TrackerSeries,
+    left: list[LogPoint],
+    right: list[LogPoint],
+    one: LogPoint,
+    other: LogPoint,
+    tolerance: Tolerance | None,
 ) -> Difference:
     if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
         count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])

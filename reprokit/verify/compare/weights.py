@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
-from reprokit.verify.compare.series_leaves import LinePoint, Wording, at_end, judged, leaf, numbered
+from reprokit.verify.compare.series_leaves import LinePoint, LineWording, at_end, judged, leaf, numbered
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
@@ -76,6 +76,6 @@ def _steps(line: Raw) -> str:
     return f"{line.get('class', '')} {line['steps']} steps".strip()
 
 
-_TRAIL = Wording("weights of", "digest", numbered("epoch"), _digest, _trail_point)
-_END = Wording("weights at the end of", "digest", at_end, _digest, _end_point)
-_STEPS = Wording("steps of", "count", at_end, _steps)
+_TRAIL = LineWording("weights of", "digest", numbered("epoch"), _digest, _trail_point)
+_END = LineWording("weights at the end of", "digest", at_end, _digest, _end_point)
+_STEPS = LineWording("steps of", "count", at_end, _steps)
