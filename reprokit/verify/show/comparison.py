@@ -44,7 +44,7 @@ SHORT = 24  # rows on one screen
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One line of a table: a name, indented, a verdict and a sentence."""
 
     name: str
@@ -79,18 +79,18 @@ def causes(comparison: Comparison) -> Iterator[str]:
     yield from bounded(found, CAUSES, line=lambda leaf: shortened(_one_sided(leaf)))
 
 
-def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[Row]:
+def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[TableRow]:
     """Yield the categories in causal order, each with what matters most in it, or with every leaf."""
     for category in comparison.tree.children:
         if every_leaf:
             yield from _tree(category, 0)
         else:
-            yield Row(category.name, category.verdict, shortened(headline(category)))
+            yield TableRow(category.name, category.verdict, shortened(headline(category)))
 
 
-def _tree(node: Difference, depth: int) -> Iterator[Row]:
+def _tree(node: Difference, depth: int) -> Iterator[TableRow]:
     text = _leaf_text(node) if node.judged is not None else node.detail
-    yield Row(node.name, node.verdict, text, depth)
+    yield TableRow(node.name, node.verdict, text, depth)
     for child in node.children:
         yield from _tree(child, depth + 1)
 

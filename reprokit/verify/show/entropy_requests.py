@@ -116,7 +116,7 @@ def ordered(rows: dict[Asker, RequestTotals]) -> list[tuple[Asker, RequestTotals
 
 
 @dataclass
-class _Group:
+class _RequestGroup:
     """The same call in many threads and processes."""
 
     asker: Asker  # the first of them
@@ -126,11 +126,11 @@ class _Group:
     processes: set[tuple[str, int]] = field(default_factory=set)
 
 
-def _groups(found: EntropyRequests) -> list[_Group]:
-    groups: dict[tuple[str, ...], _Group] = {}
+def _groups(found: EntropyRequests) -> list[_RequestGroup]:
+    groups: dict[tuple[str, ...], _RequestGroup] = {}
     for asker, asked in found.asking.rows.items():
         key = (asker.program, asker.module, str(asker.offset), asker.source, asker.match)
-        group = groups.setdefault(key, _Group(asker, found.symbols.get(asker, "")))
+        group = groups.setdefault(key, _RequestGroup(asker, found.symbols.get(asker, "")))
         group.asked.add(asked.requests, asked.bytes, asked.withheld)
         group.threads += 1
         group.processes.add((asker.process, asker.incarnation))
@@ -153,21 +153,21 @@ def print_report(found: EntropyRequests) -> None:
     print_rows(headline, [TITLES, *rows], [*footer, *_first(_process_lines(asking), "processes"), *_notes(found)])
 
 
-def _row(group: _Group) -> Cells:
+def _row(group: _RequestGroup) -> Cells:
     asker, asked = group.asker, group.asked
     source = f"{asker.source}, {asker.match}" if asker.match else asker.source
     numbers = (str(asked.bytes), str(asked.requests), str(asked.withheld))
     return Cells((*numbers, source, _site(group), str(group.threads), _where(group)))
 
 
-def _site(group: _Group) -> str:
+def _site(group: _RequestGroup) -> str:
     """Library, offset, and function where it is known."""
     path = group.asker.module or group.asker.program
     place = f"{os.path.basename(path)}+{group.asker.offset:#x}" if path else "not told apart"
     return f"{place} ({group.symbol})" if group.symbol else place
 
 
-def _where(group: _Group) -> str:
+def _where(group: _RequestGroup) -> str:
     """Return the process, and its thread where there is one only."""
     program = os.path.basename(group.asker.program)
     identity, incarnation = group.asker.process, group.asker.incarnation

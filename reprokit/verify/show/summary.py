@@ -55,7 +55,7 @@ class RunSummary:
     scan: Scan
     entropy_files: int
     entropy_size: int
-    trails: list[Holding] = field(default_factory=list)
+    trails: list[TrailContents] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # with reading the trails and findings
     findings: FindingsFile | None = None
     printed: list[tuple[str, list[int]]] = field(default_factory=list)  # lines of each stream, by process
@@ -257,7 +257,7 @@ def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Holding:
+class TrailContents:
     """What is known of the steps of one optimizer."""
 
     process: str
@@ -280,7 +280,7 @@ class Holding:
         )
 
 
-def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[Holding], list[str]]:
+def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[TrailContents], list[str]]:
     """Return what each optimizer's trail holds, and a warning where that cannot be read."""
     for attempt in range(ATTEMPTS):
         try:
@@ -293,10 +293,10 @@ def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[Holding], li
     return [], []
 
 
-def _of(trail: Trail) -> Iterator[Holding]:
+def _of(trail: Trail) -> Iterator[TrailContents]:
     for series in trail.series:
         tensors = len(series.tensors(max(0, series.count - 1)))
-        yield Holding(trail.process, series.name, series.kind, series.count, _known(series), tensors, trail.size)
+        yield TrailContents(trail.process, series.name, series.kind, series.count, _known(series), tensors, trail.size)
 
 
 def _known(series: Series) -> list[str]:
