@@ -43,7 +43,7 @@ REASONS = (
 )  # fmt: skip
 
 
-class Head(msgspec.Struct, frozen=True):
+class EntropyHead(msgspec.Struct, frozen=True):
     """Who a file belongs to and how it went."""
 
     mode: int
@@ -67,7 +67,7 @@ class Head(msgspec.Struct, frozen=True):
     runtimes: int  # whose requests were withheld, by the bits of RUNTIMES
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class EntropyChunk(msgspec.Struct, frozen=True):
     """A part of the file that belongs to one thread."""
 
     offset: int
@@ -91,7 +91,7 @@ class EntropyEvent(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Mismatch(msgspec.Struct, frozen=True):
+class EntropyMismatch(msgspec.Struct, frozen=True):
     """A request of a replay that was not answered by the next event of its own thread."""
 
     thread: str
@@ -111,7 +111,7 @@ def _text(field: bytes) -> str:
     return field.split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-class Data(Protocol):
+class ByteData(Protocol):
     """Bytes, mapped or not."""
 
     def __len__(self) -> int: ...
@@ -122,7 +122,7 @@ class Data(Protocol):
 class EntropyFile:
     """The mapped file of one process; iterate ``events`` and ``mismatches``."""
 
-    def __init__(self, path: Path, data: Data | None = None, place: str = ""):
+    def __init__(self, path: Path, data: ByteData | None = None, place: str = ""):
         self.path, self._place = path, place
         self._data = mapped(path) if data is None else data
         self.head = self._read_head()
@@ -131,7 +131,7 @@ class EntropyFile:
         """Return the error for this place of this file."""
         return damaged(self.path, offset, f"{self._place}{what}")
 
-    def _read_head(self) -> Head:
+    def _read_head(self) -> EntropyHead:
         data = self._data
         if len(data) < HEAD:
             raise self.damaged(len(data), "the head is cut short")
@@ -147,7 +147,7 @@ class EntropyFile:
         if not HEAD <= used <= len(data) or reason >= len(REASONS):
             raise self.damaged(552, "impossible counts")
         counts = tuple(rest)
-        return Head(
+        return EntropyHead(
             mode, started, pid, incarnation, _text(identity), _text(program), used, reason, errno,
             counts[:4], counts[4:8], *counts[8:],
         )  # fmt: skip
@@ -161,7 +161,7 @@ class EntropyFile:
     def size(self) -> int:
         return len(self._data)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[EntropyChunk]:
         """Yield the chunks in file order, the ones of no stream left out."""
         offset, check = HEAD, native.checker()
         while offset < self.head.used:
@@ -175,17 +175,17 @@ class EntropyFile:
             if not CHUNK_HEAD <= size <= self.head.used - offset or (stream and size > MAX_CHUNK):
                 raise self.damaged(offset, "a chunk of impossible size")
             if stream:
-                yield Chunk(offset, size, stream, ordinal, events, given)
+                yield EntropyChunk(offset, size, stream, ordinal, events, given)
             offset += size
 
-    def records(self) -> Iterator[EntropyEvent | Mismatch]:
+    def records(self) -> Iterator[EntropyEvent | EntropyMismatch]:
         """Yield every event and mismatch; a stream's in its order, streams interleaved by chunk."""
-        streams: dict[int, _Stream] = {}
+        streams: dict[int, _RecordStream] = {}
         for chunk in self.chunks():
-            stream = streams.setdefault(chunk.stream, _Stream(self))
+            stream = streams.setdefault(chunk.stream, _RecordStream(self))
             yield from stream.read(chunk)
 
-    def is_of_the_clock(self, chunk: Chunk) -> bool:
+    def is_of_the_clock(self, chunk: EntropyChunk) -> bool:
         """Return whether a stream's first chunk says that the stream is of reads of the clock."""
         start = chunk.offset + CHUNK_HEAD + 1
         length = self.slice(start, start + 1)[0] if start < len(self._data) else 0
@@ -203,21 +203,21 @@ def damaged(path: Path, offset: int, what: str) -> RunDamaged:
     return RunDamaged(f"{path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
 
 
-class InMemory(bytes):
+class BytesInMemory(bytes):
     """Bytes that are in memory."""
 
     def close(self) -> None:
         """Do nothing: there is nothing to give back."""
 
 
-def mapped(path: Path) -> Data:
+def mapped(path: Path) -> ByteData:
     """Return a regular file's bytes."""
     with os.fdopen(open_file(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else InMemory()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else BytesInMemory()
 
 
-class _Stream:
+class _RecordStream:
     """What the records of one thread refer back to: its name, its call sites, its last event."""
 
     def __init__(self, file: EntropyFile):
@@ -229,7 +229,7 @@ class _Stream:
         self.sites: dict[int, tuple[str, int]] = {}
         self.last: tuple[int, int, int, int, int] | None = None
 
-    def read(self, chunk: Chunk) -> Iterator[EntropyEvent | Mismatch]:
+    def read(self, chunk: EntropyChunk) -> Iterator[EntropyEvent | EntropyMismatch]:
         if chunk.ordinal != self.ordinal:
             raise self.file.damaged(chunk.offset, "a chunk is missing")
         self.ordinal += 1
@@ -274,7 +274,7 @@ class _Stream:
             return _MISMATCH.size
         raise ValueError(tag)
 
-    def _record(self, tag: int, body: bytes) -> EntropyEvent | Mismatch | None:
+    def _record(self, tag: int, body: bytes) -> EntropyEvent | EntropyMismatch | None:
         if tag == 1:
             self.thread = body[1:].decode("utf-8", "replace")
         elif tag == 2:
@@ -288,7 +288,7 @@ class _Stream:
         elif tag == 5:
             source, site, match, asked = _MISMATCH.unpack_from(body)
             module, offset = self.sites.get(site, ("", 0))
-            return Mismatch(self.thread, _name(SOURCES, source), module, offset, asked, _name(MATCHES, match))
+            return EntropyMismatch(self.thread, _name(SOURCES, source), module, offset, asked, _name(MATCHES, match))
         return None
 
     def _event(self, fields: tuple[int, int, int, int, int], data: bytes) -> EntropyEvent:

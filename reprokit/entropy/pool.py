@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from reprokit import native
-from reprokit.entropy.files import FORMAT, Data, EntropyFile, InMemory, damaged, entropy_files, mapped
+from reprokit.entropy.files import FORMAT, ByteData, BytesInMemory, EntropyFile, damaged, entropy_files, mapped
 from reprokit.errors import RunDamaged, RunTooNew
 
 NAME = "pool.entropy"
@@ -21,10 +21,10 @@ _HEAD = struct.Struct("<8sI532sQ")
 _NAMED, _NAMED_AT = struct.Struct("<I256s"), 28  # incarnation and identity in the head of a process
 
 
-class _Joined:
+class _SlotWithRest:
     """A slot, and the file that goes on where it ends."""
 
-    def __init__(self, slot: bytes, rest: Data):
+    def __init__(self, slot: bytes, rest: ByteData):
         self._slot, self._rest = slot, rest
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class _Joined:
         self._rest.close()
 
 
-class Pool:
+class EntropyPool:
     """The mapped file that forked processes share."""
 
     def __init__(self, path: Path):
@@ -93,22 +93,22 @@ def processes(directory: Path) -> Iterator[EntropyFile]:
                 yield file
     for path in paths:
         if path.name == NAME:
-            with closing(Pool(path)) as pool:
+            with closing(EntropyPool(path)) as pool:
                 yield from _of_pool(pool, rests)
     if rests:
         raise RunDamaged(f"{directory / min(rests)} goes on where no process began; record again")
 
 
-def _of_pool(pool: Pool, rests: set[str]) -> Iterator[EntropyFile]:
+def _of_pool(pool: EntropyPool, rests: set[str]) -> Iterator[EntropyFile]:
     check = native.checker()
     for offset, name, slot in pool.slots():
         incarnation, identity = _NAMED.unpack_from(slot, _NAMED_AT)
         if check(identity.split(b"\0", 1)[0], 0) != name:
             raise damaged(pool.path, offset, "a slot that another process was given")
-        data: Data = InMemory(slot)
+        data: ByteData = BytesInMemory(slot)
         rest = f"{name:016x}-{incarnation}{REST}"
         if rest in rests:
             rests.remove(rest)
-            data = _Joined(slot, mapped(pool.path.with_name(rest)))
+            data = _SlotWithRest(slot, mapped(pool.path.with_name(rest)))
         with closing(data):
             yield EntropyFile(pool.path, data, f"slot at {offset}: ")

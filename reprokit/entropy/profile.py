@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from reprokit import native
 from reprokit.bounds import open_file
-from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, Head, entropy_files
+from reprokit.entropy.files import REASONS, RUNTIMES, EntropyFile, EntropyHead, entropy_files
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 from reprokit.model.run import Fidelity, ProfileFacts
@@ -25,7 +25,7 @@ MAX_SENTENCES = 10  # about processes that could not be recorded
 class ProcessCounts(NamedTuple):
     """What one process was given, in numbers."""
 
-    head: Head
+    head: EntropyHead
     keyed: tuple[int, int]
     threads: int
     events: int
@@ -62,7 +62,7 @@ def digest(directory: Path) -> str:
     return "sha256:" + total.hexdigest()
 
 
-def _is_alive(head: Head) -> bool:
+def _is_alive(head: EntropyHead) -> bool:
     """Return whether the process that writes a file may still run: its seal would not hold."""
     try:
         os.kill(head.pid, 0)
@@ -179,7 +179,7 @@ def fidelity(
     )  # fmt: skip
 
 
-def _heads(directory: Path, counts: Sequence[ProcessCounts] | None) -> Iterator[Head]:
+def _heads(directory: Path, counts: Sequence[ProcessCounts] | None) -> Iterator[EntropyHead]:
     if counts is not None:
         return (each.head for each in counts)
     return (file.head for file in processes(directory))

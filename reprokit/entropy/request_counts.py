@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reprokit.entropy.files import MATCHES, EntropyEvent, EntropyFile, Head, Mismatch
+from reprokit.entropy.files import MATCHES, EntropyEvent, EntropyFile, EntropyHead, EntropyMismatch
 from reprokit.entropy.pool import processes
 from reprokit.errors import RunDamaged
 
@@ -109,9 +109,9 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
     asking.processes.append(process)
 
 
-def _asked(head: Head, record: EntropyEvent | Mismatch) -> tuple[Asker, RequestTotals]:
+def _asked(head: EntropyHead, record: EntropyEvent | EntropyMismatch) -> tuple[Asker, RequestTotals]:
     """Return who made a request, and how much it asked for."""
     who = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
-    if isinstance(record, Mismatch):
+    if isinstance(record, EntropyMismatch):
         return Asker(*who, record.match), RequestTotals(1, record.asked, 0)
     return Asker(*who), RequestTotals(1, record.given, int(record.withheld))

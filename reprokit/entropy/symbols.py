@@ -24,7 +24,7 @@ _HEADER_SIZE = 64
 _DYNSYM, _FUNCTION, _INDIRECT = 11, 2, 10  # SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 
 
-class Symbols:
+class ExportedSymbols:
     """The functions that a library exports, in order of their place."""
 
     def __init__(self, path: Path):

@@ -16,7 +16,7 @@ import pytest
 
 from reprokit.entropy import request_counts
 from reprokit.entropy.request_counts import RequestTotals, who_asked
-from reprokit.entropy.symbols import Symbols
+from reprokit.entropy.symbols import ExportedSymbols
 from reprokit.errors import ReprokitError, RunDamaged
 
 from .profiles import Writing, event, mismatch, repeat, site
@@ -210,7 +210,7 @@ def test_functions_have_the_names_that_libraries_export() -> None:
     base = int(line[0].split("-")[0], 16)
     address = ctypes.cast(libc.getpid, ctypes.c_void_p).value
     assert address is not None
-    symbols = Symbols(Path(line[-1]))
+    symbols = ExportedSymbols(Path(line[-1]))
     assert symbols.name(address - base).endswith("getpid")
     assert symbols.name(0) == symbols.name(2**60) == ""
 
@@ -223,10 +223,10 @@ def test_what_is_no_library_has_no_symbols(tmp_path: Path) -> None:
     for place in range(40, 64):
         damaged = tmp_path / f"damaged{place}"
         damaged.write_bytes(content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 : 100_000])
-        assert Symbols(damaged).name(4096) == ""
+        assert ExportedSymbols(damaged).name(4096) == ""
     cut.write_bytes(content[:5000])
     for path_without in (fifo, cut, missing, tmp_path):
-        assert Symbols(path_without).name(4096) == ""
+        assert ExportedSymbols(path_without).name(4096) == ""
 
 
 def test_the_summary_fits_its_schema(pair: tuple[Building, Building]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from reprokit import entropy
 from reprokit.entropy.request_counts import Asker, Asking, ProcessAsked, RequestTotals, who_asked
-from reprokit.entropy.symbols import Symbols
+from reprokit.entropy.symbols import ExportedSymbols
 from reprokit.errors import RunError
 from reprokit.printable import bounded
 from reprokit.rundir import ENTROPY, RunDirectory
@@ -54,13 +54,13 @@ def _damage(directory: RunDirectory) -> Iterator[str]:
 
 def _symbols(asking: Asking) -> dict[Asker, str]:
     """Return the function in which each call stands, where the library is still there and exports it."""
-    libraries: dict[str, Symbols] = {}
+    libraries: dict[str, ExportedSymbols] = {}
     names = {}
     for asker in asking.rows:
         path = asker.module or asker.program
         if path not in libraries and (len(libraries) >= MAX_MODULES or not os.path.isabs(path)):
             continue
-        symbols = libraries.setdefault(path, Symbols(Path(path))) if path not in libraries else libraries[path]
+        symbols = libraries.setdefault(path, ExportedSymbols(Path(path))) if path not in libraries else libraries[path]
         if name := symbols.name(asker.offset - 1):  # where the call returns to may be the next function
             names[asker] = name
     return names
