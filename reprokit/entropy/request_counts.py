@@ -19,7 +19,7 @@ MAX_ROWS = 100_000
 MAX_STREAMS = 1_000_000  # of one file
 
 
-class Asker(msgspec.Struct, frozen=True):
+class Requester(msgspec.Struct, frozen=True):
     """Somebody who asked: a call site in a thread of a process, by one source."""
 
     process: str  # identity; empty where there were too many to name
@@ -45,7 +45,7 @@ class RequestTotals(msgspec.Struct):
         self.withheld += withheld
 
 
-class ProcessAsked(msgspec.Struct, frozen=True):
+class ProcessRequests(msgspec.Struct, frozen=True):
     """What one process was given; of a replay, how its requests were answered."""
 
     identity: str
@@ -59,16 +59,16 @@ class ProcessAsked(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Asking:
+class RunRequests:
     """A whole run: its processes, and its askers with what each asked for."""
 
-    processes: list[ProcessAsked] = field(default_factory=list)
+    processes: list[ProcessRequests] = field(default_factory=list)
     processes_left_out: int = 0
-    rows: dict[Asker, RequestTotals] = field(default_factory=dict)
+    rows: dict[Requester, RequestTotals] = field(default_factory=dict)
     total: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
 
-    def add(self, asker: Asker, asked: RequestTotals) -> None:
+    def add(self, asker: Requester, asked: RequestTotals) -> None:
         """Count it, under a less exact name where there are too many rows."""
         if asker not in self.rows and len(self.rows) >= MAX_ROWS:
             asker = msgspec.structs.replace(asker, process="", incarnation=0, thread="")
@@ -77,18 +77,18 @@ class Asking:
         self.rows.setdefault(asker, RequestTotals()).add(asked.requests, asked.bytes, asked.withheld)
 
 
-OTHERS = Asker("", 0, "", "", "", 0, "others")
+OTHERS = Requester("", 0, "", "", "", 0, "others")
 
 
-def who_asked(directory: Path) -> Asking:
+def who_asked(directory: Path) -> RunRequests:
     """Count the requests in the entropy files of a run."""
-    asking = Asking()
+    asking = RunRequests()
     for file in processes(directory):
         _add_file(asking, file)
     return asking
 
 
-def _add_file(asking: Asking, file: EntropyFile) -> None:
+def _add_file(asking: RunRequests, file: EntropyFile) -> None:
     head, given = file.head, RequestTotals(*file.keyed)
     streams = {chunk.stream for chunk in file.chunks()}
     if len(streams) > MAX_STREAMS:
@@ -103,15 +103,15 @@ def _add_file(asking: Asking, file: EntropyFile) -> None:
         asking.processes_left_out += 1
         return
     matches = dict(zip(MATCHES, head.matches, strict=True)) if head.mode == 2 else {}
-    process = ProcessAsked(
+    process = ProcessRequests(
         head.identity, head.incarnation, head.pid, head.program, given, head.uncounted, matches, head.stand_in
     )  # fmt: skip
     asking.processes.append(process)
 
 
-def _asked(head: EntropyHead, record: EntropyEvent | EntropyMismatch) -> tuple[Asker, RequestTotals]:
+def _asked(head: EntropyHead, record: EntropyEvent | EntropyMismatch) -> tuple[Requester, RequestTotals]:
     """Return who made a request, and how much it asked for."""
     who = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
     if isinstance(record, EntropyMismatch):
-        return Asker(*who, record.match), RequestTotals(1, record.asked, 0)
-    return Asker(*who), RequestTotals(1, record.given, int(record.withheld))
+        return Requester(*who, record.match), RequestTotals(1, record.asked, 0)
+    return Requester(*who), RequestTotals(1, record.given, int(record.withheld))

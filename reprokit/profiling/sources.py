@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from reprokit import findings
-from reprokit.entropy.request_counts import Asking, who_asked
+from reprokit.entropy.request_counts import RunRequests, who_asked
 from reprokit.errors import RunError
 from reprokit.findings import SOURCE, SYSTEM_CALL, CodePlace, Cure, Finding
 from reprokit.model.run import RunFile, SystemCallsFile
@@ -146,14 +146,14 @@ def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iter
     yield from _of_system_calls(run, helpers, notes)
 
 
-def _named(asking: Asking, helpers: set[int]) -> set[str]:
+def _named(asking: RunRequests, helpers: set[int]) -> set[str]:
     """Return the identities of these processes, and of those that they made."""
     names = {process.identity for process in asking.processes if process.pid in helpers}
     below = tuple(f"{name}/" for name in names)
     return names | {process.identity for process in asking.processes if process.identity.startswith(below)}
 
 
-def _of_entropy(run: RunDirectory, asking: Asking, helpers: set[str]) -> Iterator[Finding]:
+def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> Iterator[Finding]:
     """Yield sources of entropy by the shim's log, and those that nothing recorded."""
     sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for asker, asked in asking.rows.items():

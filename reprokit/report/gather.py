@@ -19,7 +19,7 @@ import msgspec
 from reprokit import findings as findings_file
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
-from reprokit.entropy.request_counts import Asker as WhoAsked
+from reprokit.entropy.request_counts import Requester as WhoAsked
 from reprokit.entropy.request_counts import RequestTotals as HowMuch
 from reprokit.errors import NothingComparable, RunError
 from reprokit.model.run import NO_END, ProfileFacts

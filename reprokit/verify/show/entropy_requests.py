@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from reprokit import entropy
-from reprokit.entropy.request_counts import Asker, Asking, ProcessAsked, RequestTotals, who_asked
+from reprokit.entropy.request_counts import ProcessRequests, Requester, RequestTotals, RunRequests, who_asked
 from reprokit.entropy.symbols import ExportedSymbols
 from reprokit.errors import RunError
 from reprokit.printable import bounded
@@ -30,8 +30,8 @@ class EntropyRequests:
     """A run and its askers."""
 
     directory: RunDirectory
-    asking: Asking
-    symbols: dict[Asker, str]
+    asking: RunRequests
+    symbols: dict[Requester, str]
     warnings: list[str]
 
 
@@ -52,7 +52,7 @@ def _damage(directory: RunDirectory) -> Iterator[str]:
             yield str(error)
 
 
-def _symbols(asking: Asking) -> dict[Asker, str]:
+def _symbols(asking: RunRequests) -> dict[Requester, str]:
     """Return the function in which each call stands, where the library is still there and exports it."""
     libraries: dict[str, ExportedSymbols] = {}
     names = {}
@@ -89,7 +89,7 @@ def document(found: EntropyRequests) -> dict[str, Any]:
     }
 
 
-def _process(process: ProcessAsked) -> dict[str, Any]:
+def _process(process: ProcessRequests) -> dict[str, Any]:
     return {
         "identity": process.identity,
         "incarnation": process.incarnation,
@@ -101,15 +101,15 @@ def _process(process: ProcessAsked) -> dict[str, Any]:
     }
 
 
-def _asker(asker: Asker, asked: RequestTotals, symbols: dict[Asker, str]) -> dict[str, Any]:
+def _asker(asker: Requester, asked: RequestTotals, symbols: dict[Requester, str]) -> dict[str, Any]:
     facts = {**msgspec.to_builtins(asker), "match": asker.match or None, "symbol": symbols.get(asker)}
     return {**facts, **msgspec.to_builtins(asked)}
 
 
-def ordered(rows: dict[Asker, RequestTotals]) -> list[tuple[Asker, RequestTotals]]:
+def ordered(rows: dict[Requester, RequestTotals]) -> list[tuple[Requester, RequestTotals]]:
     """Return the largest first; equal ones by name, so that two readings are the same."""
 
-    def order(row: tuple[Asker, RequestTotals]) -> tuple[Any, ...]:
+    def order(row: tuple[Requester, RequestTotals]) -> tuple[Any, ...]:
         return (-row[1].bytes, -row[1].requests, *msgspec.structs.astuple(row[0]))
 
     return sorted(rows.items(), key=order)
@@ -119,7 +119,7 @@ def ordered(rows: dict[Asker, RequestTotals]) -> list[tuple[Asker, RequestTotals
 class _RequestGroup:
     """The same call in many threads and processes."""
 
-    asker: Asker  # the first of them
+    asker: Requester  # the first of them
     symbol: str
     asked: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
@@ -180,7 +180,7 @@ def _where(group: _RequestGroup) -> str:
     return f"process {identity}{again} of {program}{thread}"
 
 
-def _matched(asking: Asking) -> str:
+def _matched(asking: RunRequests) -> str:
     names = next((list(process.matches) for process in asking.processes if process.matches), [])
     return ", ".join(f"{sum(process.matches.get(name, 0) for process in asking.processes)} {name}" for name in names)
 
@@ -191,10 +191,10 @@ def _first(lines: Iterable[str], what: str) -> Iterator[str]:
     yield from bounded(found, SHOWN if sys.stdout.isatty() else len(found), f" {what} (--json has them all)")
 
 
-def _process_lines(asking: Asking) -> Iterator[str]:
+def _process_lines(asking: RunRequests) -> Iterator[str]:
     """Of a replay, how each process was answered, the least exact first; of a keyed run, how much it was given."""
 
-    def loose(process: ProcessAsked) -> int:
+    def loose(process: ProcessRequests) -> int:
         return sum(number for match, number in process.matches.items() if match != "exact")
 
     told = [process for process in asking.processes if process.matches or (process.asked.requests and not asking.rows)]
@@ -204,7 +204,7 @@ def _process_lines(asking: Asking) -> Iterator[str]:
         yield f"process {process.identity} of {os.path.basename(process.program)}: {counts}"
 
 
-def _stand_ins(asking: Asking) -> Iterator[str]:
+def _stand_ins(asking: RunRequests) -> Iterator[str]:
     """With --clock, the numbers that stood in for process ids."""
     for process in asking.processes:
         if process.stand_in:
