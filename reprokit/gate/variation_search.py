@@ -10,7 +10,7 @@ from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.seeds import in_words
 from reprokit.verify.read.normalization import Normalizations
-from reprokit.verify.read.scan import Replaced, scan
+from reprokit.verify.read.scan import ReplacedSeeds, scan
 
 TOGETHER = "together"
 
@@ -28,7 +28,7 @@ class VariedReplay(msgspec.Struct, frozen=True, kw_only=True):
         return [case for case in self.cases if case.outcome != PASSED]
 
 
-Given = dict[str, Replaced]  # by process: the seeds that a replay gave as recorded, not as the training asked
+Given = dict[str, ReplacedSeeds]  # by process: the seeds that a replay gave as recorded, not as the training asked
 
 
 def seeds_given_again(replay: RunDirectory) -> Given:

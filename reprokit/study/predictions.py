@@ -20,7 +20,7 @@ from reprokit.study.results import Evaluation, Label
 from reprokit.verify.compare import disagreement
 from reprokit.verify.compare.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
-from reprokit.verify.read.evaluation_columns import BLOCK, Column, decoder
+from reprokit.verify.read.evaluation_columns import BLOCK, EvaluationColumn, decoder
 
 FORMAT: Final = 1
 MAX_PREDICTIONS: Final = 1_000_000  # of a run that are kept
@@ -85,7 +85,7 @@ def _last(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
 
 
 def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.EvaluationLine], predictions: str) -> Evaluation:
-    rows = [(line, Column(run, line.predictions)) for line in told]
+    rows = [(line, EvaluationColumn(run, line.predictions)) for line in told]
     right, of = (sum(line.accuracy[side] for line in told if line.accuracy is not None) for side in (0, 1))
     errors = [number(line.error) for line in told if line.error is not None]
     known = [error for error in errors if error is not None]
@@ -116,14 +116,14 @@ def _labels(run: RunDirectory, told: list[metric_lines.EvaluationLine], room: in
     found: list[str] = []
     for line in told:
         if line.predictions.file is not None:
-            for label in _of_line(Column(run, line.predictions), line):
+            for label in _of_line(EvaluationColumn(run, line.predictions), line):
                 if len(found) >= room:
                     return found
                 found.append(label)
     return found
 
 
-def _of_line(column: Column, line: metric_lines.EvaluationLine) -> Iterator[str]:
+def _of_line(column: EvaluationColumn, line: metric_lines.EvaluationLine) -> Iterator[str]:
     per_row, label = disagreement.predictions_of_row(column, line.form), disagreement.labels(line.form, line.labels)
     elements = max(1, math.prod(column.facts.shape[1:]))
     with column.open() as (file, width):

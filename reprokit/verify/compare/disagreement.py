@@ -11,7 +11,7 @@ from operator import sub
 from typing import Any
 
 from reprokit.tolerance import Tolerance
-from reprokit.verify.read.evaluation_columns import BLOCK, Column, decoder
+from reprokit.verify.read.evaluation_columns import BLOCK, EvaluationColumn, decoder
 
 NearEnough = Callable[[list[Any], list[Any]], bool] | None  # None: only the same bits are
 Labels = Callable[[list[Any]], str] | None  # None where a prediction is its values
@@ -41,7 +41,12 @@ class Inconsistencies:
     largest_place: PredictionPair | None = None
 
     def compare(
-        self, left: Column, right: Column, form: str, names: list[str] | None, tolerance: Tolerance | None = None
+        self,
+        left: EvaluationColumn,
+        right: EvaluationColumn,
+        form: str,
+        names: list[str] | None,
+        tolerance: Tolerance | None = None,
     ) -> None:
         """Take in two columns of the same type, as far as both go. Labels are names: no tolerance is for them."""
         per_row, label = predictions_of_row(left, form), labels(form, names)
@@ -161,7 +166,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def predictions_of_row(column: Column, form: str) -> int:
+def predictions_of_row(column: EvaluationColumn, form: str) -> int:
     """How many predictions a row holds: labels and probabilities one by one, scores by class, others as a whole."""
     shape = column.facts.shape[1:]
     if form in ("labels", "probability"):

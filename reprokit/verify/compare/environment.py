@@ -1,8 +1,4 @@
-"""Compares where the runs took place: shown in words, each fact marked whether it can change results.
-
-Differences here explain other differences; they decide nothing by themselves. Two runs whose metrics,
-weights and outputs are the same bits on two machines are identical, and the table says on what.
-"""
+"""Compares the surroundings of two runs in words; each fact is marked whether it can change results."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from reprokit.verify.compare import data_reads, script_variables
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told_side
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
-from reprokit.verify.read.scan import Scan, natural
+from reprokit.verify.read.scan import MetricsScan, natural
 
 MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
 
@@ -180,7 +176,7 @@ _ELSEWHERE = (
 
 
 def compare(runs: RunPair) -> Difference:
-    """Host facts, versions, variables, and how reprokit itself was loaded."""
+    """Compare host facts, versions, variables and reprokit itself; they explain differences and decide nothing."""
     left, right = runs.files
     runs.normalizations.ignore(RUN_IDS, left.run_id, right.run_id)
     runs.normalizations.ignore(HOSTS, left.host, right.host)
@@ -312,7 +308,7 @@ def _pythons(runs: RunPair, side: int) -> list[str]:
     return sorted({f"{agent.implementation} {agent.python}" for agent in agents})
 
 
-def _pids(scan: Scan) -> list[int]:
+def _pids(scan: MetricsScan) -> list[int]:
     return [process.agent.pid for process in scan.processes.values() if process.agent is not None]
 
 

@@ -18,7 +18,7 @@ from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.metrics import EVALUATION, share
 from reprokit.verify.compare.series_leaves import judged, judged_leaf, leaf, number, title
 from reprokit.verify.read import metric_lines
-from reprokit.verify.read.evaluation_columns import Column
+from reprokit.verify.read.evaluation_columns import EvaluationColumn
 from reprokit.verify.read.metric_lines import EvaluationLine, shown
 
 Counts = dict[str, list[int]]  # right and all, by label
@@ -137,7 +137,7 @@ def _compare_columns(found: EvaluationMatch, side: str, left: EvaluationLine, ri
     """Row for row where both were kept, and are of one type."""
     one, other = getattr(left, side), getattr(right, side)
     left_run, right_run = found.runs.directories
-    columns = Column(left_run, one), Column(right_run, other)
+    columns = EvaluationColumn(left_run, one), EvaluationColumn(right_run, other)
     count = min(one.shape[0], other.shape[0])
     result: Inconsistencies = getattr(found, side)
     form = left.form if side == "predictions" else "labels" if left.task == "classification" else "values"

@@ -14,11 +14,11 @@ from reprokit.model.run import RunFile
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerance, Tolerances
 from reprokit.verify.read import metric_lines
-from reprokit.verify.read.evaluation_columns import Checker
+from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import ORDER, Normalizations
 from reprokit.verify.read.scan import (
     MAX_SORTED,
-    Scan,
+    MetricsScan,
     ScannedProcess,
     ScannedSeries,
     SeriesKey,
@@ -72,8 +72,8 @@ class RunPair:
     """Two runs with their process records, matched: what every comparator is given."""
 
     directories: tuple[RunDirectory, RunDirectory]
-    left: Scan
-    right: Scan
+    left: MetricsScan
+    right: MetricsScan
     pairs: tuple[SeriesPair, ...]  # in order of process, kind and name
     normalizations: Normalizations
     tolerances: Tolerances
@@ -127,7 +127,10 @@ class RunPair:
 def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> RunPair:
     """Read both runs and compare their series: one pass over each, a second one where they differ."""
     normalizations = Normalizations()
-    scans = scan(left, Normalizations(), Checker(left)), scan(right, Normalizations(), Checker(right))
+    scans = (
+        scan(left, Normalizations(), EvaluationChecker(left)),
+        scan(right, Normalizations(), EvaluationChecker(right)),
+    )
     keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
     both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
     spans = {key: span for key in keys if (span := _span(*both[key])) is not None}

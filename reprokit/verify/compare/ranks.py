@@ -18,7 +18,7 @@ from reprokit.rundir import RunDirectory
 from reprokit.trails import Series, TrailStep
 from reprokit.verify.compare import status
 from reprokit.verify.compare.divergences import counted
-from reprokit.verify.read.scan import Scan, SeriesKey, natural
+from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
 
 _RANK = re.compile(r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL)  # as native/identity.c names processes
 LISTED = 8  # ranks in a sentence
@@ -96,7 +96,7 @@ def rank_of(process: str, host: str = "") -> tuple[str, str]:
     return (host, process) if found is None else (found[1], found[2])
 
 
-def deaths(run: RunDirectory, scan: Scan, side: Side) -> Iterator[str]:
+def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
     """Yield which ranks of a run that failed did not come to their end, though nobody of the run ended them."""
     if not status.failed(run.run):
         return

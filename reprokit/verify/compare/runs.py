@@ -39,9 +39,9 @@ from reprokit.verify.compare import (
 from reprokit.verify.compare.match import RunPair, match
 from reprokit.verify.compare.processes import ended_in_one
 from reprokit.verify.read import integrity
-from reprokit.verify.read.execution import Shared, shared
+from reprokit.verify.read.execution import SharedTrait, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
-from reprokit.verify.read.scan import Scan
+from reprokit.verify.read.scan import MetricsScan
 
 STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
 TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
@@ -66,7 +66,7 @@ class Comparison:
     tolerances: str = ""  # that were asked for, in words
 
     @property
-    def shared(self) -> Shared | None:
+    def shared(self) -> SharedTrait | None:
         """What shows that both directories hold one execution, which proves nothing."""
         return shared(self.left.run, self.right.run)
 
@@ -151,7 +151,7 @@ def _training(trail: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
     return (*later, drawn) if trails.is_before(steps, samples.step_of(drawn)) else (drawn, *later)
 
 
-def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, Scan, Side]]:
+def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, MetricsScan, Side]]:
     return zip(runs.directories, (runs.left, runs.right), SIDES, strict=True)
 
 

@@ -9,7 +9,7 @@ from reprokit.verify.compare.match import Raw, RunPair
 from reprokit.verify.compare.processes import not_told
 from reprokit.verify.compare.series_leaves import LineWording, counted, leaf
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
-from reprokit.verify.read.scan import Replaced, Scan, natural
+from reprokit.verify.read.scan import MetricsScan, ReplacedSeeds, natural
 
 
 def compare(runs: RunPair) -> Difference:
@@ -41,13 +41,13 @@ def _replaced(runs: RunPair) -> Iterator[Difference]:
         yield information(f"seeds replaced in process {process}", texts[0], texts[1], in_words(first))
 
 
-def in_words(replaced: Replaced) -> str:
+def in_words(replaced: ReplacedSeeds) -> str:
     """Return the first seed of a process that was given the recorded value."""
     first = replaced.first
     return f"{first.where}: {first.call}: recorded {first.argument}, asked for {first.asked}"
 
 
-def summary(scan: Scan) -> Iterator[str]:
+def summary(scan: MetricsScan) -> Iterator[str]:
     """Yield a line for each process of a replay in which seeds were given the recorded value."""
     for process in sorted(scan.replaced, key=natural):
         found = scan.replaced[process]

@@ -42,7 +42,7 @@ _CODES = {
 
 
 @dataclass(frozen=True)
-class Column:
+class EvaluationColumn:
     """Rows that a line of kind evaluation tells of, and where they stand."""
 
     run: RunDirectory
@@ -107,7 +107,7 @@ class Column:
         return size
 
 
-class Checker:
+class EvaluationChecker:
     """Checks the files of every line of kind evaluation as it is read, each piece of them once."""
 
     def __init__(self, run: RunDirectory) -> None:
@@ -119,9 +119,9 @@ class Checker:
         if isinstance(line, metric_lines.EvaluationLine):
             for facts in (line.predictions, line.truth):
                 if facts is not None and facts.file is not None:
-                    self._check(Column(self._run, facts))
+                    self._check(EvaluationColumn(self._run, facts))
 
-    def _check(self, column: Column) -> None:
+    def _check(self, column: EvaluationColumn) -> None:
         facts = column.facts
         key = (facts.file, facts.row, f"{facts.digest} {facts.dtype} {facts.shape}")
         if key not in self._checked:

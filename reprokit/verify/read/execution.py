@@ -7,7 +7,7 @@ from enum import Enum
 from reprokit.model.run import RunFile
 
 
-class Shared(Enum):
+class SharedTrait(Enum):
     """What two executions never have in common, in words."""
 
     RUN_ID = "the run id"
@@ -15,14 +15,14 @@ class Shared(Enum):
     METRICS = "every recorded time"
 
 
-def shared(left: RunFile, right: RunFile) -> Shared | None:
+def shared(left: RunFile, right: RunFile) -> SharedTrait | None:
     """Find what shows that both directories hold the same execution; None says only that nothing shows it."""
     if left.run_id == right.run_id:
-        return Shared.RUN_ID
+        return SharedTrait.RUN_ID
     if left.launcher_pid and _launcher(left) == _launcher(right):
-        return Shared.LAUNCHER
+        return SharedTrait.LAUNCHER
     if left.metrics is not None and left.metrics == right.metrics and not left.clock:
-        return Shared.METRICS  # its lines hold times and process ids; a replayed clock can give those again
+        return SharedTrait.METRICS  # its lines hold times and process ids; a replayed clock can give those again
     return None
 
 

@@ -15,7 +15,7 @@ from reprokit.rundir import CONSOLE, EVALUATION, KEPT, SNAPSHOTS, RunDirectory
 
 
 @dataclass(frozen=True)
-class Problem:
+class IntegrityProblem:
     """A file that is not as it was at the end of the run."""
 
     name: str  # in the run directory
@@ -30,7 +30,7 @@ def check(run: RunDirectory) -> None:
             raise RunDamaged(f"{run.path / problem.name} {problem.what}; the run cannot be used")
 
 
-def problems(run: RunDirectory) -> Iterator[Problem]:
+def problems(run: RunDirectory) -> Iterator[IntegrityProblem]:
     """Everything that is not as it was."""
     yield from evaluation(run)
     yield from console(run)
@@ -38,27 +38,27 @@ def problems(run: RunDirectory) -> Iterator[Problem]:
     yield from snapshots(run)
 
 
-def evaluation(run: RunDirectory) -> Iterator[Problem]:
+def evaluation(run: RunDirectory) -> Iterator[IntegrityProblem]:
     """Compare the files of predictions and true values with their seal, what no line tells of included."""
     if run.run.evaluation is not None and rundir.seal_evaluation(run.path) != run.run.evaluation:
-        yield Problem(EVALUATION, "was altered since the run ended")
+        yield IntegrityProblem(EVALUATION, "was altered since the run ended")
 
 
-def console(run: RunDirectory) -> Iterator[Problem]:
+def console(run: RunDirectory) -> Iterator[IntegrityProblem]:
     """Compare the files of what was printed with their seal."""
     if run.run.console is not None and rundir.seal_console(run.path) != run.run.console:
-        yield Problem(CONSOLE, "was altered since the run ended")
+        yield IntegrityProblem(CONSOLE, "was altered since the run ended")
 
 
-def kept_outputs(run: RunDirectory) -> Iterator[Problem]:
+def kept_outputs(run: RunDirectory) -> Iterator[IntegrityProblem]:
     """Yield each copy of an output that is not the file of which outputs.json has the digest."""
     found = run.outputs()
     for file in found.files if found is not None else ():
         name = f"{KEPT}/{file.kept}"
         if file.kept is not None and not run.has(name):
-            yield Problem(name, "is missing", is_there=False)
+            yield IntegrityProblem(name, "is missing", is_there=False)
         elif file.kept is not None and not _is_copy(run, file):
-            yield Problem(name, f"is not the copy of {file.path[:500]!r} that it was")
+            yield IntegrityProblem(name, f"is not the copy of {file.path[:500]!r} that it was")
 
 
 def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
@@ -72,7 +72,7 @@ def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
         return False
 
 
-def snapshots(run: RunDirectory) -> Iterator[Problem]:
+def snapshots(run: RunDirectory) -> Iterator[IntegrityProblem]:
     """Yield each snapshot that is not the one of which run.json has the digest."""
     there = set(files.names(run.path / SNAPSHOTS))
     for facts in run.run.snapshots:
@@ -80,9 +80,9 @@ def snapshots(run: RunDirectory) -> Iterator[Problem]:
         if facts.directory:  # it is no part of the run
             continue
         if facts.digest and facts.name not in there:
-            yield Problem(name, "is missing", is_there=False)
+            yield IntegrityProblem(name, "is missing", is_there=False)
         elif facts.digest and (what := _altered(run, facts)):
-            yield Problem(name, what)
+            yield IntegrityProblem(name, what)
 
 
 def _altered(run: RunDirectory, facts: SnapshotFacts) -> str:

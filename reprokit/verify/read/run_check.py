@@ -18,7 +18,7 @@ from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.read import integrity
-from reprokit.verify.read.evaluation_columns import Checker
+from reprokit.verify.read.evaluation_columns import EvaluationChecker
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import scan
 
@@ -62,7 +62,7 @@ _OF_SNAPSHOT = re.compile(r"snapshot\.json|tensors\.safetensors")
 
 
 @dataclass(frozen=True)
-class Damage:
+class FileDamage:
     """A file that is not what it was, or should not be there, or not so."""
 
     file: str  # relative to the run directory
@@ -75,7 +75,7 @@ class RunCheck:
 
     path: Path
     run: RunDirectory | None = None
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[FileDamage] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)  # files that no digest and no check is over
     files: int = 0
     size: int = 0
@@ -86,7 +86,7 @@ class RunCheck:
         return self.run is not None and self.run.run.status == FINISHED
 
     def add(self, file: str, what: str) -> None:
-        self.damages.append(Damage(file, what))
+        self.damages.append(FileDamage(file, what))
 
 
 def check(path: Path) -> RunCheck:
@@ -123,7 +123,7 @@ def _refuse_orphans(run: RunDirectory) -> None:
 def _lists(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[[], object]]]:
     """The readers that name each damaged file themselves. A bundle leaves out what was not asked for, and keys."""
 
-    def take(problems: Callable[[RunDirectory], Iterator[integrity.Problem]]) -> None:
+    def take(problems: Callable[[RunDirectory], Iterator[integrity.IntegrityProblem]]) -> None:
         for problem in problems(run):
             if problem.is_there or run.run.bundled is None:
                 result.add(problem.name, problem.what)
@@ -146,7 +146,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
         yield rundir.AGENT_PLAN, lambda: run.decode(rundir.AGENT_PLAN, dict[str, Any])
     if run.has(rundir.SHIM_PLAN):
         yield rundir.SHIM_PLAN, lambda: _check_shim_plan(run)
-    yield rundir.METRICS, lambda: scan(run, Normalizations(), Checker(run))
+    yield rundir.METRICS, lambda: scan(run, Normalizations(), EvaluationChecker(run))
     if run.run.has_profile:
         yield rundir.ENTROPY, lambda: entropy.check(run.path / rundir.ENTROPY, run.run.profile)
     yield rundir.TRAIL, lambda: _check_trails(run)

@@ -117,7 +117,7 @@ class ScannedProcess:
 
 
 @dataclass
-class Replaced:
+class ReplacedSeeds:
     """The seeds of a process that were given the recorded value in a replay."""
 
     count: int
@@ -149,7 +149,7 @@ class VariableStates:
 
 
 @dataclass
-class Scan:
+class MetricsScan:
     """What metrics.jsonl holds, in bounded memory."""
 
     series: dict[SeriesKey, ScannedSeries] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Scan:
     warnings: list[str] = field(default_factory=list)
     kept: int = 0
     all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
-    replaced: dict[str, Replaced] = field(default_factory=dict)
+    replaced: dict[str, ReplacedSeeds] = field(default_factory=dict)
     trackers: list[metric_lines.TrackerLine] = field(default_factory=list)
     variables: dict[str, VariableStates] = field(default_factory=dict)  # that the user's code asked for
 
@@ -167,7 +167,7 @@ class Scan:
         return any(key.kind in kinds for key in self.series)
 
 
-class _Incarnations:
+class _IncarnationNames:
     """Gives the lines of a second process of the same identity a name of their own."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ class NamedLine(NamedTuple):
 
 def read(run: RunDirectory) -> Iterator[NamedLine]:
     """Yield the lines of a run, checked, with their keys."""
-    incarnations = _Incarnations()
+    incarnations = _IncarnationNames()
     for number, raw in enumerate(run.metrics(), 1):
         try:
             line = metric_lines.checked(raw)
@@ -229,9 +229,9 @@ def scan(
     run: RunDirectory,
     normalizations: Normalizations,
     check: Callable[[metric_lines.MetricLine | None], None] | None = None,
-) -> Scan:
+) -> MetricsScan:
     """One pass over metrics.jsonl; what it refers to can be checked with each line."""
-    result = Scan()
+    result = MetricsScan()
     for place in read(run):
         if check is not None:
             check(place.line)
@@ -246,7 +246,7 @@ def scan(
     return result
 
 
-def _note(result: Scan, place: NamedLine) -> bool:
+def _note(result: MetricsScan, place: NamedLine) -> bool:
     """Take in a line that is no member of a series."""
     line = place.line
     if isinstance(line, metric_lines.LossLine):
@@ -276,16 +276,16 @@ def _note(result: Scan, place: NamedLine) -> bool:
     return True
 
 
-def _note_replaced(result: Scan, process: str, line: metric_lines.SeedLine) -> None:
+def _note_replaced(result: MetricsScan, process: str, line: metric_lines.SeedLine) -> None:
     if line.asked is None:
         return
     if process in result.replaced:
         result.replaced[process].count += 1
     elif len(result.replaced) < MAX_SERIES:
-        result.replaced[process] = Replaced(1, line)
+        result.replaced[process] = ReplacedSeeds(1, line)
 
 
-def _append(run: RunDirectory, result: Scan, place: NamedLine, normalizations: Normalizations) -> None:
+def _append(run: RunDirectory, result: MetricsScan, place: NamedLine, normalizations: Normalizations) -> None:
     series = result.series.get(place.key)
     if series is None:
         if len(result.series) >= MAX_SERIES:
@@ -303,7 +303,7 @@ def _append(run: RunDirectory, result: Scan, place: NamedLine, normalizations: N
     _keep(result, series, place.raw, len(data))
 
 
-def _keep(result: Scan, series: ScannedSeries, raw: dict[str, Any], size: int) -> None:
+def _keep(result: MetricsScan, series: ScannedSeries, raw: dict[str, Any], size: int) -> None:
     """Hold the first and the last line of a series, within bounds, for people to look at."""
     is_first = series.count == 1
     if not is_first:
@@ -328,7 +328,7 @@ def collect(run: RunDirectory, wanted: dict[SeriesKey, range]) -> dict[SeriesKey
     """
     found: dict[SeriesKey, list[dict[str, Any]]] = {key: [] for key in wanted}
     positions = dict.fromkeys(wanted, 0)
-    incarnations = _Incarnations()
+    incarnations = _IncarnationNames()
     room = MAX_KEPT
     for raw in run.metrics() if wanted else ():
         key = _key(incarnations.assign(raw["p"], raw["n"])[0], raw)

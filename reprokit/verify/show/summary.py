@@ -26,7 +26,7 @@ from reprokit.verify.compare.status import ended
 from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalizations
-from reprokit.verify.read.scan import Scan, ScannedSeries, SeriesKey, scan
+from reprokit.verify.read.scan import MetricsScan, ScannedSeries, SeriesKey, scan
 from reprokit.verify.show import printed
 
 FORMAT = 1
@@ -52,7 +52,7 @@ class RunSummary:
     in_progress: bool
     environment: dict[str, Any]
     outputs: OutputsFile
-    scan: Scan
+    scan: MetricsScan
     entropy_files: int
     entropy_size: int
     trails: list[TrailContents] = field(default_factory=list)
