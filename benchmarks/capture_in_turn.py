@@ -120,7 +120,7 @@ class PyTorch:
 
     def use(self, captures: bool) -> None:
         """Have the steps from now on captured, or not."""
-        held = self._watch._training.threads.held
+        held = self._watch._training.threads.step
         for owner, name, ours in self._wrapped:
             setattr(owner, name, ours if captures else ours.__wrapped__)
         if captures:

@@ -138,12 +138,12 @@ def test_buffers_that_are_assigned_or_freed_are_kept_too() -> None:
         model.assigned = model.assigned + 1
         model.none = torch.ones(1)
         assert buffers.kept()[id(model.assigned)].tolist() == [number]
-        buffers.put_back()
+        buffers.restore()
         assert (model.assigned.tolist(), model.none) == ([number], None)
         model.assigned = model.assigned + 1
         model.freed.untyped_storage().resize_(0 if number == 2 else 4)
     model.freed.fill_(6)
     buffers.keep(lambda: [model])
     model.freed.fill_(7)
-    buffers.put_back()
+    buffers.restore()
     assert model.freed.tolist() == [6]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from reprokit.agent.capture.torch_explain import Explaining
-from reprokit.agent.capture.torch_fit import Names
+from reprokit.agent.capture.torch_fit import ParameterNames
 
 pytestmark = pytest.mark.torch
 
@@ -101,7 +101,7 @@ def explained(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -
     torch.manual_seed(0)
     weight = nn.Parameter(torch.ones(4))
     explaining = Explaining(torch)
-    explaining.know(Names([], []), known or [])
+    explaining.know(ParameterNames([], []), known or [])
     explaining.begin()
     try:
         loss = case(torch.rand(ROWS, 4) * 0.9 + 0.1, weight)
@@ -184,7 +184,7 @@ def test_the_layer_is_named() -> None:
 
     model = nn.Sequential(nn.Linear(4, 4, bias=False), Norm())
     explaining = Explaining(torch)
-    explaining.know(Names([model], []), [])
+    explaining.know(ParameterNames([model], []), [])
     explaining.begin()
     try:
         loss = model(torch.zeros(ROWS, 4)).sum()

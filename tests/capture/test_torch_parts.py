@@ -15,8 +15,16 @@ import torch
 
 from reprokit.agent.capture.header import Trigger
 from reprokit.agent.capture.redo import FINITE, StepOutcome, add_progress, outcomes, own_snapshot
-from reprokit.agent.capture.torch_batches import Batch, Batches, Cut, Turn, leaf, shares, turns
-from reprokit.agent.capture.torch_state import SnapshotReader, Tensors
+from reprokit.agent.capture.torch_batches import (
+    LoopIteration,
+    SampleSelection,
+    SavedBatch,
+    StepBatches,
+    leaf,
+    loop_iterations,
+    samples_by_iteration,
+)
+from reprokit.agent.capture.torch_state import SnapshotReader, SnapshotTensors
 from reprokit.agent.capture.torch_trials import executed
 from reprokit.agent.capture.trees import MAX_NODES, pack, unpack
 
@@ -35,7 +43,7 @@ def cut(value: Any, count: int = 4, samples: Sequence[int] = (1, 3)) -> Any:
     def held(node: Any) -> Any:
         return node["held"]
 
-    return unpack(pack(value, leaf), held, value, Cut(held, count, 0, samples))
+    return unpack(pack(value, leaf), held, value, SampleSelection(held, count, 0, samples))
 
 
 def test_all_that_has_an_entry_a_sample_is_cut() -> None:
@@ -68,7 +76,7 @@ def test_arrays_mappings_and_dataclasses_keep_their_kind() -> None:
 
 def test_numbers_of_numpy_are_kept_as_arrays_are() -> None:
     given = {"scale": numpy.float32(2), "count": numpy.uint32(3), "array": numpy.array(1.5), "names": numpy.str_("a")}
-    batches, tensors = Batches(torch), Tensors()
+    batches, tensors = StepBatches(torch), SnapshotTensors()
     held = batches.add("loader", given)
     assert held is not None
     nodes = [node for _, node in tensors.fill("batch", held.node)["dict"]]
@@ -78,18 +86,18 @@ def test_numbers_of_numpy_are_kept_as_arrays_are() -> None:
 
 def test_what_is_not_kept_of_objects_leaves_room_for_tensors_behind_it() -> None:
     given = [SimpleNamespace(numbers=list(range(MAX_NODES))), SimpleNamespace(x=torch.ones(2)), torch.ones(3)]
-    held = Batches(torch).add("loader", given)
+    held = StepBatches(torch).add("loader", given)
     assert held is not None
     assert [next(iter(node)) for node in held.node["list"]] == ["left_out", "object", "held"]
 
 
-def batch(source: str, samples: int | None = 4) -> Batch:
-    return Batch({"from": source, "value": None, "samples": samples}, SnapshotReader(torch, {}))
+def batch(source: str, samples: int | None = 4) -> SavedBatch:
+    return SavedBatch({"from": source, "value": None, "samples": samples}, SnapshotReader(torch, {}))
 
 
 def test_turns_without_a_sample_are_left_out() -> None:
-    whole = [Turn(batch("loader")), Turn(batch("loader", 2)), Turn(batch("loader"))]
-    assert [(whole.index(turn), own) for turn, own in shares(whole, [1, 7, 8])] == [(0, [1]), (2, [1, 2])]
+    whole = [LoopIteration(batch("loader")), LoopIteration(batch("loader", 2)), LoopIteration(batch("loader"))]
+    assert [(whole.index(turn), own) for turn, own in samples_by_iteration(whole, [1, 7, 8])] == [(0, [1]), (2, [1, 2])]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +111,7 @@ def test_turns_without_a_sample_are_left_out() -> None:
     ],
 )
 def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], called: list[int]) -> None:
-    assert [len(turn.called) for turn in turns([batch(source) for source in sources])] == called
+    assert [len(turn.called) for turn in loop_iterations([batch(source) for source in sources])] == called
 
 
 def step(loss: float, *gradients: float) -> StepOutcome:

@@ -50,7 +50,7 @@ def leaf(value: Any) -> Node | None:
     return {"held": value} if is_array or is_tensor(value) else None
 
 
-class Batches:
+class StepBatches:
     """What the steps of a thread are given. Once it is known that none changes, tensors are only watched."""
 
     def __init__(self, torch: Any) -> None:
@@ -118,7 +118,7 @@ class Batches:
 # ---- from a snapshot -------------------------------------------------------------------------------------------------
 
 
-class Batch:
+class SavedBatch:
     """One batch: what it was, and how many samples it has."""
 
     def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader) -> None:
@@ -145,11 +145,11 @@ class Batch:
         if self.samples is not None and len(samples) != self.samples:
             if filled:
                 samples = [samples[place % len(samples)] for place in range(self.samples)]
-            cut = Cut(self._reader.get, self.samples, self.axis, samples)
+            cut = SampleSelection(self._reader.get, self.samples, self.axis, samples)
         return self._reader.value(self._node, like, cut)
 
 
-class Cut:
+class SampleSelection:
     """Takes some samples of all that has one entry a sample, however it is packed."""
 
     def __init__(self, get: Callable[[Node], Any], count: int, axis: int, samples: Sequence[int]) -> None:
@@ -185,14 +185,14 @@ class Cut:
         return self._fits(value, self._axis) or self._fits(value, 0)
 
 
-class Turn:
+class LoopIteration:
     """What one turn of a loop worked on: what it fetched, and what it gave to its model where that is other."""
 
-    def __init__(self, fetched: Batch | None) -> None:
+    def __init__(self, fetched: SavedBatch | None) -> None:
         self.fetched = fetched
-        self.called: list[Batch] = []
-        self.targets: list[Batch] = []
-        self.variables: list[Batch] = []
+        self.called: list[SavedBatch] = []
+        self.targets: list[SavedBatch] = []
+        self.variables: list[SavedBatch] = []
 
     @property
     def indices(self) -> list[int]:
@@ -216,36 +216,38 @@ class Turn:
         return next((batch.samples for batch in batches if batch.samples), 1)
 
 
-def turns(batches: Sequence[Batch]) -> list[Turn]:
+def loop_iterations(batches: Sequence[SavedBatch]) -> list[LoopIteration]:
     """Return the batches, which come in the order of time, by turns of the loop."""
-    fetched = [Turn(batch) for batch in batches if batch.source == "loader"]
+    fetched = [LoopIteration(batch) for batch in batches if batch.source == "loader"]
     others = [batch for batch in batches if batch.source != "loader"]
     if not fetched:
-        return _turns_of_calls(others)
+        return _iterations_of_calls(others)
     called = [batch for batch in others if batch.source == "forward"]
     for number, batch in enumerate(called):  # as many calls in each turn
         fetched[number * len(fetched) // len(called)].called.append(batch)
     return fetched
 
 
-def _turns_of_calls(batches: Sequence[Batch]) -> list[Turn]:
+def _iterations_of_calls(batches: Sequence[SavedBatch]) -> list[LoopIteration]:
     """Return the turns where nothing is fetched: what the model is called with until a loss is computed is one turn."""
-    found: list[Turn] = []
+    found: list[LoopIteration] = []
     for batch in batches:
         if not found or (batch.source == "forward" and found[-1].targets):
-            found.append(Turn(None))
+            found.append(LoopIteration(None))
         turn = found[-1]
         {"forward": turn.called, "script": turn.variables}.get(batch.source, turn.targets).append(batch)
     return found
 
 
-def leaves_out(whole: Sequence[Turn], samples: Sequence[int]) -> bool:
+def empties_loader(whole: Sequence[LoopIteration], samples: Sequence[int]) -> bool:
     """Return whether a batch would have no sample left, and that of another loader stand in its place."""
     loaders = {turn.fetched.loader for turn in whole if turn.fetched is not None}
-    return len(loaders) > 1 and len(shares(whole, samples)) < len(whole)
+    return len(loaders) > 1 and len(samples_by_iteration(whole, samples)) < len(whole)
 
 
-def shares(whole: Sequence[Turn], samples: Sequence[int]) -> list[tuple[Turn, list[int]]]:
+def samples_by_iteration(
+    whole: Sequence[LoopIteration], samples: Sequence[int]
+) -> list[tuple[LoopIteration, list[int]]]:
     """Return which of its samples each turn is left with; turns that are left with none are left out."""
     found, start = [], 0
     for turn in whole:

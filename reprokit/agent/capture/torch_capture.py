@@ -20,13 +20,13 @@ from .header import GRADIENT, Trigger
 from .random_states import RandomStates
 from .torch_checks import FiniteTests, StepChecks
 from .torch_copies import UpdateBackup
-from .torch_fit import Names
+from .torch_fit import ParameterNames
 from .torch_policy import CapturePolicy
-from .torch_ranks import Ranks
-from .torch_snapshot import Snapshooter
+from .torch_ranks import RankCoordinator
+from .torch_snapshot import SnapshotBuilder
 from .torch_state import parameters_of
-from .torch_steps import THIS_THREAD, Threads, TrainingStep
-from .torch_updates import Updates
+from .torch_steps import THIS_THREAD, ThreadSteps, TrainingStep
+from .torch_updates import UpdateChecks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class TorchCapture:
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
         self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
-        self._training: Training
-        self._updates: Updates
+        self._training: CaptureContext
+        self._updates: UpdateChecks
 
     def begin(self, name: str, module: ModuleType) -> None:
         """Attach to PyTorch, and to those of its modules that may come later."""
@@ -53,8 +53,8 @@ class TorchCapture:
             self._hooks.watch(name, module)
         elif name == "torch":
             hooks = hooks_of(self._capture, module)
-            self._training = Training(self._capture, module, hooks.modules)
-            self._updates = Updates(self._training)
+            self._training = CaptureContext(self._capture, module, hooks.modules)
+            self._updates = UpdateChecks(self._training)
             hooks.decide(self)
             self._hooks = hooks
             if self._capture.settings.redo is not None:
@@ -137,7 +137,7 @@ def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
     return EventHooks(capture, events.Events(), torch, Modules(), compiled=compiled)
 
 
-class Epoch:
+class LoaderPass:
     """A pass of a DataLoader."""
 
     def __init__(self, loader: Any, number: int) -> None:
@@ -196,7 +196,7 @@ class OptimizerSteps:
         return self.backup is not None and self.backup.is_ruined()
 
 
-class Watched:
+class WatchedObjects:
     """What this process has."""
 
     def __init__(self) -> None:
@@ -224,10 +224,10 @@ class Watched:
         if self.only is None:
             kind[made] = True
 
-    def next_epoch(self, loader: Any) -> Epoch:
+    def next_epoch(self, loader: Any) -> LoaderPass:
         """Return the pass of a DataLoader that begins."""
         self._epochs[loader] = self._epochs.get(loader, -1) + 1
-        return Epoch(loader, self._epochs[loader])
+        return LoaderPass(loader, self._epochs[loader])
 
     def alive(self) -> list[OptimizerSteps]:
         """Return this thread's optimizers in the order in which they were made; else those that nobody has used yet."""
@@ -275,23 +275,23 @@ class Watched:
         return [parameter for record in self.alive() for parameter in record.parameters()]
 
 
-class Training:
+class CaptureContext:
     """What the listeners of a capture share."""
 
     def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
         self.capture = capture
         self.torch = torch
         self.modules = modules
-        self.watched = Watched()
+        self.watched = WatchedObjects()
         path = capture.settings.library
         compiled = capture.attempt(private_api.compiled, torch, path) if path else None
         self.tests = FiniteTests(torch, compiled)
-        self.snapshooter = Snapshooter(torch, self.tests, self.watched)
-        self.ranks = Ranks(torch)
+        self.snapshooter = SnapshotBuilder(torch, self.tests, self.watched)
+        self.ranks = RankCoordinator(torch)
         self.checks = StepChecks(self)
         self.policy = CapturePolicy(self)
         self._make_random = functools.partial(RandomStates, torch, compiled)
-        self.threads = Threads(self._new_step)
+        self.threads = ThreadSteps(self._new_step)
         self.in_place: InPlaceExplanation | None = None
 
     def _new_step(self) -> TrainingStep:
@@ -302,7 +302,7 @@ class Training:
 
     def forget(self) -> None:
         """In a forked child: what the parent held is the parent's."""
-        self.threads = Threads(self._new_step)
+        self.threads = ThreadSteps(self._new_step)
         if self.in_place is not None:
             self.in_place.forget()
 
@@ -310,15 +310,15 @@ class Training:
         """Return whether operators get into a CUDA graph, into which nothing of ours may."""
         return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
 
-    def backs_up(self, held: TrainingStep, record: OptimizerSteps) -> bool:
+    def backs_up(self, step: TrainingStep, record: OptimizerSteps) -> bool:
         """Hold the state before an update where it is time; whether the parameters are to be tested after it."""
         if record.backup is None:
             record.backup = UpdateBackup(self.torch, self.tests, record.reference())
-        return record.backup.keep(record.steps, held.losses.last[-1] if held.losses.last else 0.0)
+        return record.backup.keep(record.steps, step.losses.last[-1] if step.losses.last else 0.0)
 
-    def names(self) -> Names:
+    def names(self) -> ParameterNames:
         """Return what this thread's parameters are called."""
-        return Names(self.models(), [record.reference() for record in self.watched.alive()])
+        return ParameterNames(self.models(), [record.reference() for record in self.watched.alive()])
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters of all optimizers by their names."""

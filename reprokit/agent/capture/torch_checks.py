@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .torch_capture import OptimizerSteps, Training
+    from .torch_capture import CaptureContext, OptimizerSteps
     from .torch_steps import StepFindings, TrainingStep
 
 
@@ -108,7 +108,7 @@ def values_of(tensor: Any) -> Any:
 class StepChecks:
     """Judges losses, modules' outputs and gradients."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: CaptureContext) -> None:
         self._training = training
         self._torch = training.torch
         self._tests = training.tests
@@ -116,24 +116,24 @@ class StepChecks:
 
     # Gradients
 
-    def of_update(self, held: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
+    def of_update(self, step: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """Return what is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
-        seen, found, is_fine = held.findings, [], True
-        signals = self.signals(seen) if seen.far or seen.counts else []
+        findings, found, is_fine = step.findings, [], True
+        signals = self.signals(findings) if findings.device_losses or findings.device_counts else []
         if is_scaled:
             is_fine = not signals
-        elif signals or not (seen.clean and seen.are_clean(gradients_of(records))):
+        elif signals or not (findings.finite_gradients and findings.are_known_finite(gradients_of(records))):
             is_fine = self._tests.are_finite([*gradients_of(records), *signals])
             if is_fine and len(records) > 1:
-                seen.note_clean(gradients_of(records), set(map(id, records)))
+                findings.note_finite(gradients_of(records), set(map(id, records)))
         if not is_fine:
-            found += self.on_devices(seen)
+            found += self.on_devices(findings)
             found += [] if is_scaled else self._training.triggers(GRADIENT, records)
         if self._conditions.gradient_jump is not None and not is_scaled:
             for record in records:
                 found += self._jump(record)
         if signals and not found and self._conditions.loss_above is not None:
-            found += self.on_devices(seen)
+            found += self.on_devices(findings)
         return found
 
     def _jump(self, record: OptimizerSteps) -> list[Trigger]:
@@ -149,64 +149,70 @@ class StepChecks:
 
     # On devices
 
-    def signals(self, seen: StepFindings, with_limit: bool = False) -> list[Any]:
+    def signals(self, findings: StepFindings, with_limit: bool = False) -> list[Any]:
         """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not.
 
         ``with_limit``: also where a loss there is beyond its limit.
         """
         above = self._conditions.loss_above if with_limit else None
-        counts = [(-self._counted(seen).sum()).sqrt()] if seen.counts else []
-        return [*seen.far, *counts, *[(above - loss).sqrt() for loss in seen.far if above is not None]]
+        counts = [(-self._counted(findings).sum()).sqrt()] if findings.device_counts else []
+        return [
+            *findings.device_losses,
+            *counts,
+            *[(above - loss).sqrt() for loss in findings.device_losses if above is not None],
+        ]
 
-    def _counted(self, seen: StepFindings) -> Any:
+    def _counted(self, findings: StepFindings) -> Any:
         """Return how many elements of modules' outputs on GPUs are not finite, one number for each."""
-        counts = [count for _, count, _ in seen.counts]
+        counts = [count for _, count, _ in findings.device_counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
-    def on_devices(self, seen: StepFindings) -> list[Trigger]:
+    def on_devices(self, findings: StepFindings) -> list[Trigger]:
         """Return what is wrong with modules' outputs and losses that lie on a GPU."""
-        counts = self._counted(seen).cpu().tolist() if seen.counts else []
-        bad = [(module, count, of) for count, (module, _, of) in zip(counts, seen.counts) if count]
-        losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in seen.far]
+        counts = self._counted(findings).cpu().tolist() if findings.device_counts else []
+        bad = [(module, count, of) for count, (module, _, of) in zip(counts, findings.device_counts) if count]
+        losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in findings.device_losses]
         found = [self._activation(*one) for one in bad[:1]]
         return found + [trigger for trigger in losses if trigger is not None]
 
     # Losses and outputs
 
-    def of_loss(self, held: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
+    def of_loss(self, step: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
         """Judge a loss, or keep it for later where it lies on a GPU."""
-        triggers = held.findings.triggers
+        triggers = step.findings.triggers
         if number is not None:
-            self._of_value(held, number[1])
+            self._of_value(step, number[1])
         elif loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
-                self._of_value(held, float(loss.item()))
+                self._of_value(step, float(loss.item()))
                 return
             far = loss.detach()
-            held.losses.last.append(far)
-            held.findings.far.append(far)
+            step.losses.last.append(far)
+            step.findings.device_losses.append(far)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
 
-    def _of_value(self, held: TrainingStep, value: float) -> None:
-        held.losses.last.append(value)
+    def _of_value(self, step: TrainingStep, value: float) -> None:
+        step.losses.last.append(value)
         trigger = checks.loss(value, self._conditions.loss_above)
-        held.findings.triggers += [] if trigger is None else [trigger]
+        step.findings.triggers += [] if trigger is None else [trigger]
 
-    def of_output(self, seen: StepFindings, module: Any, output: Any) -> None:
+    def of_output(self, findings: StepFindings, module: Any, output: Any) -> None:
         """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""
-        if any(trigger.kind == ACTIVATION for trigger in seen.triggers):
+        if any(trigger.kind == ACTIVATION for trigger in findings.triggers):
             return
         for tensor in output if isinstance(output, (list, tuple)) else [output]:
             if not is_tensor(tensor) or not tensor.is_floating_point():
                 continue
             if not tensor.is_cpu:
                 if not self._training.is_recorded():
-                    seen.counts.append((module, self._tests.not_finite(tensor.detach()), int(tensor.numel())))
+                    findings.device_counts.append(
+                        (module, self._tests.not_finite(tensor.detach()), int(tensor.numel()))
+                    )
                 continue
             count, of = self._tests.count(tensor.detach())
             if count:
-                seen.triggers.append(self._activation(module, count, of))
+                findings.triggers.append(self._activation(module, count, of))
                 return
 
     def _activation(self, module: Any, count: int, of: int) -> Trigger:

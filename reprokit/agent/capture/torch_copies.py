@@ -52,7 +52,7 @@ class TensorCopies:
             self._tensors = tensors
         return None
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make all what they were; the copies stay good."""
         with self._torch.no_grad():
             copy_each(self._torch, self._tensors, self._copies)
@@ -107,7 +107,7 @@ class BufferCopies:
                 found[id(buffers[name])] = found[id(tensor)]
         return found
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make the buffers what they were, also where another tensor was assigned."""
         kept = self.kept()
         with self._torch.no_grad():
@@ -142,9 +142,9 @@ class StateCopy:
                 self._states.append((reference, _taken(dict(optimizer.state), tensors), _taken(groups, tensors)))
         self._copies.keep(list({id(tensor): tensor for tensor in tensors}.values()))
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make everything what it was; the copy stays good."""
-        self._copies.put_back()
+        self._copies.restore()
         for reference, state, groups in self._states:
             optimizer = reference()
             if optimizer is not None:
@@ -208,10 +208,10 @@ class UpdateBackup:
         """Return whether parameters that were finite when the state was held are so no more."""
         return self._state is not None and self._optimizer() is not None and not self._are_finite()
 
-    def put_back(self) -> int:
+    def restore(self) -> int:
         """Make the state what it was when it was held; returns the step before which that was."""
         assert self._state is not None
-        self._state.put_back()
+        self._state.restore()
         return self._step
 
 

@@ -24,7 +24,7 @@ from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, S
 from .header import PARAMETER, SnapshotHeader
 from .redo import RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
-from .torch_rows import MovedRows
+from .torch_rows import RowOrderTracker
 from .torch_trials import SORTED
 from .variables import lines_that_made, user_functions
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.user_frames import Place
-    from .torch_capture import Training
-    from .torch_fit import Names
+    from .torch_capture import CaptureContext
+    from .torch_fit import ParameterNames
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
 AHEAD = 8  # batches that a script may have fetched before the step that it uses them in
@@ -103,7 +103,7 @@ class Explaining:
         self._batch: range | None = None
         self._hooks: list[Any] = []
         self._places: Any = None  # of the call that is being made
-        self._rows = MovedRows(torch, lambda tensor: self._stranger(tensor).startswith("parameter"))
+        self._rows = RowOrderTracker(torch, lambda tensor: self._stranger(tensor).startswith("parameter"))
         self._modes = DispatchModes(torch, self, lambda: _PlacesAndLayers(torch, self._layer))
 
     def begin(self) -> None:
@@ -117,7 +117,7 @@ class Explaining:
         ]
         self._modes.enter()
 
-    def know(self, names: Names, others: Iterable[tuple[str, Any]]) -> None:
+    def know(self, names: ParameterNames, others: Iterable[tuple[str, Any]]) -> None:
         """What modules, parameters and other tensors are called that no operator makes."""
         self._names = {}
         for model in names.models:
@@ -267,7 +267,7 @@ class Explaining:
 class InPlaceExplanation:
     """Watches the operators of one step, from the update before it to what the capture finds."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: CaptureContext) -> None:
         self._training = training
         self._driver = driver = RedoDriver(training.capture)
         wanted = driver.header

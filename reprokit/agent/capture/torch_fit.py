@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MAX_NAMED = 3  # differences that are told
 
 
-class Names:
+class ParameterNames:
     """Parameters are called as their models call them."""
 
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
@@ -44,14 +44,14 @@ class Names:
         return [(self._names[id(parameter)], parameter) for parameter in parameters]
 
 
-class Model:
+class ModelMatch:
     """A model of the snapshot, and the script's module that it is put into."""
 
     def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader, module: Any) -> None:
         self.module = module
         self._entry = entry
         self._reader = reader
-        self._tensors = Names([module], []).tensors
+        self._tensors = ParameterNames([module], []).tensors
         self._kept = {name: reader.saved(kept) for name, kept in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:
@@ -88,7 +88,7 @@ class Model:
                 child.training = flags[name]
 
 
-def _best(models: Sequence[Model]) -> Model:
+def _best_match(models: Sequence[ModelMatch]) -> ModelMatch:
     """Return the one with the fewest differences, which must be none."""
     counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
     count, number = min(counted)
@@ -105,14 +105,14 @@ def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> li
     reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
     if not header.models:
         raise SnapshotError("the snapshot holds no model")
-    _best([Model(entry, reader, model) for entry in header.models]).put()
+    _best_match([ModelMatch(entry, reader, model) for entry in header.models]).put()
     for optimizer, entry in zip(optimizers, saved_optimizers(header, len(optimizers))):
         put_optimizer(optimizer, entry, reader)
     put_random(torch, header.random, reader)
     return list(header.notes)
 
 
-class Built:
+class ScriptObjects:
     """What the script built, and what the snapshot has for it."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Built:
         # What the script has made, in order, while it lives.
         self.made_optimizers, self.made_scalers, self.made_schedules = MadeObjects(), MadeObjects(), MadeObjects()
         self._modules = modules
-        self._models: list[Model] = []  # once they were found
+        self._models: list[ModelMatch] = []  # once they were found
         self.reader = SnapshotReader(torch, snapshot.tensors)
         self._problem = problem  # tells something beside the result
 
@@ -137,7 +137,7 @@ class Built:
         return list(self.made_optimizers)
 
     @property
-    def models(self) -> list[Model]:
+    def models(self) -> list[ModelMatch]:
         """The snapshot's models, each with the script's module that it fits; raises SnapshotError where none does."""
         if not self._models:
             parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
@@ -145,7 +145,7 @@ class Built:
             for entry in self._header.models:
                 if not free:
                     raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
-                model = _best([Model(entry, self.reader, module) for module in free])
+                model = _best_match([ModelMatch(entry, self.reader, module) for module in free])
                 free = [module for module in free if module is not model.module]
                 found.append(model)
             self._models = found
@@ -206,15 +206,15 @@ class Built:
                 found.append((best[0], entry))
         return found
 
-    def held_back(self) -> list[Any]:
+    def captured_optimizers(self) -> list[Any]:
         """Return the optimizers that the captured step was about, first the one that was to update; none: unknown."""
         wanted = self._header.trigger.optimizers
         found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
         return [found[name] for name in dict.fromkeys(wanted) if name in found]
 
-    def is_held_back(self, optimizer: Any) -> bool:
+    def is_captured_optimizer(self, optimizer: Any) -> bool:
         """Return whether the captured step ends where this one is to update."""
-        known = self.held_back()
+        known = self.captured_optimizers()
         return not known or known[0] is optimizer
 
     def parameters(self, optimizers: Sequence[Any]) -> dict[str, Any]:
@@ -224,19 +224,19 @@ class Built:
 
     def gradients(self) -> dict[str, Any]:
         """Return those of the step, by name; other optimizers' may be left from before."""
-        known = self.parameters(self.held_back() or self.optimizers)
+        known = self.parameters(self.captured_optimizers() or self.optimizers)
         return {name: parameter.grad for name, parameter in known.items() if parameter.grad is not None}
 
     def about(self) -> set[str] | None:
         """Return the names of the parameters that the captured step was about; None: all."""
-        about = self.held_back() if len(self.optimizers) > 1 else []
+        about = self.captured_optimizers() if len(self.optimizers) > 1 else []
         return set(self.parameters(about)) if about else None
 
     # Names
 
-    def names(self) -> Names:
+    def names(self) -> ParameterNames:
         """Return what parameters are called, by the models that were found so far."""
-        return Names([model.module for model in self._models], self.optimizers)
+        return ParameterNames([model.module for model in self._models], self.optimizers)
 
     def name_of(self, module: Any) -> str:
         """Return what a capture calls a module that the script calls."""

@@ -16,78 +16,78 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .torch_capture import OptimizerSteps, Training
+    from .torch_capture import CaptureContext, OptimizerSteps
     from .torch_steps import TrainingStep
 
 
 class CapturePolicy:
     """Decides whether updates are made."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: CaptureContext) -> None:
         self._training = training
         self._capture = training.capture
         self._action = training.capture.settings.action
 
     # Before an update, and after it
 
-    def refuses(self, held: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
+    def refuses(self, step: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
         """Return whether the gradients must not be applied; where training is to stop it does so here."""
         training = self._training
-        if id(record) in held.findings.skipped:
+        if id(record) in step.findings.skipped:
             return True
         if training.is_recorded():
             return False
         records, watched = [record], training.watched
         if len(watched.records) > 1:
-            records += watched.following(record, held.round)
+            records += watched.following(record, step.round)
         is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips on the device, by itself
-        triggers = held.findings.triggers + training.checks.of_update(held, records, is_scaled)
+        triggers = step.findings.triggers + training.checks.of_update(step, records, is_scaled)
         if triggers:
-            self.alarm(held, records, triggers)
+            self.alarm(step, records, triggers)
         return bool(triggers)
 
-    def takes_back(self, held: TrainingStep, record: OptimizerSteps) -> bool:
+    def takes_back(self, step: TrainingStep, record: OptimizerSteps) -> bool:
         """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
         training = self._training
         if training.is_recorded() or record.backup is None or not record.is_ruined():
             return False
         triggers = training.triggers(PARAMETER, [record])
-        record.backup.put_back()
-        self.alarm(held, [record], triggers)
+        record.backup.restore()
+        self.alarm(step, [record], triggers)
         return True
 
-    def applied(self, held: TrainingStep, record: OptimizerSteps) -> None:
+    def applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """A step was made."""
-        record.stepped(held.round)
-        watched, epoch = self._training.watched, held.start.epoch
+        record.stepped(step.round)
+        watched, epoch = self._training.watched, step.start.epoch
         watched.steps += 1
         if len(watched.records) > 1:
-            held.start.note_update()
+            step.start.note_update()
         if epoch is not None:
             epoch.steps += 1
-        held.end(record)
+        step.end(record)
 
-    def skipped(self, held: TrainingStep, record: OptimizerSteps) -> None:
+    def skipped(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
-        remaining = held.findings.skipped - {id(record)}
-        record.stepped(held.round)
+        remaining = step.findings.skipped - {id(record)}
+        record.stepped(step.round)
         self._training.watched.steps += 1
-        self.put_buffers_back(held)
-        held.end(record)
-        held.findings.skipped = remaining
+        self.put_buffers_back(step)
+        step.end(record)
+        step.findings.skipped = remaining
 
     # The alarm
 
-    def alarm(self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
+    def alarm(self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
         """Save the state of the step's start, and see that its gradients are not applied."""
         attempt, ranks, training = self._capture.attempt, self._training.ranks, self._training
-        step = records[0].steps
+        number = records[0].steps
         ruined = [one for one in records if triggers[0].kind != PARAMETER and one.is_ruined()]
         if ruined:
-            step, triggers = self._before_ruin(held, ruined, triggers)
-        phase = held.update.phase
+            number, triggers = self._before_ruin(step, ruined, triggers)
+        phase = step.update.phase
         if phase is not None and phase.copy is not None:
-            attempt(phase.copy.put_back)
+            attempt(phase.copy.restore)
             phase.copy = None
         triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
@@ -96,29 +96,29 @@ class CapturePolicy:
             triggers = [*[one.with_(was_before=True) for one in known], *triggers]
         where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
-        path = attempt(self._save, held, step, [first, *triggers[1:]])
-        held.findings.triggers = []
-        held.findings.skipped = set(map(id, records))
+        path = attempt(self._save, step, number, [first, *triggers[1:]])
+        step.findings.triggers = []
+        step.findings.skipped = set(map(id, records))
         if self._action == STOP:
             attempt(ranks.wait)
-        self._capture.captured(step, in_words(first), path)
-        if held.earlier is not None:
-            attempt(held.earlier.put_back)
+        self._capture.captured(number, in_words(first), path)
+        if step.earlier is not None:
+            attempt(step.earlier.restore)
 
     def _before_ruin(
-        self, held: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
+        self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
     ) -> tuple[int, list[Trigger]]:
         """Go back to the last state whose parameters were finite; its batch is not there any more."""
         found = self._training.triggers(PARAMETER, records)
-        steps = [record.backup.put_back() for record in records if record.backup is not None]
+        steps = [record.backup.restore() for record in records if record.backup is not None]
         found[0] = found[0].with_(updates=records[0].steps - steps[0])
-        held.restart()
+        step.restart()
         return steps[0], [*found, *triggers]
 
-    def _save(self, held: TrainingStep, step: int, triggers: list[Trigger]) -> str | None:
+    def _save(self, step: TrainingStep, number: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
         with torch.no_grad(), private_api.without_overrides(torch):
-            contents = training.snapshooter.contents(held, training.models(), training.names(), step, triggers)
+            contents = training.snapshooter.contents(step, training.models(), training.names(), number, triggers)
             header, parts = training.ranks.complete(*contents)
         if training.in_place is not None:
             training.in_place.conclude(header)
@@ -128,21 +128,24 @@ class CapturePolicy:
 
     # Going back
 
-    def put_buffers_back(self, held: TrainingStep) -> None:
+    def put_buffers_back(self, step: TrainingStep) -> None:
         """What the forward pass of a step that is left out has moved, unless an older state takes its place."""
-        if held.buffers.is_kept and self._action != ROLLBACK:
-            self._capture.attempt(held.buffers.put_back)
+        if step.buffers.is_kept and self._action != ROLLBACK:
+            self._capture.attempt(step.buffers.restore)
 
-    def keep_copy(self, held: TrainingStep) -> None:
+    def keep_copy(self, step: TrainingStep) -> None:
         """Hold the state to go back to, now and then, where training is to be rolled back."""
         if self._action == ROLLBACK:
-            self._capture.attempt(self._keep_copy, held)
+            self._capture.attempt(self._keep_copy, step)
 
-    def _keep_copy(self, held: TrainingStep) -> None:
+    def _keep_copy(self, step: TrainingStep) -> None:
         training, watched = self._training, self._training.watched
-        if held.earlier is not None and watched.steps - held.earlier_at < self._capture.settings.rollback_every:
+        if step.earlier is not None and watched.steps - step.rollback_step < self._capture.settings.rollback_every:
             return
         tensors = {id(t): t for model in training.models() for _, t in named_tensors(parts_of(model))}
         optimizers = [record.reference() for record in watched.alive()]
         others = [*watched.scalers, *watched.schedules]
-        held.earlier, held.earlier_at = StateCopy(training.torch, optimizers, tensors.values(), others), watched.steps
+        step.earlier, step.rollback_step = (
+            StateCopy(training.torch, optimizers, tensors.values(), others),
+            watched.steps,
+        )

@@ -52,7 +52,7 @@ class RankMarks:
             is_fit = gradient.layout is torch.strided and gradient.is_floating_point() and gradient.numel()
             if not self._hooks or not is_fit:
                 return None
-            self.be_silent()
+            self.stop_marking()
             if not bool(torch.isfinite(gradient).all()):
                 return None  # which the others will see by themselves
             marked = gradient.clone(memory_format=torch.contiguous_format)
@@ -65,13 +65,13 @@ class RankMarks:
 
         self._hooks = [parameter.register_hook(hook) for parameter in parameters if parameter.requires_grad]
 
-    def be_silent(self) -> None:
+    def stop_marking(self) -> None:
         """No gradient is marked from now on."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
 
-    def tell_from_device(self, loss: Any, signals: Sequence[Any]) -> None:
+    def mark_from_device(self, loss: Any, signals: Sequence[Any]) -> None:
         """The same of numbers on a GPU, without waiting for them: where one is not finite all gradients become NaN."""
         if not loss.requires_grad:
             return
@@ -99,7 +99,7 @@ class RankMarks:
         return int(found[0]) if found.numel() else None
 
 
-def said_by(marks: Mapping[str, int]) -> list[Trigger]:
+def triggers_of(marks: Mapping[str, int]) -> list[Trigger]:
     """Return what the first of these marks says, if there is any."""
     return [checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)]) for mark in list(marks.values())[:1]]
 
@@ -111,7 +111,7 @@ def are_several(torch: Any) -> bool:
     return is_begun and int(distributed.get_world_size()) > 1
 
 
-class Ranks:
+class RankCoordinator:
     """The other processes of this training."""
 
     def __init__(self, torch: Any) -> None:
@@ -127,7 +127,7 @@ class Ranks:
         """Whether there are others."""
         return are_several(self._torch)
 
-    def have_heard(self, model: Any) -> bool:
+    def have_reduced(self, model: Any) -> bool:
         """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""
         return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
 
@@ -169,17 +169,17 @@ class Ranks:
 
     def heard(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
         """Return the triggers, without those that are only marks; what a mark says where there is no other."""
-        self.marks.be_silent()
+        self.marks.stop_marking()
         if not self.are_several:
             return triggers
         marks = self.marks.of(parameters())
         self._given_up = set(marks)
         kept = [one for one in triggers if not (one.name in marks and one.count == 1)]
-        return kept or said_by(marks) or triggers
+        return kept or triggers_of(marks) or triggers
 
     def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
         """Return what another rank tells by gradients that this one takes for an overflow."""
-        return said_by(self.marks.of(parameters())) if self.are_several else []
+        return triggers_of(self.marks.of(parameters())) if self.are_several else []
 
     # The snapshot
 

@@ -23,7 +23,7 @@ from .header import ACTIVATION, CONDITION, PARAMETER, Trigger
 from .redo import EXPLAIN, MINIMIZE, RedoDriver
 from .store import SnapshotError
 from .torch_capture import hooks_of
-from .torch_fit import Built
+from .torch_fit import ScriptObjects
 from .torch_trials import BEGUN, CALLED, UNUSED, WAITING, CapturedStep, RedoThread, StepTrials
 from .variables import give, parts, standing_for
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..pytorch.events import EventHooks
     from ..pytorch.state import Modules
     from . import CaptureSession
-    from .torch_batches import Batch
+    from .torch_batches import SavedBatch
 
 
 class RedoInputs:
@@ -88,7 +88,7 @@ class RedoInputs:
         self._built.put_random(batch.random or None)
         return value
 
-    def _hand(self, batch: Batch, samples: list[int], like: Any) -> Any:
+    def _hand(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
         """Return the part of a batch as the script is given it."""
         value = self._driver.attempt(lambda: batch.part(samples, like, self._driver.fills))
         if self._driver.mode == EXPLAIN:
@@ -213,7 +213,7 @@ class TorchRedo:
         self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
         self._torch: Any
         self._trigger: Trigger
-        self._built: Built
+        self._built: ScriptObjects
         self._inputs: RedoInputs
         self.trials: StepTrials
 
@@ -233,7 +233,7 @@ class TorchRedo:
         if driver.mode == EXPLAIN:
             os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
         try:
-            self._built = Built(torch, driver.file, modules, driver.problem)
+            self._built = ScriptObjects(torch, driver.file, modules, driver.problem)
             self.trials = StepTrials(torch, driver, self._built, CapturedStep(driver.file, self._built))
         except SnapshotError as error:
             driver.trouble(str(error))
@@ -244,7 +244,7 @@ class TorchRedo:
         atexit.register(self.trials.ended)
 
     def _watch_targets(self, torch: Any) -> None:
-        if any(turn.targets for turn in self.trials.captured.turns):
+        if any(turn.targets for turn in self.trials.captured.iterations):
             try:
                 replace_targets(torch, self._inputs.target)
             except (AttributeError, TypeError):  # PyTorch before 2.0
@@ -340,7 +340,7 @@ class TorchRedo:
             self._thread.in_step = event.state = True
             event.closure = self._evaluating(event, event.closure)
             return None
-        if self._trigger.kind == PARAMETER and trials.trial.is_begun and trials.built.is_held_back(optimizer):
+        if self._trigger.kind == PARAMETER and trials.trial.is_begun and trials.built.is_captured_optimizer(optimizer):
             event.state = True
             return None
         trials.arrived(optimizer)
@@ -368,7 +368,7 @@ class TorchRedo:
         if event.due is None or event.due.state is None:
             return
         optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
-        is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_held_back(optimizer)
+        is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_captured_optimizer(optimizer)
         for name, parameter in built.parameters([optimizer]).items() if is_told else ():
             trial.updated += [parameter] if self.trials.judge(PARAMETER, name, parameter) else []
         self.trials.arrived(optimizer)

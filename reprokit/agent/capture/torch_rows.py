@@ -16,7 +16,7 @@ _TURNS = frozenset(["aten::t", "aten::transpose", "aten::permute"])  # views
 _SELECTS = frozenset(["aten::masked_select", "aten::take"])
 
 
-class MovedRows:
+class RowOrderTracker:
     """Follows a step's operators: what one reads that moved rows, or works along their axis, it hands on."""
 
     def __init__(self, torch: Any, is_parameter: Callable[[Any], bool]) -> None:

@@ -11,7 +11,7 @@ from .header import SnapshotHeader, Trigger
 from .torch_batches import BatchRecord, leaf
 from .torch_checks import FiniteTests, values_of
 from .torch_state import (
-    Tensors,
+    SnapshotTensors,
     digest,
     has_memory,
     on_this_side,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .store import Part
-    from .torch_capture import Watched
-    from .torch_fit import Names
+    from .torch_capture import WatchedObjects
+    from .torch_fit import ParameterNames
     from .torch_steps import TrainingStep
     from .trees import Node
 
@@ -40,46 +40,48 @@ MAX_CLASSES = 5  # of what is left out, that are named
 MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
 
 
-class Snapshooter:
+class SnapshotBuilder:
     """Puts together what is kept of the start of a step."""
 
-    def __init__(self, torch: Any, tests: FiniteTests, watched: Watched) -> None:
+    def __init__(self, torch: Any, tests: FiniteTests, watched: WatchedObjects) -> None:
         self._torch = torch
         self._tests = tests
         self._watched = watched
 
     def contents(
-        self, held: TrainingStep, models: list[Any], names: Names, step: int, triggers: list[Trigger]
+        self, step: TrainingStep, models: list[Any], names: ParameterNames, number: int, triggers: list[Trigger]
     ) -> tuple[SnapshotHeader, list[Part]]:
         """Return the header and the tensors of a snapshot of the start of this step."""
-        tensors = Tensors()
-        state, epoch = self._training(tensors, models, names, held), held.start.epoch
-        batches = tuple(self._batches(tensors, held, models))
-        is_updated = held.start.updated is not None and not held.batches.are_loaded
-        after_update = held.start.updated() if held.start.updated is not None and is_updated else {}
+        tensors = SnapshotTensors()
+        state, epoch = self._training(tensors, models, names, step), step.start.epoch
+        batches = tuple(self._batches(tensors, step, models))
+        is_updated = step.start.updated is not None and not step.batches.are_loaded
+        after_update = step.start.updated() if step.start.updated is not None and is_updated else {}
         header = SnapshotHeader(
             framework="pytorch",
-            step=step,
+            step=number,
             epoch=None if epoch is None else epoch.number,
             steps_in_epoch=None if epoch is None else epoch.steps,
             trigger=triggers[0],
             also=tuple(triggers[1:]),
             batches=batches,
             loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
-            losses=tuple([loss.hex() for loss in map(float, held.losses.last)]),
-            loss=_loss(self._torch, held),
-            random=take_random(tensors, held.start.random.kept()) if held.start.has_random else {},
+            losses=tuple([loss.hex() for loss in map(float, step.losses.last)]),
+            loss=_loss(self._torch, step),
+            random=take_random(tensors, step.start.random.kept()) if step.start.has_random else {},
             random_after_update=take_random(tensors, after_update, "random_after_update"),
             environment=self._environment(),
             sharded=tensors.has_shards or any(map(_is_sharded, models)),
             **state,
             **self._gradients_of(tensors, names),
         )
-        notes = [*tensors.notes, *left_out_of(batches), *_notes(held), *[SHARDS] * header.sharded]
+        notes = [*tensors.notes, *left_out_of(batches), *_notes(step), *[SHARDS] * header.sharded]
         return header.with_(notes=tuple(notes)), tensors.parts
 
-    def _training(self, tensors: Tensors, models: list[Any], names: Names, held: TrainingStep) -> dict[str, Any]:
-        replaced = held.buffers.kept() if held.buffers.is_kept else {}
+    def _training(
+        self, tensors: SnapshotTensors, models: list[Any], names: ParameterNames, step: TrainingStep
+    ) -> dict[str, Any]:
+        replaced = step.buffers.kept() if step.buffers.is_kept else {}
         named = set(map(id, names.tensors.values()))
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         optimizers = [record.reference() for record in self._watched.alive()]
@@ -98,7 +100,7 @@ class Snapshooter:
             "schedules": take_all(tensors, "schedule", schedules),
         }
 
-    def _gradients_of(self, tensors: Tensors, names: Names) -> dict[str, Any]:
+    def _gradients_of(self, tensors: SnapshotTensors, names: ParameterNames) -> dict[str, Any]:
         """Return all by their digests, those that are not finite as they are."""
         bad, digests = {}, {}
         for name, parameter in names.parameters.items():
@@ -108,8 +110,8 @@ class Snapshooter:
                     bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
         return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
 
-    def _batches(self, tensors: Tensors, held: TrainingStep, models: list[Any]) -> Iterator[dict[str, Any]]:
-        batches = self._given(held)
+    def _batches(self, tensors: SnapshotTensors, step: TrainingStep, models: list[Any]) -> Iterator[dict[str, Any]]:
+        batches = self._given(step)
         if _are_of_script([batch.origin for batch in batches]):
             batches += self._variables(batches)
         loaders = list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
@@ -124,29 +126,29 @@ class Snapshooter:
                 batch["name"] = source if isinstance(source, str) else module_name(models, source)
             if rows:
                 batch.update(indices=rows, may_be_sorted=record.source is None or record.source.may_be_sorted)
-            random = held.start.begun_with if held.batches.is_ahead else record.random
+            random = step.start.fetch_random if step.batches.is_ahead else record.random
             if record.origin == "loader" and random is not None:
                 batch["random"] = take_random(tensors, random(), f"batch.{number}.random")
             yield {**batch, "samples": samples, "sample_axis": axis}
 
-    def _given(self, held: TrainingStep) -> list[BatchRecord]:
+    def _given(self, step: TrainingStep) -> list[BatchRecord]:
         """Return what was given since the step before, or earlier by a loader that is ahead of the script."""
-        batches = list(held.batches.held)
-        if not held.batches.are_loaded:
-            batches = held.batches.earlier + batches
-        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in held.start.entry]
+        batches = list(step.batches.held)
+        if not step.batches.are_loaded:
+            batches = step.batches.earlier + batches
+        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in step.start.entry]
         calls = [call.node for call in entered] or [batch.node for batch in batches if batch.origin == "forward"]
         loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):
             return batches
-        used = {id(batch): batch for window in held.batches.past for batch in window}
+        used = {id(batch): batch for window in step.batches.past for batch in window}
         used = {**used, **{id(batch): batch for batch in loaded}}
         used = {key: used[key] for key in used if any(self._are_same([call], [used[key]]) for call in calls)}
         if used and all(any(self._are_same([call], [batch]) for batch in used.values()) for call in calls):
             loaders = [_loader(batch) for batch in used.values()]
             return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
-        if held.batches.is_ahead and held.batches.are_loaded and held.batches.past:
-            batches = held.batches.past[-1][-1:] + loaded[:-1]  # by their order alone
+        if step.batches.is_ahead and step.batches.are_loaded and step.batches.past:
+            batches = step.batches.past[-1][-1:] + loaded[:-1]  # by their order alone
         return batches + entered
 
     def _variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
@@ -308,18 +310,18 @@ def _has_objects(node: Node) -> bool:
     return "object" in node or any(map(_has_objects, below(node)))
 
 
-def _loss(torch: Any, held: TrainingStep) -> dict[str, Any] | None:
-    loss = held.losses.tensor(torch)
+def _loss(torch: Any, step: TrainingStep) -> dict[str, Any] | None:
+    loss = step.losses.tensor(torch)
     if loss is None:
         return None
     value = float(loss.item()).hex() if loss.numel() == 1 and not loss.is_complex() else None
     return {"value": value, "digest": digest(loss)}
 
 
-def _notes(held: TrainingStep) -> list[str]:
+def _notes(step: TrainingStep) -> list[str]:
     notes = []
-    if held.batches.look():
+    if step.batches.look():
         notes.append("the script has changed a batch in place since it was given it, and it is kept as it was changed")
-    if not held.start.has_random:
+    if not step.start.has_random:
         notes.append("no random states are kept, as no module was called and no DataLoader gave a batch in this step")
     return notes

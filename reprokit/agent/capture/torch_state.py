@@ -27,7 +27,7 @@ IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", 
 # ---- into a snapshot -------------------------------------------------------------------------------------------------
 
 
-class Tensors:
+class SnapshotTensors:
     """The tensors that a snapshot will hold. They are read while it is written, one after the other."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def digest(tensor: Any) -> str:
     return entry("", tensor)[3]
 
 
-def take_model(tensors: Tensors, number: int, module: Any, replaced: Mapping[int, Any]) -> Node:
+def take_model(tensors: SnapshotTensors, number: int, module: Any, replaced: Mapping[int, Any]) -> Node:
     """Return a model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
     found = {}
     for part, tensor in named_tensors(parts_of(module)):
@@ -127,7 +127,7 @@ def take_model(tensors: Tensors, number: int, module: Any, replaced: Mapping[int
     return {"name": f"model#{number}", "class": type(module).__name__, "tensors": found, "training": flags}
 
 
-def take_optimizer(tensors: Tensors, number: int, optimizer: Any, names: Sequence[str]) -> Node:
+def take_optimizer(tensors: SnapshotTensors, number: int, optimizer: Any, names: Sequence[str]) -> Node:
     """Return an optimizer's state, parameter by parameter, and its groups."""
     remaining = iter(names)
     by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
@@ -156,14 +156,14 @@ def _state_of(optimizer: Any) -> dict[str, Any]:
     return {"parameters": of_parameters, "other": others}
 
 
-def take_all(tensors: Tensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
+def take_all(tensors: SnapshotTensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
     """GradScalers or schedules."""
     states = [tensors.pack(f"{kind}.{number}", owner.state_dict()) for number, owner in enumerate(owners)]
     named = enumerate(zip(owners, states))
     return tuple([{"name": f"{kind}#{n}", "class": type(one).__name__, "state": state} for n, (one, state) in named])
 
 
-def take_random(tensors: Tensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
+def take_random(tensors: SnapshotTensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
     """Return the states of generators, as these give them."""
     found: Node = {}
     for name, state in as_values(states).items():

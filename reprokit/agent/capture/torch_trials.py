@@ -12,7 +12,7 @@ from .header import ACTIVATION, GRADIENT, LOSS, Trigger
 from .redo import EXPLAIN, MINIMIZE, RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
 from .store import SnapshotError, SnapshotFile
-from .torch_batches import Batch, Turn, leaves_out, shares, turns
+from .torch_batches import LoopIteration, SavedBatch, empties_loader, loop_iterations, samples_by_iteration
 from .torch_checks import FiniteTests
 from .torch_ranks import are_several
 from .torch_state import digest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .torch_explain import Explaining
-    from .torch_fit import Built
+    from .torch_fit import ScriptObjects
 
 MAX_WITHOUT = 1000  # turns of the script's loop in a row that come to nothing
 MAX_PASSED = 10_000
@@ -42,21 +42,21 @@ OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of t
 class CapturedStep:
     """What the snapshot has of the step; raises SnapshotError where it cannot be done again."""
 
-    def __init__(self, file: SnapshotFile, built: Built) -> None:
+    def __init__(self, file: SnapshotFile, built: ScriptObjects) -> None:
         self.header = file.facts
         self.trigger = trigger = self.header.trigger
         if self.header.sharded:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
-        self.turns = turns([Batch(entry, built.reader) for entry in self.header.batches])
+        self.iterations = loop_iterations([SavedBatch(entry, built.reader) for entry in self.header.batches])
         self.loops = self.header.loops
-        self.of = sum(turn.samples for turn in self.turns)
-        self.indices = [index for turn in self.turns for index in turn.indices]
+        self.of = sum(turn.samples for turn in self.iterations)
+        self.indices = [index for turn in self.iterations for index in turn.indices]
         self.places: list[range] = []  # of the samples of each turn in the step
-        for turn in self.turns:
+        for turn in self.iterations:
             start = self.places[-1].stop if self.places else 0
             self.places.append(range(start, start + (len(turn.indices) or turn.samples)))
-        self.may_be_sorted = any(turn.fetched is not None and turn.fetched.may_be_sorted for turn in self.turns)
-        for turn in self.turns:
+        self.may_be_sorted = any(turn.fetched is not None and turn.fetched.may_be_sorted for turn in self.iterations)
+        for turn in self.iterations:
             if turn.fetched is not None and turn.fetched.is_empty:
                 classes = ", ".join(turn.fetched.left_out)
                 raise SnapshotError(f"nothing of the batch was kept, but for its class: {classes}")
@@ -71,7 +71,7 @@ class CapturedStep:
     @property
     def left_out(self) -> list[str]:
         """Classes of what was not kept of the batch."""
-        return [name for turn in self.turns for name in turn.left_out]
+        return [name for turn in self.iterations for name in turn.left_out]
 
 
 class TrialState(enum.Enum):
@@ -89,7 +89,7 @@ WAITING, UNUSED, BEGUN, CALLED = TrialState
 class TrialInputs:
     """What a trial gives to the script, and how much of it was given."""
 
-    def __init__(self, parts: list[tuple[Turn, list[int]]]) -> None:
+    def __init__(self, parts: list[tuple[LoopIteration, list[int]]]) -> None:
         self.fetched = [(turn.fetched, own) for turn, own in parts if turn.fetched is not None]
         self.called = [(batch, own) for turn, own in parts for batch in turn.called]
         self.targets = [(batch, own) for turn, own in parts for batch in turn.targets]
@@ -104,7 +104,7 @@ class TrialInputs:
 class Trial:
     """One attempt of the step, from the batch that the loop is given to the update that it does not make."""
 
-    def __init__(self, samples: list[int], parts: list[tuple[Turn, list[int]]]) -> None:
+    def __init__(self, samples: list[int], parts: list[tuple[LoopIteration, list[int]]]) -> None:
         self.samples = samples
         self.inputs = TrialInputs(parts)
         self.state = WAITING
@@ -146,7 +146,7 @@ class RedoThread(_local):
 class StepTrials:
     """The trials of this process."""
 
-    def __init__(self, torch: Any, driver: RedoDriver, built: Built, captured: CapturedStep) -> None:
+    def __init__(self, torch: Any, driver: RedoDriver, built: ScriptObjects, captured: CapturedStep) -> None:
         self.torch = torch
         self.driver = driver
         self.built = built
@@ -168,12 +168,12 @@ class StepTrials:
 
     def _next(self) -> None:
         captured, driver = self.captured, self.driver
-        if any(turn.is_whole for turn in captured.turns) and driver.mode == MINIMIZE:
+        if any(turn.is_whole for turn in captured.iterations) and driver.mode == MINIMIZE:
             driver.problem(NOT_CUT_BATCH)
         if captured.may_be_sorted and driver.mode == MINIMIZE:
             driver.problem(SORTED)
-        samples = driver.next(captured.of, captured.indices, lambda part: leaves_out(captured.turns, part))
-        self.trial = Trial(list(samples), shares(captured.turns, samples))
+        samples = driver.next(captured.of, captured.indices, lambda part: empties_loader(captured.iterations, part))
+        self.trial = Trial(list(samples), samples_by_iteration(captured.iterations, samples))
         self._explaining = None
 
     def put(self) -> None:
@@ -254,7 +254,7 @@ class StepTrials:
             self._without += 1
             if not self.driver.trials and self._without >= MAX_WITHOUT:
                 self.driver.trouble(self._why_not_begun())
-        elif self.built.is_held_back(optimizer):
+        elif self.built.is_captured_optimizer(optimizer):
             self.conclude()
         elif not self.concludes_early():
             trial.state, trial.has_passed = WAITING, True  # the snapshot's step began after this optimizer's update

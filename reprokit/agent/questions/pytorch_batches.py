@@ -10,7 +10,7 @@ import copy
 import os
 import sys
 
-from ..capture.torch_state import SnapshotReader, Tensors
+from ..capture.torch_state import SnapshotReader, SnapshotTensors
 from .training_state import DATA, StateAnswers
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ class BatchStream:
         self._recent: list[tuple[str, Any]] = []  # the last before the first step; None: there was none left
         self._is_kept = False
         self._is_saved = False
-        self._tensors = Tensors()
+        self._tensors = SnapshotTensors()
         self._nodes: list[Any] = []  # place and node of each batch that is kept
         self._lead: dict[str, int] = {}  # of them, those that had been fetched when the first step began
         self._given: dict[str, list[Any]] | None = None  # what is to be given, by place

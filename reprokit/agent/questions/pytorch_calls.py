@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from .. import trail_library
-from ..capture.torch_state import Tensors
+from ..capture.torch_state import SnapshotTensors
 from ..core.patching import replace
 from ..core.signal_errors import pass_on
 from ..observing.torch_calls import Operator, passed_on
@@ -342,7 +342,7 @@ def _copies(log: CallLog, tensors: list[Any]) -> list[Part] | None:
 
 
 def _parts(kind: str, tensors: list[Any]) -> list[Part]:
-    kept = Tensors()
+    kept = SnapshotTensors()
     for position, tensor in enumerate(tensors):
         kept.put(f"{kind}.{position}", tensor)
     return kept.parts

@@ -178,7 +178,7 @@ class PytorchState:
     # Into a snapshot, and back
 
     def _keep(self) -> None:
-        tensors = torch_state.Tensors()
+        tensors = torch_state.SnapshotTensors()
         *models, names = self._tensors()
         header: dict[str, Any] = {}
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), models):
