@@ -57,7 +57,7 @@ class StepBatches:
         self._tensor = torch.Tensor
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
-        self.held: list[BatchRecord] = []
+        self.current: list[BatchRecord] = []
         self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
         self.are_loaded = False  # a loader gave some in this step
@@ -66,11 +66,11 @@ class StepBatches:
 
     def add(self, origin: str, value: Any, source: Any = "") -> BatchRecord | None:
         """Hold a batch; None where there are too many."""
-        if len(self.held) >= MAX_BATCHES:
+        if len(self.current) >= MAX_BATCHES:
             return None
         self._copies -= 1
         record = BatchRecord(origin, source, pack(value, self._leaf, has_objects=True))
-        self.held.append(record)
+        self.current.append(record)
         return record
 
     def _leaf(self, value: Any) -> Node | None:
@@ -84,13 +84,13 @@ class StepBatches:
 
     def restart(self) -> None:
         """What is held belongs to no step after all."""
-        self.held, self.earlier, self._watched = [], [], []
+        self.current, self.earlier, self._watched = [], [], []
 
     def forget(self, epoch: Any) -> None:
         """What a loader gave in this epoch belongs to no step that is to come."""
         self.earlier = [batch for batch in self.earlier if batch.source is not epoch]
-        self.held = [batch for batch in self.held if batch.source is not epoch]
-        if not self.held:
+        self.current = [batch for batch in self.current if batch.source is not epoch]
+        if not self.current:
             self._watched = []
 
     def end(self, owner: object) -> None:
@@ -98,7 +98,7 @@ class StepBatches:
         for tensor, version in self._watched:
             if changes(tensor) != version:
                 self._copies = ALWAYS
-        held = self.held
+        held = self.current
         if held and held[0].origin == "loader":
             others = len(held) > 1
             self.earlier = [batch for batch in held if batch.origin == "loader"][:MAX_EARLIER] if others else held
@@ -107,7 +107,7 @@ class StepBatches:
                 self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
         elif self._owner is owner:
             self.earlier, self.past = [], []
-        self.held, self._watched = [], []
+        self.current, self._watched = [], []
         self.are_loaded = False
 
     def look(self) -> bool:

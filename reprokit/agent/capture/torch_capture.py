@@ -1,7 +1,7 @@
 """Captures the step of a PyTorch training whose gradients or loss are not finite, before it is applied.
 
-The gradients are tested when an optimizer is about to apply them. Whatever a step changes before that (buffers, random
-states) or lets go of (batches) is held from its first forward pass on; everything else is still what it was.
+Gradients are tested when an optimizer is about to apply them. What a step changes (buffers, random states) or releases
+(batches) before that is saved from its first forward pass on; everything else is unchanged at that moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_TRIGGERS = 1000
 
 
 class TorchCapture:
-    """Listens to PyTorch's trainings, by parts that know one thing of a step each; as a context until it is closed."""
+    """Captures PyTorch's steps: passes training events to the parts below. A context manager, active until closed."""
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
@@ -48,7 +48,7 @@ class TorchCapture:
         self._updates: UpdateChecks
 
     def begin(self, name: str, module: ModuleType) -> None:
-        """Attach to PyTorch, and to those of its modules that may come later."""
+        """Attach to PyTorch, or to a module of it that is imported later."""
         if self._hooks is not None:
             self._hooks.watch(name, module)
         elif name == "torch":
@@ -58,17 +58,17 @@ class TorchCapture:
             hooks.decide(self)
             self._hooks = hooks
             if self._capture.settings.redo is not None:
-                self._capture.attempt(self._explain, hooks.events)
+                self._capture.attempt(self._start_explanation, hooks.events)
 
-    def _explain(self, told: events.Events) -> None:
+    def _start_explanation(self, training_events: events.Events) -> None:
         """Explain a step that was captured in the recording of this replay."""
         from .torch_explain import InPlaceExplanation
 
         self._training.in_place = InPlaceExplanation(self._training)
-        told.add(self._training.in_place)
+        training_events.add(self._training.in_place)
 
     def guard(self, model: Any, optimizers: list[Any]) -> TorchCapture:
-        """Watch these optimizers of a script that captures by itself, and none that was not given."""
+        """Watch only these optimizers, for a script that uses the capture API itself."""
         assert self._hooks is not None
         self._training.watched.only = set(map(id, optimizers))
         self._training.modules.registered(model, "", None)
@@ -78,7 +78,7 @@ class TorchCapture:
         return self
 
     def close(self) -> None:
-        """Watch no longer, and let go of all that is held."""
+        """Stop watching, and release all state."""
         assert self._hooks is not None
         self._hooks.events.remove(self)
         self._training.watched.records.clear()
@@ -91,7 +91,7 @@ class TorchCapture:
         self.close()
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
-        """Return what to call at which event."""
+        """Return the handler of each training event."""
         watched, updates = self._training.watched, self._updates
         starts, losses = updates.starts, updates.losses
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: losses.output_computed}
@@ -107,8 +107,8 @@ class TorchCapture:
             events.GradientsClipped: losses.gradients_clipped,
             events.LossScaled: losses.loss_scaled,
             events.ScaledUpdateEnded: losses.scaled_update_ended,
-            events.ScalerMade: lambda event: watched.note(watched.scalers, event.scaler),
-            events.ScheduleMade: lambda event: watched.note(watched.schedules, event.schedule),
+            events.ScalerMade: lambda event: watched.register(watched.scalers, event.scaler),
+            events.ScheduleMade: lambda event: watched.register(watched.schedules, event.schedule),
             events.OptimizerMade: updates.optimizer_made,
             events.PartDue: updates.part_due,
             events.PartDone: updates.part_done,
@@ -119,11 +119,11 @@ class TorchCapture:
         }
 
     def failed(self, error: Exception, handler: events.Handler) -> None:
-        """The training goes on, and so do the captures."""
+        """Report a handler's error; training and captures continue."""
         self._capture.failed(handler, error)
 
     def forget(self) -> None:
-        """In a forked child: what the parent held is the parent's."""
+        """Drop the parent's state, in a forked child."""
         if self._hooks is not None:
             self._training.forget()
 
@@ -138,7 +138,7 @@ def hooks_of(capture: CaptureSession, torch: Any) -> EventHooks:
 
 
 class LoaderPass:
-    """A pass of a DataLoader."""
+    """One pass (epoch) over a DataLoader."""
 
     def __init__(self, loader: Any, number: int) -> None:
         self.loader = weakref.ref(loader)
@@ -151,53 +151,55 @@ class LoaderPass:
 
 
 class OptimizerSteps:
-    """An optimizer and how often it was asked to step."""
+    """An optimizer, the count of its steps, and its state before recent updates."""
 
     def __init__(self, optimizer: Any) -> None:
         self.reference = weakref.ref(optimizer)
-        self.thread = THIS_THREAD.key  # that made it, and then that it stepped in
+        self.thread = THIS_THREAD.key  # that created it; from its first step on, the one that it steps in
         self.steps = 0
-        self.round = -1  # the backward pass after which it stepped last
-        self.gap = 0  # backward passes between its last two steps; 0: unknown
-        self.overflows = 0  # in a row
-        self.norms = NormMean()  # of gradients, over all steps
+        self.last_backward = -1  # number of backward passes at its last step
+        self.backward_gap = 0  # backward passes between its last two steps; 0: unknown
+        self.overflows = 0  # of a GradScaler, in a row
+        self.norms = NormMean()  # of its gradients
         self.repeats = True  # its closure is called more than once in a step
-        self.backup: UpdateBackup | None = None  # from its first update on
+        self.backup: UpdateBackup | None = None  # set at its first update
 
     def stepped(self, backward: int) -> None:
-        """Count a step, applied or left out, after this backward pass."""
+        """Count a step, applied or skipped, after this backward pass."""
         self.steps += 1
-        if 0 <= self.round < backward:
-            self.gap = backward - self.round
-        self.round = backward
+        if 0 <= self.last_backward < backward:
+            self.backward_gap = backward - self.last_backward
+        self.last_backward = backward
 
-    def turn(self, backward: int) -> tuple[float, int]:
-        """Sort optimizers by whose turn comes after this backward pass, as far as their rhythm tells."""
-        if self.round < 0:
-            return 0.5, self.round
-        return (abs(backward - self.round - self.gap) if self.gap else 1.0), self.round
+    def turn_order(self, backward: int) -> tuple[float, int]:
+        """Return a sort key: the optimizer whose past rhythm fits this backward pass best comes first."""
+        if self.last_backward < 0:
+            return 0.5, self.last_backward
+        return (
+            abs(backward - self.last_backward - self.backward_gap) if self.backward_gap else 1.0
+        ), self.last_backward
 
     def parameters(self) -> list[Any]:
-        """Return all of them, group by group; none when the optimizer is gone."""
+        """Return the optimizer's parameters, group by group; none if the optimizer was deleted."""
         optimizer = self.reference()
         return [] if optimizer is None else parameters_of(optimizer)
 
     def gradients(self) -> list[Any]:
-        """Return those that there are."""
+        """Return the gradients of its parameters that have one."""
         return [gradient for gradient in [p.grad for p in self.parameters()] if gradient is not None]
 
     def drop_gradients(self) -> None:
-        """Take the gradients away that this optimizer would apply."""
+        """Set to None the gradients that this optimizer would apply."""
         for parameter in self.parameters():
             parameter.grad = None
 
     def is_ruined(self) -> bool:
-        """Return whether parameters that were finite before an update are so no more."""
+        """Return whether parameters that were finite before an update are no longer finite."""
         return self.backup is not None and self.backup.is_ruined()
 
 
 class WatchedObjects:
-    """What this process has."""
+    """The optimizers, schedules and GradScalers of this process."""
 
     def __init__(self) -> None:
         self.records: dict[int, OptimizerSteps] = {}  # by id of the optimizer, while it lives
@@ -208,7 +210,7 @@ class WatchedObjects:
         self._epochs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, optimizer: Any) -> OptimizerSteps:
-        """Note a new optimizer; return its record."""
+        """Register a new optimizer and return its record."""
         records, key = self.records, id(optimizer)
         record = records[key] = OptimizerSteps(optimizer)
 
@@ -219,55 +221,57 @@ class WatchedObjects:
         weakref.finalize(optimizer, end).atexit = False
         return record
 
-    def note(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
-        """A schedule or GradScaler was made."""
+    def register(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
+        """Register a new schedule or GradScaler."""
         if self.only is None:
             kind[made] = True
 
     def next_epoch(self, loader: Any) -> LoaderPass:
-        """Return the pass of a DataLoader that begins."""
+        """Begin a new pass over a DataLoader."""
         self._epochs[loader] = self._epochs.get(loader, -1) + 1
         return LoaderPass(loader, self._epochs[loader])
 
     def alive(self) -> list[OptimizerSteps]:
-        """Return this thread's optimizers in the order in which they were made; else those that nobody has used yet."""
-        alive = [one for one in list(self.records.values()) if one.reference() is not None]
+        """Return this thread's optimizers in the order of creation; if it has none, those that never stepped."""
+        alive = [entry for entry in list(self.records.values()) if entry.reference() is not None]
         own = [record for record in alive if record.thread is THIS_THREAD.key]
         return own or [record for record in alive if not record.steps]
 
     def names(self, records: list[OptimizerSteps]) -> list[str]:
-        """Return what optimizers are called in a snapshot."""
+        """Return the names of these optimizers in a snapshot."""
         alive = self.alive()
         return [f"optimizer#{alive.index(record)}" for record in records if record in alive]
 
-    def following(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
-        """Return the optimizers that are about to apply gradients of the same backward pass, as they did the last time.
+    def sharing_backward(self, record: OptimizerSteps, backward: int) -> list[OptimizerSteps]:
+        """Return the other optimizers that will apply gradients of the same backward pass, as they did the last time.
 
         A GAN's two optimizers never do, those of an encoder and its decoder always.
         """
         others = [other for other in self.alive() if other is not record]
-        return [other for other in others if other.round == record.round and other.round != backward]
+        return [
+            other for other in others if other.last_backward == record.last_backward and other.last_backward != backward
+        ]
 
     def with_gradients(self) -> list[OptimizerSteps]:
-        """Return the optimizers that have any gradient, else all."""
+        """Return the optimizers that have any gradient; if none has, all of them."""
         records = self.alive()
         return [record for record in records if record.gradients()] or records
 
     def due(self, reached: set[int], backward: int) -> list[OptimizerSteps]:
-        """Return the optimizers whose turn comes after this backward pass: one, and those that step together with it.
+        """Return the optimizers that will step after this backward pass: one, and those that step together with it.
 
-        ``reached`` has the ids of the parameters from which the loss was computed, where they are known.
+        ``reached`` has the ids of the parameters that the loss was computed from, if known.
         """
         records = self.with_gradients()
-        records = [one for one in records if any(id(p) in reached for p in one.parameters())] or records
+        records = [other for other in records if any(id(p) in reached for p in other.parameters())] or records
         if not records:
             return []
-        first = min(records, key=lambda record: record.turn(backward))
-        following = self.following(first, backward)
-        return [first, *[one for one in records if one in following]]
+        first = min(records, key=lambda record: record.turn_order(backward))
+        following = self.sharing_backward(first, backward)
+        return [first, *[other for other in records if other in following]]
 
     def versions(self) -> int:
-        """Return what changes in place of any parameter raise."""
+        """Return the sum of the parameters' version counters, which every in-place change raises."""
         return private_api.changes_of(self.parameters())
 
     def parameters(self) -> list[Any]:
@@ -276,7 +280,7 @@ class WatchedObjects:
 
 
 class CaptureContext:
-    """What the listeners of a capture share."""
+    """What the parts of a capture share: the watched objects, the checks, the policy, and each thread's step."""
 
     def __init__(self, capture: CaptureSession, torch: Any, modules: Modules) -> None:
         self.capture = capture
@@ -295,46 +299,46 @@ class CaptureContext:
         self.in_place: InPlaceExplanation | None = None
 
     def _new_step(self) -> TrainingStep:
-        """Return the first step of a thread; its optimizers may have been made by another."""
+        """Return the first step of a thread, whose optimizers another thread may have created."""
         step = TrainingStep(self.torch, self._make_random)
         step.armed = bool(self.watched.alive())
         return step
 
     def forget(self) -> None:
-        """In a forked child: what the parent held is the parent's."""
+        """Drop the parent's state, in a forked child."""
         self.threads = ThreadSteps(self._new_step)
         if self.in_place is not None:
             self.in_place.forget()
 
     def is_recorded(self) -> bool:
-        """Return whether operators get into a CUDA graph, into which nothing of ours may."""
+        """Return whether a CUDA graph is being captured; no operator of reprokit's may get into it."""
         return bool(private_api.uses_cuda(self.torch) and self.torch.cuda.is_current_stream_capturing())
 
     def backs_up(self, step: TrainingStep, record: OptimizerSteps) -> bool:
-        """Hold the state before an update where it is time; whether the parameters are to be tested after it."""
+        """Back up the state before an update if it is due; return whether to test the parameters after it."""
         if record.backup is None:
             record.backup = UpdateBackup(self.torch, self.tests, record.reference())
-        return record.backup.keep(record.steps, step.losses.last[-1] if step.losses.last else 0.0)
+        return record.backup.keep(record.steps, step.losses.recent[-1] if step.losses.recent else 0.0)
 
     def names(self) -> ParameterNames:
-        """Return what this thread's parameters are called."""
+        """Return the names of this thread's parameters."""
         return ParameterNames(self.models(), [record.reference() for record in self.watched.alive()])
 
     def parameters(self) -> dict[str, Any]:
-        """Return the parameters of all optimizers by their names."""
+        """Return the parameters of all optimizers by name."""
         return self.names().parameters
 
     def models(self) -> list[Any]:
-        """Return the models that have parameters of any optimizer."""
+        """Return the models that own parameters of any optimizer."""
         return self.modules.owners(self.watched.parameters(), self.torch.nn.Module)
 
     def triggers(self, kind: str, records: list[OptimizerSteps]) -> list[Trigger]:
-        """Return which gradients, or parameters, of these optimizers are not finite."""
-        known = {id(parameter): parameter for record in records for parameter in record.parameters()}
-        found: list[Trigger] = []
-        for name, parameter in self.names().of(list(known.values())):
+        """Return a trigger for each gradient, or parameter, of these optimizers that is not finite."""
+        parameters = {id(parameter): parameter for record in records for parameter in record.parameters()}
+        triggers: list[Trigger] = []
+        for name, parameter in self.names().of(list(parameters.values())):
             tensor = parameter.grad if kind == GRADIENT else parameter.data
-            if tensor is not None and len(found) < MAX_TRIGGERS:
+            if tensor is not None and len(triggers) < MAX_TRIGGERS:
                 trigger = checks.elements(kind, name, *self.tests.count(tensor))
-                found += [] if trigger is None else [trigger]
-        return found
+                triggers += [] if trigger is None else [trigger]
+        return triggers

@@ -187,13 +187,13 @@ class StepChecks:
                 self._of_value(step, float(loss.item()))
                 return
             far = loss.detach()
-            step.losses.last.append(far)
+            step.losses.recent.append(far)
             step.findings.device_losses.append(far)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
 
     def _of_value(self, step: TrainingStep, value: float) -> None:
-        step.losses.last.append(value)
+        step.losses.recent.append(value)
         trigger = checks.loss(value, self._conditions.loss_above)
         step.findings.triggers += [] if trigger is None else [trigger]
 

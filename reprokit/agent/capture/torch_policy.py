@@ -39,7 +39,7 @@ class CapturePolicy:
             return False
         records, watched = [record], training.watched
         if len(watched.records) > 1:
-            records += watched.following(record, step.round)
+            records += watched.sharing_backward(record, step.backward_count)
         is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips on the device, by itself
         triggers = step.findings.triggers + training.checks.of_update(step, records, is_scaled)
         if triggers:
@@ -58,7 +58,7 @@ class CapturePolicy:
 
     def applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """A step was made."""
-        record.stepped(step.round)
+        record.stepped(step.backward_count)
         watched, epoch = self._training.watched, step.start.epoch
         watched.steps += 1
         if len(watched.records) > 1:
@@ -70,7 +70,7 @@ class CapturePolicy:
     def skipped(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
         remaining = step.findings.skipped - {id(record)}
-        record.stepped(step.round)
+        record.stepped(step.backward_count)
         self._training.watched.steps += 1
         self.put_buffers_back(step)
         step.end(record)
@@ -102,8 +102,8 @@ class CapturePolicy:
         if self._action == STOP:
             attempt(ranks.wait)
         self._capture.captured(number, in_words(first), path)
-        if step.earlier is not None:
-            attempt(step.earlier.restore)
+        if step.rollback_state is not None:
+            attempt(step.rollback_state.restore)
 
     def _before_ruin(
         self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
@@ -140,12 +140,15 @@ class CapturePolicy:
 
     def _keep_copy(self, step: TrainingStep) -> None:
         training, watched = self._training, self._training.watched
-        if step.earlier is not None and watched.steps - step.rollback_step < self._capture.settings.rollback_every:
+        if (
+            step.rollback_state is not None
+            and watched.steps - step.rollback_step < self._capture.settings.rollback_every
+        ):
             return
         tensors = {id(t): t for model in training.models() for _, t in named_tensors(parts_of(model))}
         optimizers = [record.reference() for record in watched.alive()]
         others = [*watched.scalers, *watched.schedules]
-        step.earlier, step.rollback_step = (
+        step.rollback_state, step.rollback_step = (
             StateCopy(training.torch, optimizers, tensors.values(), others),
             watched.steps,
         )

@@ -55,8 +55,8 @@ class SnapshotBuilder:
         tensors = SnapshotTensors()
         state, epoch = self._training(tensors, models, names, step), step.start.epoch
         batches = tuple(self._batches(tensors, step, models))
-        is_updated = step.start.updated is not None and not step.batches.are_loaded
-        after_update = step.start.updated() if step.start.updated is not None and is_updated else {}
+        is_updated = step.start.update_random is not None and not step.batches.are_loaded
+        after_update = step.start.update_random() if step.start.update_random is not None and is_updated else {}
         header = SnapshotHeader(
             framework="pytorch",
             step=number,
@@ -66,7 +66,7 @@ class SnapshotBuilder:
             also=tuple(triggers[1:]),
             batches=batches,
             loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
-            losses=tuple([loss.hex() for loss in map(float, step.losses.last)]),
+            losses=tuple([loss.hex() for loss in map(float, step.losses.recent)]),
             loss=_loss(self._torch, step),
             random=take_random(tensors, step.start.random.kept()) if step.start.has_random else {},
             random_after_update=take_random(tensors, after_update, "random_after_update"),
@@ -133,10 +133,10 @@ class SnapshotBuilder:
 
     def _given(self, step: TrainingStep) -> list[BatchRecord]:
         """Return what was given since the step before, or earlier by a loader that is ahead of the script."""
-        batches = list(step.batches.held)
+        batches = list(step.batches.current)
         if not step.batches.are_loaded:
             batches = step.batches.earlier + batches
-        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in step.start.entry]
+        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in step.start.root_calls]
         calls = [call.node for call in entered] or [batch.node for batch in batches if batch.origin == "forward"]
         loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):

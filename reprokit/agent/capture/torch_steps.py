@@ -1,4 +1,4 @@
-"""The step of a thread as a state machine, and how it begins: with batches of loaders and calls of modules."""
+"""The training step of each thread as a state machine, and its start: fetched batches and module calls."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MAX_ENTRIES = 64
 class StepState(enum.Enum):
     """How far a thread's step has come."""
 
-    BETWEEN = 0  # nothing was computed since the last update
-    EVALUATED = 1  # a forward pass without gradients, as of an evaluation
-    BEGUN = 2  # a forward pass of the step
+    BETWEEN = 0  # no forward pass since the last update
+    EVALUATED = 1  # only forward passes without gradients, as in an evaluation
+    BEGUN = 2  # the step's first forward pass was seen
 
 
 BETWEEN, EVALUATED, BEGUN = StepState
 
 
 class ThreadKey(_local):
-    """Tells threads apart. Not by their number, which a new thread may have from one that ended."""
+    """Identifies a thread. Its number would not do: a new thread may get the number of one that ended."""
 
     def __init__(self) -> None:
         self.key = object()
@@ -46,41 +46,41 @@ THIS_THREAD = ThreadKey()
 
 
 class StepStart:
-    """What a step was begun with, beside batches and buffers."""
+    """The random states, epoch and module call with which a step started."""
 
     def __init__(self, make_random: Callable[[], RandomStates]) -> None:
-        self.random = make_random()  # at the first forward pass
+        self.random = make_random()  # generators' states at the first forward pass
         self.has_random = False
-        self.handed = make_random()  # when a loader handed a batch over
-        self.fetch_random: RandomReader | None = None  # when a loader handed a batch over last, before the forward pass
-        self.updated: RandomReader | None = None  # after the last update, where several optimizers take turns
-        self.had_forward = False  # of a module, in the step before
-        # After how many backward passes, by which module, and whether that was training.
+        self.handover_random = make_random()  # when a loader returned a batch, or after an update
+        self.fetch_random: RandomReader | None = None  # of the last batch that was fetched before the forward pass
+        self.update_random: RandomReader | None = None  # after the last update, where several optimizers take turns
+        self.had_forward = False  # the step before called a module
+        # Number of backward passes before the step, the module that began it, and whether that was in training mode.
         self.origin: tuple[int, Any, bool] = (0, None, True)
         self.epoch: LoaderPass | None = None
-        self.entry: list[Any] = []  # what the root model was called with, where a loader gives batches
+        self.root_calls: list[Any] = []  # arguments of the root model's calls, where a loader gives the batches
         self.root: Any = None
 
     def keep_random(self) -> None:
-        """Hold the generators as they are now."""
+        """Save the generators' states as the step's own."""
         self.random.keep()
         self.has_random = True
 
     def note_update(self) -> None:
-        """An optimizer has updated, and another's step begins with the generators as they are now."""
-        self.handed.keep()
-        self.updated = self.handed.taken()
+        """Save the generators' states after an update: another optimizer's step begins with these."""
+        self.handover_random.keep()
+        self.update_random = self.handover_random.taken()
 
     def forget(self) -> None:
-        """The step is over."""
+        """Drop what belongs to the step that ended."""
         self.has_random = False
-        self.entry = []
+        self.root_calls = []
         self.root = self.fetch_random = None
         self.origin = (0, None, True)
 
 
 class StepFindings:
-    """What is known of a step's gradients, losses and outputs before the optimizer's turn."""
+    """Results of the checks of a step's gradients, losses and outputs, before the optimizer updates."""
 
     def __init__(self) -> None:
         self.triggers: list[Trigger] = []
@@ -88,23 +88,23 @@ class StepFindings:
         self.device_counts: list[
             tuple[Any, Any, int]
         ] = []  # modules, and how much of their outputs there is not finite
-        self.loss_parameters: set[int] = set()  # parameters, from the loss that is not as it should be
-        self.skipped: set[int] = set()  # optimizers whose next step is not applied
-        self.finite_gradients: dict[int, tuple[Any, int]] = {}  # gradients that were tested, and their versions
-        self.finite_for: set[int] = set()  # optimizers whose turn with these comes yet
+        self.loss_parameters: set[int] = set()  # ids of the parameters that the triggering loss depends on
+        self.skipped: set[int] = set()  # ids of the optimizers whose next update is not applied
+        self.finite_gradients: dict[int, tuple[Any, int]] = {}  # tested gradients and their versions, by id
+        self.finite_for: set[int] = set()  # ids of the optimizers that have yet to apply these
 
     def note_finite(self, gradients: list[Any], owners: set[int]) -> None:
-        """These were tested, and are finite: no GPU is waited for again."""
+        """Remember gradients that were tested and are finite, so that no GPU is waited for again."""
         self.finite_gradients = {id(gradient): (gradient, changes(gradient)) for gradient in gradients}
         self.finite_for = owners
 
     def are_known_finite(self, gradients: list[Any]) -> bool:
-        """Return whether these were all tested, and are what they were then."""
-        known = [self.finite_gradients.get(id(gradient)) for gradient in gradients]
-        return all(one is not None and one[1] == changes(each) for one, each in zip(known, gradients))
+        """Return whether all these gradients were found finite and have not changed since."""
+        entries = [self.finite_gradients.get(id(gradient)) for gradient in gradients]
+        return all(entry is not None and entry[1] == changes(each) for entry, each in zip(entries, gradients))
 
     def end(self, owner: object) -> None:
-        """A step of this optimizer is over."""
+        """Drop the findings of the step that this optimizer has ended."""
         self.triggers, self.device_losses, self.device_counts, self.loss_parameters, self.skipped = (
             [],
             [],
@@ -118,38 +118,38 @@ class StepFindings:
 
 
 class PartialUpdate:
-    """The step of several parts that a thread is in the middle of."""
+    """The optimizer step of several parts that a thread is executing."""
 
     def __init__(self, first: str, copy: StateCopy | None) -> None:
-        self.first = first  # the part that it began with
-        self.copy = copy  # of what that has moved; None where it was refused
+        self.first = first  # name of the part that it began with
+        self.copy = copy  # of the state before that part; None if the part was refused
 
 
 class UpdateCalls:
-    """How a thread's optimizer is called."""
+    """How a thread is calling its optimizer: in parts, with a closure, or from compiled code."""
 
     def __init__(self) -> None:
         self.phase: PartialUpdate | None = None
-        self.in_closure = False  # an optimizer calls the closure that computes the loss
+        self.in_closure = False  # an optimizer is calling the closure that computes the loss
         self.is_compiled = False  # a compiled function is being called
-        self.tested = -1  # after which backward pass compiled code was last looked at
+        self.tested_after = -1  # the backward pass after which compiled code's gradients were tested last
 
     @property
     def is_refused(self) -> bool:
-        """Whether an earlier part of the step was refused, and so are all others."""
+        """Whether an earlier part of the step was refused, so that the others are refused too."""
         return self.phase is not None and self.phase.copy is None
 
 
 class StepLosses:
-    """The losses of a thread."""
+    """The recent losses of a thread, and the loss of its current step."""
 
     def __init__(self) -> None:
-        self.last: deque[Any] = deque(maxlen=LOSSES)
-        self.current: Any = None  # the last that backward() was called of, or its number and shape
-        self.is_scaled = False  # by a GradScaler, which saw to it that overflows are skipped
+        self.recent: deque[Any] = deque(maxlen=LOSSES)
+        self.current: Any = None  # the last loss that backward() was called on, or its number and shape
+        self.is_scaled = False  # by a GradScaler, which skips overflows itself
 
     def note(self, loss: Any, number: tuple[str, float] | None) -> None:
-        """Hold the loss of the step, which the script may change before the update."""
+        """Copy the loss of the step, as the script may change it before the update."""
         if number is not None:
             self.current = number, loss.shape
             return
@@ -157,7 +157,7 @@ class StepLosses:
         self.current = value.clone() if value.is_cpu and value.numel() == 1 else value
 
     def tensor(self, torch: Any) -> Any:
-        """Return the loss of the step; None where there is none."""
+        """Return the loss of the step as a tensor, or None."""
         if type(self.current) is not tuple:
             return self.current
         (dtype, value), shape = self.current
@@ -165,24 +165,24 @@ class StepLosses:
 
 
 class TrainingStep:
-    """The step of a thread: how far it has come, what it was begun with, and what was found."""
+    """The training step of a thread: its state, its inputs, and the results of the checks."""
 
     def __init__(self, torch: Any, make_random: Callable[[], RandomStates]) -> None:
         self.thread = THIS_THREAD.key
         self.state = BETWEEN
-        self.armed = False  # the next module's call is looked at
-        self.round = 0  # calls of backward()
+        self.armed = False  # the next module call is recorded
+        self.backward_count = 0  # calls of backward()
         self.batches = StepBatches(torch)
         self.buffers = BufferCopies(torch)
         self.start = StepStart(make_random)
         self.findings = StepFindings()
         self.losses = StepLosses()
         self.update = UpdateCalls()
-        self.earlier: StateCopy | None = None  # the state to roll back to
-        self.rollback_step = 0  # updates that were made before
+        self.rollback_state: StateCopy | None = None  # the state to roll back to
+        self.rollback_step = 0  # number of updates before that state
 
     def end(self, owner: object) -> None:
-        """A step of this optimizer is over, and the next module's call may begin another."""
+        """End the step of an optimizer; the next module call may begin another."""
         self.batches.end(owner)
         self.start.had_forward = self.state is BEGUN
         self.state = BETWEEN
@@ -194,47 +194,47 @@ class TrainingStep:
         self.armed = True
 
     def restart(self) -> None:
-        """An older state took the place of the step's start, whose batches and random states are not known."""
+        """Forget batches and random states: an older state, restored, replaces the start of the step."""
         self.batches.restart()
         self.batches.are_loaded = False
         self.buffers.is_kept = False
         self.start.forget()
-        self.start.updated = None
+        self.start.update_random = None
 
     @property
     def is_begun(self) -> bool:
-        """Whether a forward pass of the step was made."""
+        """Whether the step's first forward pass was seen."""
         return self.state is BEGUN
 
     def rearm(self) -> None:
-        """The step may go on with another batch."""
+        """Record the next module call too, as the step may go on with another batch."""
         self.armed = self.armed or (self.state is BEGUN and not self.update.in_closure)
 
     def exhaust(self, epoch: LoaderPass | None) -> None:
-        """A loader has no more; what it gave without a forward pass since was not for the step that comes."""
+        """Drop batches of an exhausted loader that no forward pass used: the next step does not use them either."""
         if self.is_begun:
             return
         batches, start = self.batches, self.start
         batches.forget(epoch)
-        batches.are_loaded = batches.are_loaded and bool(batches.held)
+        batches.are_loaded = batches.are_loaded and bool(batches.current)
         if start.epoch is epoch and not batches.is_ahead:
             start.epoch = None
 
     def is_trained(self) -> bool:
-        """Return whether what began is a step, and no evaluation that left gradients on."""
+        """Return whether this is a training step, not an evaluation with gradients enabled."""
         before, _, training = self.start.origin
-        return self.round != before or (self.batches.are_loaded and training)
+        return self.backward_count != before or (self.batches.are_loaded and training)
 
 
 class ThreadSteps(_local):
-    """The step of this thread."""
+    """The current step of each thread (a thread-local)."""
 
-    def __init__(self, make: Callable[[], TrainingStep]) -> None:
-        self.step = make()
+    def __init__(self, new_step: Callable[[], TrainingStep]) -> None:
+        self.step = new_step()
 
 
 class StepStartListener:
-    """Notes when a step begins, and what it is given."""
+    """Detects the start of each step and records its inputs."""
 
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
@@ -242,7 +242,7 @@ class StepStartListener:
         self._is_grad_enabled = training.torch.is_grad_enabled
 
     def forward_began(self, event: ForwardBegan) -> None:
-        """A module is called, or a compiled function, which may be none."""
+        """Handle the call of a module or of a compiled function (then the module may be None)."""
         step, module = self._training.threads.step, event.module
         if not step.armed:
             return
@@ -255,24 +255,24 @@ class StepStartListener:
         if module is not None and module.training:
             self._keep_buffers(step, module)
 
-    def _begin_or_go_on(self, step: TrainingStep, module: Any, given: Any) -> None:
-        """The root model is called: the step begins, or goes on with its next batch."""
+    def _begin_or_go_on(self, step: TrainingStep, module: Any, inputs: Any) -> None:
+        """Begin the step at the root model's call, or continue it with its next batch."""
         if step.state is not BEGUN:
             self._begin(step, module)
         source = "" if module is None else module
         if not step.batches.are_loaded:
-            step.batches.add("forward", given, source)
+            step.batches.add("forward", inputs, source)
             step.armed = not step.update.in_closure
             step.start.root = module
             return
         step.armed = False
-        if len(step.start.entry) < MAX_ENTRIES:
-            step.start.entry.append((source, given))
+        if len(step.start.root_calls) < MAX_ENTRIES:
+            step.start.root_calls.append((source, inputs))
 
     def _begin(self, step: TrainingStep, module: Any) -> None:
         step.state = BEGUN
         self._training.ranks.forget()
-        step.start.origin = step.round, module, module is None or bool(module.training)
+        step.start.origin = step.backward_count, module, module is None or bool(module.training)
         self._training.policy.keep_copy(step)
         step.start.keep_random()
         self._keep_buffers(step, module)
@@ -286,23 +286,27 @@ class StepStartListener:
         event.epoch = self._watched.next_epoch(event.loader)
 
     def loader_exhausted(self, event: LoaderExhausted) -> None:
-        """A DataLoader has no more."""
+        """Drop what an exhausted DataLoader fetched for no step."""
         self._training.threads.step.exhaust(_epoch(event))
 
     def batch_fetched(self, event: BatchFetched) -> None:
-        """A DataLoader gave this. What is fetched without gradients, or only looked at, is no part of a step."""
+        """Record a batch that a DataLoader returned, unless it is fetched without gradients or never trained on."""
         if not self._is_grad_enabled() or not self._watched.records:
             return
         step, epoch = self._training.threads.step, _epoch(event)
         batches, start = step.batches, step.start
         is_begun = step.state is BEGUN
         if is_begun and not step.is_trained():
-            step.state, start.has_random, is_begun = EVALUATED, False, False  # an evaluation with gradients, or a trial
+            step.state, start.has_random, is_begun = (
+                EVALUATED,
+                False,
+                False,
+            )  # it was an evaluation with gradients enabled
         if not is_begun:
             if step.state is EVALUATED or not batches.are_loaded:
                 batches.restart()
                 step.state = BETWEEN
-            start.entry, start.root = [], None
+            start.root_calls, start.root = [], None
             step.buffers.is_kept = False
             if not start.had_forward:
                 start.keep_random()
@@ -313,8 +317,8 @@ class StepStartListener:
         start.epoch = epoch
         record = batches.add("loader", event.batch, epoch)
         if record is not None:
-            start.handed.keep()
-            record.random = start.handed.taken()
+            start.handover_random.keep()
+            record.random = start.handover_random.taken()
             if not is_begun:
                 start.fetch_random = record.random
             record.indices = event.indices

@@ -1,7 +1,7 @@
-"""What captures see of a PyTorch step behind its forward pass: losses, clipping, scaling, and updates.
+"""Checks a PyTorch step after its forward pass: at losses, clipping, loss scaling, and updates.
 
-A step is applied or left out, also one by a closure, in parts, or compiled. An overflow that a GradScaler sees is no
-alarm, one that no scale cures is.
+A step is applied or skipped, also one by a closure, in parts, or compiled. An overflow that a GradScaler handles raises
+no alarm; overflows that no scale cures do.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from .. import events
     from .torch_capture import CaptureContext, OptimizerSteps
 
-SCALE_EACH = 32  # steps of which one looks at the scale of a fused optimizer, which skips by itself
-MAX_NODES = 16  # of a graph in which a loss's target is looked for
+SCALE_EACH = 32  # steps between two looks at the scale of a fused optimizer, which skips overflows by itself
+MAX_NODES = 16  # of the graph that are searched for the loss's target
 
 
 class LossChecks:
-    """Tests what leads to gradients, and gradients that others than an optimizer change."""
+    """Tests losses and outputs, and gradients before clipping or a GradScaler changes them."""
 
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
@@ -39,7 +39,7 @@ class LossChecks:
         self._policy = training.policy
 
     def output_computed(self, event: events.OutputComputed) -> None:
-        """Judge what a module gave in the forward pass of a step."""
+        """Check a module's output in the forward pass of a step."""
         step = self._training.threads.step
         if step.is_begun and self._training.torch.is_grad_enabled():
             self._checks.of_output(step.findings, event.module, event.output)
@@ -47,7 +47,7 @@ class LossChecks:
     # Backward passes
 
     def backward_began(self, event: events.BackwardBegan) -> None:
-        """See what backward() is called of."""
+        """Check the loss that backward() is called on, and remember it."""
         if not self._watched.records:
             return
         step, tensors = self._training.threads.step, event.tensors
@@ -70,7 +70,7 @@ class LossChecks:
                 step.batches.add("loss", {"target": target[1]}, target[0])
 
     def _mark_for_ranks(self, step: TrainingStep, tensors: Any) -> None:
-        """What other processes cannot see in the gradients goes with them."""
+        """Mark the coming gradients with findings that other ranks could not see in them."""
         findings, marks = step.findings, self._ranks.marks
         if findings.triggers:
             marks.tell(findings.triggers[0], self._training.parameters().values())
@@ -78,11 +78,11 @@ class LossChecks:
             marks.mark_from_device(tensors, self._checks.signals(findings, with_limit=True))
 
     def backward_ended(self, event: events.BackwardEnded) -> None:
-        """A backward pass is over; what it was called of, or compiled code will apply, is judged at once."""
+        """Count a backward pass, and act at once on a bad loss, or on gradients that compiled code will apply."""
         step = self._training.threads.step
         if event.has_failed:
             return
-        step.round += 1
+        step.backward_count += 1
         step.start.root = None
         if step.findings.triggers or step.update.is_compiled:
             self._judge(step)
@@ -95,16 +95,16 @@ class LossChecks:
         if update.is_compiled and not findings.triggers:
             self.test_compiled(step)
         if update.is_refused:
-            findings.triggers = []  # the step is refused already, and its other backward passes are nobody's
+            findings.triggers = []  # the step is refused already, so its other backward passes do not matter
         if findings.triggers and self._ranks.have_reduced(step.start.origin[1]):
-            records = self._watched.due(findings.loss_parameters, step.round)
+            records = self._watched.due(findings.loss_parameters, step.backward_count)
             self._policy.alarm(step, records, findings.triggers + self._training.triggers(GRADIENT, records))
             for record in self._watched.alive() if update.is_compiled else ():
                 record.drop_gradients()
 
     def test_compiled(self, step: TrainingStep) -> None:
-        """Gradients that compiled code is about to apply, perhaps."""
-        step.update.tested = step.round
+        """Test gradients that compiled code may be about to apply."""
+        step.update.tested_after = step.backward_count
         if not step.losses.is_scaled:
             records = self._watched.with_gradients()
             step.findings.triggers += self._checks.of_update(step, records, is_scaled=False)
@@ -112,9 +112,9 @@ class LossChecks:
     # Clipping
 
     def clipping_due(self, event: events.ClippingDue) -> str | None:
-        """Test gradients before clipping spreads what is not finite to all of them."""
+        """Test gradients before clipping spreads a non-finite value to all of them."""
         step = self._training.threads.step
-        if not self._watched.records or step.losses.is_scaled:  # a GradScaler has found out by itself
+        if not self._watched.records or step.losses.is_scaled:  # a GradScaler detects overflows itself
             return None
         return SKIP if step.findings.skipped or self._refuses_clipping(step, event) else None
 
@@ -122,21 +122,21 @@ class LossChecks:
         parameters, findings = event.parameters, step.findings
         parameters = [parameters] if hasattr(parameters, "data_ptr") else parameters
         gradients = [gradient for gradient in [parameter.grad for parameter in parameters] if gradient is not None]
-        wanted = set(map(id, parameters))
-        records = [one for one in self._watched.alive() if any(id(p) in wanted for p in one.parameters())]
+        clipped = set(map(id, parameters))
+        records = [record for record in self._watched.alive() if any(id(p) in clipped for p in record.parameters())]
         if not gradients or not records:
             return False
         if self._training.tests.are_finite([*gradients, *self._checks.signals(findings)]):
             event.state = gradients, set(map(id, records))
             return False
         findings.triggers += self._checks.on_devices(findings) + self._training.triggers(GRADIENT, records)
-        if not findings.triggers or step.update.in_closure:  # whose evaluation is judged when it is over
+        if not findings.triggers or step.update.in_closure:  # the closure's evaluation is checked when it is over
             return False
         self._policy.alarm(step, records, findings.triggers)
         return True
 
     def gradients_clipped(self, event: events.GradientsClipped) -> None:
-        """Remember that these were tested, as long as nothing changes them."""
+        """Remember the clipped gradients as tested, as long as nothing changes them."""
         if event.due.state is not None:
             findings = self._training.threads.step.findings
             findings.note_finite(*event.due.state)
@@ -145,7 +145,7 @@ class LossChecks:
     # GradScalers
 
     def loss_scaled(self, event: events.LossScaled) -> None:
-        """See a loss before it is scaled."""
+        """Check a loss before a GradScaler scales it."""
         loss = event.loss
         if event.scaled is not loss and hasattr(loss, "data_ptr") and self._watched.records:
             step = self._training.threads.step
@@ -153,7 +153,7 @@ class LossChecks:
             self._checks.of_loss(step, loss)
 
     def scaled_update_ended(self, event: events.ScaledUpdateEnded) -> None:
-        """Overflows are how a GradScaler finds its scale; that it finds none is an alarm."""
+        """Count overflows, by which a GradScaler finds its scale; raise the alarm if no scale cures them."""
         record, scaler, has_stepped = self._watched.records.get(id(event.target)), event.scaler, event.has_updated
         if record is None or not private_api.is_scaler_enabled(scaler):
             return
@@ -164,31 +164,31 @@ class LossChecks:
                 return
         record.overflows += not has_stepped
         triggers = []
-        if not has_stepped:  # what is no overflow, though it looks like one to a GradScaler
+        if not has_stepped:  # a bad loss or output looks like an overflow to a GradScaler
             triggers += step.findings.triggers + self._checks.on_devices(step.findings)
             triggers = triggers or self._ranks.told(training.parameters)
-        found = checks.loss_scale(float(scaler.get_scale()), record.overflows)
-        if found is not None:
-            triggers += [found, *training.triggers(GRADIENT, [record])]
+        scale_trigger = checks.loss_scale(float(scaler.get_scale()), record.overflows)
+        if scale_trigger is not None:
+            triggers += [scale_trigger, *training.triggers(GRADIENT, [record])]
         if triggers:
             self._policy.alarm(step, [record], triggers)
             record.overflows = 0
         if not has_stepped:
             if step.findings.skipped:
                 self._policy.put_buffers_back(step)
-            record.round = step.round
+            record.last_backward = step.backward_count
             step.end(record)
 
 
 class UpdateState:
-    """What an update that is asked for is known by until it is done."""
+    """State of one update, from its request to its end."""
 
     def __init__(self, record: OptimizerSteps) -> None:
         self.record = record
-        self.is_tested = False  # the parameters are to be, after it
-        self.calls = 0  # of the closure, where there is one
-        self.copy: StateCopy | None = None  # of what a closure's gradients may have moved
-        self.has_moved = False  # what the copy is of
+        self.is_tested = False  # the parameters are tested after the update
+        self.calls = 0  # of the closure, if there is one
+        self.copy: StateCopy | None = None  # of the state before a closure's gradients may have changed it
+        self.has_moved = False  # the state may differ from the copy
 
 
 class UpdateChecks:
@@ -202,15 +202,15 @@ class UpdateChecks:
         self.losses = LossChecks(training)
 
     def optimizer_made(self, event: events.OptimizerMade) -> None:
-        """Watch the optimizers that are made from now on."""
+        """Watch a new optimizer."""
         if self._watched.only is None:
             self.watch(event.target)
 
     def watch(self, optimizer: Any) -> OptimizerSteps:
-        """Watch the steps of an optimizer."""
-        known = self._watched.records.get(id(optimizer))
-        if known is not None and known.reference() is optimizer:
-            return known
+        """Watch the steps of an optimizer, and return its record."""
+        existing = self._watched.records.get(id(optimizer))
+        if existing is not None and existing.reference() is optimizer:
+            return existing
         record, step = self._watched.add(optimizer), self._training.threads.step
         step.buffers.forget()
         if not step.is_begun:
@@ -220,7 +220,7 @@ class UpdateChecks:
     # Whole steps
 
     def update_due(self, event: events.UpdateDue) -> str | None:
-        """Answer whether an update must not be made."""
+        """Answer SKIP if an update must not be made."""
         step, optimizer = self._training.threads.step, event.target
         record = self._watched.records.get(id(optimizer))
         if event.is_nested or (record is None and self._watched.only is not None):
@@ -240,7 +240,7 @@ class UpdateChecks:
         return None
 
     def update_done(self, event: events.UpdateDone) -> None:
-        """An update was made; one that ruined the parameters is taken back."""
+        """Count an update that was made; undo one that made parameters non-finite."""
         state: UpdateState | None = None if event.due is None else event.due.state
         if state is None:
             return
@@ -256,23 +256,23 @@ class UpdateChecks:
             self._policy.applied(step, record)
 
     def update_ended(self, event: events.UpdateEnded) -> None:
-        """An update is over, however it ended."""
+        """Leave the closure's state when an update ends, even by an exception."""
         if event.due.state is not None:
             self._training.threads.step.update.in_closure = False
 
     # Closures
 
     def _due_with_closure(self, step: TrainingStep, state: UpdateState, event: events.UpdateDue) -> str | None:
-        """Test the closure's gradients each time that it was called; what it moved before is put back."""
+        """Wrap the closure to test its gradients after each call; on an alarm, restore the state before the update."""
         policy, record, optimizer, closure = self._policy, state.record, event.target, event.closure
         is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
-        is_due = id(record) in step.findings.skipped or step.round != record.round
+        is_due = id(record) in step.findings.skipped or step.backward_count != record.last_backward
         if is_own and is_due and policy.refuses(step, record, optimizer):
             policy.skipped(step, record)
             record.drop_gradients()
             return SKIP
         state.is_tested = self._training.backs_up(step, record)
-        if is_own:  # it may move parameters before it calls the closure
+        if is_own:  # it may change parameters before it calls the closure
             state.copy, state.has_moved = StateCopy(self._training.torch, [optimizer]), True
 
         def evaluate() -> Any:
@@ -288,7 +288,7 @@ class UpdateChecks:
         return None
 
     def _refuses_evaluation(self, step: TrainingStep, state: UpdateState, optimizer: Any) -> bool:
-        """Return whether what a closure came to must not be applied."""
+        """Return whether the gradients of a closure's evaluation must not be applied."""
         records = [state.record]
         triggers = step.findings.triggers + self._training.checks.of_update(step, records, is_scaled=False)
         if not triggers:
@@ -303,7 +303,7 @@ class UpdateChecks:
     # Steps of several parts
 
     def part_due(self, event: events.PartDue) -> str | None:
-        """Answer whether a part of a step must not be made."""
+        """Answer SKIP if a part of a step must not be made."""
         step, record = self._training.threads.step, self._watched.records.get(id(event.target))
         if record is None:
             return None
@@ -328,12 +328,12 @@ class UpdateChecks:
         return is_refused
 
     def _end_phase(self, step: TrainingStep, record: OptimizerSteps) -> None:
-        """A step that was refused is over, as are those of the optimizers within it."""
+        """End a refused step, and those of the optimizers within it."""
         self._policy.skipped(step, record)
         step.findings.skipped = set()
 
     def part_done(self, event: events.PartDone) -> None:
-        """A part was made; with one that is not the first, the step, or that of an optimizer within it has made it."""
+        """Count the step when a part that is not its first was made, by it or by an optimizer within it."""
         if event.due.state is None:
             return
         (record, phase), step = event.due.state, self._training.threads.step
@@ -342,12 +342,12 @@ class UpdateChecks:
         if step.update.phase is not None:
             self._policy.applied(step, record)
         else:
-            record.stepped(step.round)
+            record.stepped(step.backward_count)
 
     # Compiled functions, in which no hook sees an optimizer apply gradients
 
     def forward_began(self, event: events.ForwardBegan) -> None:
-        """A module is called, or a compiled function: an optimizer's step may be in it."""
+        """Handle a module's or compiled function's call; a compiled function may contain an optimizer's step."""
         self.starts.forward_began(event)
         if event.is_compiled:
             self._compiled_began(event)
@@ -358,17 +358,17 @@ class UpdateChecks:
         step.armed = step.armed and not self._training.torch.is_grad_enabled()
         if event.module is not None:
             return
-        if step.round != step.update.tested and not findings.skipped:
+        if step.backward_count != step.update.tested_after and not findings.skipped:
             self.losses.test_compiled(step)
             if findings.triggers:
-                self._policy.alarm(step, watched.due(findings.loss_parameters, step.round), findings.triggers)
+                self._policy.alarm(step, watched.due(findings.loss_parameters, step.backward_count), findings.triggers)
         for record in watched.alive() if findings.skipped else ():
             record.drop_gradients()
         tested = {id(record) for record in watched.alive() if self._training.backs_up(step, record)}
         event.state = watched.steps, watched.versions(), tested
 
     def compiled_ended(self, event: events.ForwardEnded) -> None:
-        """It has returned, or failed."""
+        """Handle the end of a compiled function: find out whether it updated, and test its updates."""
         if not event.began.is_compiled:
             return
         step, watched, state = self._training.threads.step, self._watched, event.began.state
@@ -384,8 +384,8 @@ class UpdateChecks:
 
 
 def _nodes(tensors: Any) -> Iterator[Any]:
-    """Yield the nodes of the graph that a loss, or several, was computed by, the last first."""
-    waiting = [getattr(one, "grad_fn", None) for one in ([tensors] if hasattr(tensors, "grad_fn") else tensors)]
+    """Yield the nodes of the autograd graph of one or several losses, the last first."""
+    waiting = [getattr(tensor, "grad_fn", None) for tensor in ([tensors] if hasattr(tensors, "grad_fn") else tensors)]
     seen: set[Any] = set()
     for node in waiting:  # which grows
         if node is not None and node not in seen:
@@ -395,7 +395,7 @@ def _nodes(tensors: Any) -> Iterator[Any]:
 
 
 def _loss_target(loss: Any) -> tuple[str, Any] | None:
-    """Return what a loss was computed against, where its graph says so: the name of its node, and the target."""
+    """Return the loss's target, if its graph saved one: the name of the node, and the target."""
     for node in islice(_nodes(loss), MAX_NODES):
         target = getattr(node, "_saved_target", None)
         if target is not None:
