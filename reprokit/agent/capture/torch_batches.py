@@ -1,4 +1,4 @@
-"""The batches of PyTorch's steps: held as a step is given them, and given again, whole or cut down, from a snapshot."""
+"""The batches of PyTorch's steps: recorded when a step receives them, and read from a snapshot, whole or in part."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 MAX_ARRAY = 1 << 24
 MAX_BATCHES = 4096  # of one step
 MAX_EARLIER = 64
-ALWAYS = 1 << 62
-MAX_PAST = 2  # of each step: what was fetched ahead is the last of it
-PROBATION = 16  # batches that are copied until it is known that the script leaves them alone
+ALWAYS = 1 << 62  # of _copies: every batch is copied from now on
+MAX_PAST = 2  # batches of each earlier step: those that were fetched ahead come last
+PROBATION = 16  # batches that are copied before the script is trusted not to change batches in place
 ARRAYS = frozenset(["array", "held", "sparse", "strings", "tensor"])  # kinds of nodes with a shape
 
 
-# ---- held ------------------------------------------------------------------------------------------------------------
+# ---- recorded --------------------------------------------------------------------------------------------------------
 
 
 class BatchRecord:
-    """A batch of the step, and what was known of it when it was handed over."""
+    """A recorded batch of the step, with its source and the random states when it was fetched."""
 
     __slots__ = ("indices", "node", "origin", "random", "source")
 
     def __init__(self, origin: str, source: Any, node: Node) -> None:
-        self.origin = origin  # loader, forward, loss, script
-        self.source = source  # the epoch, the module, or a name
-        self.node = node  # of trees, with tensors and arrays themselves
-        self.indices: Any = None  # of its samples in the data set, where a sampler chose them
-        self.random: RandomReader | None = None  # when a loader handed it over
+        self.origin = origin  # "loader", "forward", "loss" or "script"
+        self.source = source  # the LoaderPass, the module, or a name
+        self.node = node  # a node of trees.pack() whose leaves are the tensors and arrays themselves
+        self.indices: Any = None  # of its samples in the data set, if a sampler chose them
+        self.random: RandomReader | None = None  # random states when a loader returned it
 
 
 def leaf(value: Any) -> Node | None:
-    """Return the node of a tensor or an array, which it holds."""
-    kind = type(value)
-    is_array = isinstance(value, array) or (hasattr(kind, "__array_interface__") and hasattr(kind, "dtype"))
+    """Return a node that holds a tensor or an array; None for any other value."""
+    cls = type(value)
+    is_array = isinstance(value, array) or (hasattr(cls, "__array_interface__") and hasattr(cls, "dtype"))
     return {"held": value} if is_array or is_tensor(value) else None
 
 
 class StepBatches:
-    """What the steps of a thread are given. Once it is known that none changes, tensors are only watched."""
+    """The batches of a thread's steps. Tensors are copied until none has changed for a while, then only watched."""
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
         self._copies = PROBATION
         self._watched: list[tuple[Any, int]] = []
         self.current: list[BatchRecord] = []
-        self.earlier: list[BatchRecord] = []  # of a step of another optimizer, as no batch was fetched since
+        self.earlier: list[BatchRecord] = []  # of another optimizer's step, as no batch was fetched since
         self._owner: object = None  # the optimizer of that step
-        self.are_loaded = False  # a loader gave some in this step
-        self.is_ahead = False  # a loader gave a batch before the one before it was used
-        self.past: list[list[BatchRecord]] = []  # then: what loaders gave last in the two steps before
+        self.are_loaded = False  # a DataLoader returned a batch in this step
+        self.is_ahead = False  # the script fetches a batch before it uses the one before it
+        self.past: list[list[BatchRecord]] = []  # then: the last batches of loaders in the two steps before
 
     def add(self, origin: str, value: Any, source: Any = "") -> BatchRecord | None:
-        """Hold a batch; None where there are too many."""
+        """Record a batch; return None if there are too many."""
         if len(self.current) >= MAX_BATCHES:
             return None
         self._copies -= 1
@@ -83,25 +83,25 @@ class StepBatches:
         return leaf(value)
 
     def restart(self) -> None:
-        """What is held belongs to no step after all."""
+        """Drop all recorded batches: they belong to no step."""
         self.current, self.earlier, self._watched = [], [], []
 
     def forget(self, epoch: Any) -> None:
-        """What a loader gave in this epoch belongs to no step that is to come."""
+        """Drop the batches of this pass over a loader: no later step uses them."""
         self.earlier = [batch for batch in self.earlier if batch.source is not epoch]
         self.current = [batch for batch in self.current if batch.source is not epoch]
         if not self.current:
             self._watched = []
 
     def end(self, owner: object) -> None:
-        """An optimizer's step is over; what was seen to change in place is copied from now on."""
+        """End an optimizer's step; copy all batches from now on if one changed in place."""
         for tensor, version in self._watched:
             if changes(tensor) != version:
                 self._copies = ALWAYS
-        held = self.current
-        if held and held[0].origin == "loader":
-            others = len(held) > 1
-            self.earlier = [batch for batch in held if batch.origin == "loader"][:MAX_EARLIER] if others else held
+        batches = self.current
+        if batches and batches[0].origin == "loader":
+            others = len(batches) > 1
+            self.earlier = [batch for batch in batches if batch.origin == "loader"][:MAX_EARLIER] if others else batches
             self._owner = owner
             if self.is_ahead:
                 self.past = [*self.past[-1:], self.earlier[-MAX_PAST:]]
@@ -110,8 +110,8 @@ class StepBatches:
         self.current, self._watched = [], []
         self.are_loaded = False
 
-    def look(self) -> bool:
-        """Return whether something that is held without a copy has changed since."""
+    def has_changed(self) -> bool:
+        """Return whether a batch that was recorded without a copy has changed since."""
         return self._copies <= 0 and any(changes(tensor) != version for tensor, version in self._watched)
 
 
@@ -119,13 +119,13 @@ class StepBatches:
 
 
 class SavedBatch:
-    """One batch: what it was, and how many samples it has."""
+    """One batch of a snapshot: its value, its source, and its count of samples."""
 
     def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader) -> None:
         self.source = str(entry.get("from"))
-        self.name = entry.get("name")  # of the module that was called with it
+        self.name = entry.get("name")  # of the module or function that it was given to
         loader = entry.get("loader")
-        self.loader: int | None = loader if type(loader) is int else None  # which, where several gave batches
+        self.loader: int | None = loader if type(loader) is int else None  # its number, if there are several
         self._node = entry["value"]
         self._reader = reader
         self.axis = int(entry.get("sample_axis") or 0)
@@ -135,22 +135,22 @@ class SavedBatch:
         self.may_be_sorted = entry.get("may_be_sorted") is True  # by the script's collate_fn
         self.indices: list[int] = indices if isinstance(indices, list) and self.samples in (None, len(indices)) else []
         random = entry.get("random")
-        self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # when it was handed over
-        self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of what was not kept
+        self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # states when it was fetched
+        self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of values that were not saved
         self.is_empty = bool(self.left_out) and not refers(self._node)
 
     def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:
-        """Return a copy of some samples; ``filled`` repeats them, so that there are as many as in the whole."""
-        cut = None
+        """Return a copy of some samples; ``filled`` repeats them up to the size of the whole batch."""
+        selection = None
         if self.samples is not None and len(samples) != self.samples:
             if filled:
-                samples = [samples[place % len(samples)] for place in range(self.samples)]
-            cut = SampleSelection(self._reader.get, self.samples, self.axis, samples)
-        return self._reader.value(self._node, like, cut)
+                samples = [samples[position % len(samples)] for position in range(self.samples)]
+            selection = SampleSelection(self._reader.get, self.samples, self.axis, samples)
+        return self._reader.value(self._node, like, selection)
 
 
 class SampleSelection:
-    """Takes some samples of all that has one entry a sample, however it is packed."""
+    """Selects samples from every value that has one entry a sample, however it is packed (a PartTaker)."""
 
     def __init__(self, get: Callable[[Node], Any], count: int, axis: int, samples: Sequence[int]) -> None:
         self._get = get
@@ -159,7 +159,7 @@ class SampleSelection:
         self._samples = list(samples)
 
     def rows(self, value: Any) -> Any:
-        """Return the samples of a tensor or an array; nested tensors stay whole."""
+        """Return the selected samples of a tensor or an array; nested tensors stay whole."""
         axis = next((axis for axis in (self._axis, 0) if self._fits(value, axis)), None)
         if axis is None:
             return value
@@ -173,7 +173,7 @@ class SampleSelection:
         return has_shape and len(value.shape) > axis and int(value.shape[axis]) == self._count
 
     def items(self, nodes: list[Node]) -> list[Node]:
-        """Return those of a list of samples, unless it is one of tensors that have all samples themselves."""
+        """Return the selected items of a list of samples; a list of tensors that each have all samples stays whole."""
         if len(nodes) == self._count and not any(map(self._has_samples, nodes)):
             return [nodes[sample] for sample in self._samples]
         return nodes
@@ -186,7 +186,7 @@ class SampleSelection:
 
 
 class LoopIteration:
-    """What one turn of a loop worked on: what it fetched, and what it gave to its model where that is other."""
+    """The inputs of one iteration of the training loop: what it fetched, and what it called its model with."""
 
     def __init__(self, fetched: SavedBatch | None) -> None:
         self.fetched = fetched
@@ -196,64 +196,64 @@ class LoopIteration:
 
     @property
     def indices(self) -> list[int]:
-        """The indices of its samples in the data set, where the snapshot tells."""
+        """The indices of its samples in the data set, if the snapshot has them."""
         return [] if self.fetched is None else self.fetched.indices
 
     @property
     def left_out(self) -> list[str]:
-        """Classes of what was not kept of what a loader gave."""
+        """Classes of the values of a loader's batch that were not saved."""
         return [] if self.fetched is None else self.fetched.left_out
 
     @property
     def is_whole(self) -> bool:
-        """Whether no part of it can be taken."""
+        """Whether it cannot be divided, as its samples are unknown."""
         return self.fetched is not None and self.fetched.samples is None
 
     @property
     def samples(self) -> int:
-        """How many there are; something that nobody knows the samples of counts as one."""
+        """The number of samples; a batch whose samples are unknown counts as one."""
         batches = self.called if self.fetched is None else [self.fetched]
         return next((batch.samples for batch in batches if batch.samples), 1)
 
 
 def loop_iterations(batches: Sequence[SavedBatch]) -> list[LoopIteration]:
-    """Return the batches, which come in the order of time, by turns of the loop."""
+    """Group batches, which come in the order of time, by iterations of the training loop."""
     fetched = [LoopIteration(batch) for batch in batches if batch.source == "loader"]
     others = [batch for batch in batches if batch.source != "loader"]
     if not fetched:
         return _iterations_of_calls(others)
     called = [batch for batch in others if batch.source == "forward"]
-    for number, batch in enumerate(called):  # as many calls in each turn
+    for number, batch in enumerate(called):  # as many calls in each iteration
         fetched[number * len(fetched) // len(called)].called.append(batch)
     return fetched
 
 
 def _iterations_of_calls(batches: Sequence[SavedBatch]) -> list[LoopIteration]:
-    """Return the turns where nothing is fetched: what the model is called with until a loss is computed is one turn."""
-    found: list[LoopIteration] = []
+    """Group batches where nothing is fetched: an iteration ends when a loss is computed."""
+    iterations: list[LoopIteration] = []
     for batch in batches:
-        if not found or (batch.source == "forward" and found[-1].targets):
-            found.append(LoopIteration(None))
-        turn = found[-1]
-        {"forward": turn.called, "script": turn.variables}.get(batch.source, turn.targets).append(batch)
-    return found
+        if not iterations or (batch.source == "forward" and iterations[-1].targets):
+            iterations.append(LoopIteration(None))
+        iteration = iterations[-1]
+        {"forward": iteration.called, "script": iteration.variables}.get(batch.source, iteration.targets).append(batch)
+    return iterations
 
 
-def empties_loader(whole: Sequence[LoopIteration], samples: Sequence[int]) -> bool:
-    """Return whether a batch would have no sample left, and that of another loader stand in its place."""
-    loaders = {turn.fetched.loader for turn in whole if turn.fetched is not None}
-    return len(loaders) > 1 and len(samples_by_iteration(whole, samples)) < len(whole)
+def empties_loader(iterations: Sequence[LoopIteration], samples: Sequence[int]) -> bool:
+    """Return whether a batch would have no sample left, so that another loader's batch would take its place."""
+    loaders = {iteration.fetched.loader for iteration in iterations if iteration.fetched is not None}
+    return len(loaders) > 1 and len(samples_by_iteration(iterations, samples)) < len(iterations)
 
 
 def samples_by_iteration(
-    whole: Sequence[LoopIteration], samples: Sequence[int]
+    iterations: Sequence[LoopIteration], samples: Sequence[int]
 ) -> list[tuple[LoopIteration, list[int]]]:
-    """Return which of its samples each turn is left with; turns that are left with none are left out."""
-    found, start = [], 0
-    for turn in whole:
-        end = start + turn.samples
-        own = [sample - start for sample in samples if start <= sample < end]
-        if own:
-            found.append((turn, own))
+    """Return the iterations that keep any of these samples, each with its own samples' positions."""
+    kept, start = [], 0
+    for iteration in iterations:
+        end = start + iteration.samples
+        own_samples = [sample - start for sample in samples if start <= sample < end]
+        if own_samples:
+            kept.append((iteration, own_samples))
         start = end
-    return found
+    return kept

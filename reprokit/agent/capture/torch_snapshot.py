@@ -320,7 +320,7 @@ def _loss(torch: Any, step: TrainingStep) -> dict[str, Any] | None:
 
 def _notes(step: TrainingStep) -> list[str]:
     notes = []
-    if step.batches.look():
+    if step.batches.has_changed():
         notes.append("the script has changed a batch in place since it was given it, and it is kept as it was changed")
     if not step.start.has_random:
         notes.append("no random states are kept, as no module was called and no DataLoader gave a batch in this step")
