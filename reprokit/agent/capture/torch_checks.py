@@ -1,6 +1,6 @@
-"""Judges the losses, modules' outputs and gradients of a step of PyTorch, before an optimizer applies them.
+"""Checks the losses, modules' outputs and gradients of a PyTorch step, before an optimizer applies them.
 
-On the CPU compiled code reads them where they lie. On any other device all of them set one flag, which is read once.
+On the CPU compiled code reads them in place. On any other device all of them set one flag, which is read once.
 """
 
 from __future__ import annotations
@@ -27,64 +27,64 @@ if TYPE_CHECKING:
 
 
 class FiniteTests:
-    """Tells whether tensors are finite, wherever they lie."""
+    """Tests whether tensors are finite, on any device."""
 
     def __init__(self, torch: Any, compiled: Any = None) -> None:
         self._torch = torch
-        # Tells of a list of tensors whether all are finite, None where it cannot tell.
+        # Returns whether all tensors of a list are finite, or None if it cannot tell.
         self.at_once: Callable[[list[Any]], bool | None] = lambda _tensors: None
         if compiled is not None and hasattr(torch.Tensor, "nbytes"):  # PyTorch 2.1
             formats = {getattr(torch, name): FORMATS[name] for name in FORMATS if hasattr(torch, name)}
             self.at_once = functools.partial(compiled.finite, torch.Tensor, formats)
-        self._ones: dict[Any, Any] = {}
+        self._unit_scales: dict[Any, Any] = {}
 
     def are_finite(self, tensors: list[Any]) -> bool:
-        """Return whether all of these are finite; a GPU is waited for once."""
+        """Return whether all of these tensors are finite; waits for each GPU only once."""
         try:
-            found = self.at_once(tensors)
-        except Exception as error:  # whatever it is, the slower way knows it, or says so
+            answer = self.at_once(tensors)
+        except Exception as error:  # the slower test below handles it, or raises its own error
             pass_on(error)
-            found = None
-        if found is not None:
-            return found
+            answer = None
+        if answer is not None:
+            return answer
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return self._are_finite(tensors)
 
     def _are_finite(self, tensors: Iterable[Any]) -> bool:
-        far: dict[tuple[Any, Any], list[Any]] = {}
+        by_device: dict[tuple[Any, Any], list[Any]] = {}
         for tensor in map(values_of, tensors):
             if tensor.is_cpu:
                 if not bool(self._torch.isfinite(tensor).all()):
                     return False
             elif tensor.is_floating_point() or tensor.is_complex():
-                far.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        return not any(flag.item() for flag in self._flags(far))
+                by_device.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+        return not any(flag.item() for flag in self._flags(by_device))
 
-    def _flags(self, far: dict[tuple[Any, Any], list[Any]]) -> list[Any]:
-        """One for each device, which all of its tensors set that are not finite; they stay what they are."""
+    def _flags(self, by_device: dict[tuple[Any, Any], list[Any]]) -> list[Any]:
+        """Return one flag for each device, which is not 0 if any tensor there is not finite; tensors stay unchanged."""
         torch, flags = self._torch, {}
-        for (device, _), tensors in far.items():
+        for (device, _), tensors in by_device.items():
             if device not in flags:
                 flags[device] = torch.zeros(1, device=device)
-            if device not in self._ones:
-                self._ones[device] = torch.ones(1, device=device)
+            if device not in self._unit_scales:
+                self._unit_scales[device] = torch.ones(1, device=device)
             try:
-                private_api.flag_not_finite(torch, tensors, flags[device], self._ones[device])
-            except RuntimeError:  # not made for this device, or not for this dtype
+                private_api.flag_not_finite(torch, tensors, flags[device], self._unit_scales[device])
+            except RuntimeError:  # not implemented for this device or dtype
                 flags[device] += ~torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()
         return list(flags.values())
 
     def count(self, tensor: Any) -> tuple[int, int]:
-        """Return how many elements are not finite, and of how many."""
+        """Return how many elements are not finite, and how many there are."""
         return int(self.not_finite(tensor)), int(tensor.numel())
 
     def not_finite(self, tensor: Any) -> Any:
-        """Return how many elements are not finite, as a number on the device of the tensor."""
+        """Return how many elements are not finite, as a scalar tensor on the tensor's device."""
         with self._torch.no_grad(), private_api.without_overrides(self._torch):
             return (~self._torch.isfinite(values_of(tensor))).sum()
 
     def norm(self, gradients: Sequence[Any]) -> float:
-        """Return the norm of all gradients together."""
+        """Return the L2 norm of all gradients together."""
         torch = self._torch
         with torch.no_grad(), private_api.without_overrides(torch):
             norms = [torch.linalg.vector_norm(numbers(values_of(gradient)).float()) for gradient in gradients]
@@ -98,7 +98,7 @@ def gradients_of(records: list[OptimizerSteps]) -> list[Any]:
 
 
 def values_of(tensor: Any) -> Any:
-    """Return the plain tensor that holds all numbers of a sparse or distributed one."""
+    """Return the plain tensor with all stored numbers of a sparse or distributed tensor (then, of its local shard)."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     tensor = private_api.stored_values(tensor)
@@ -106,7 +106,7 @@ def values_of(tensor: Any) -> Any:
 
 
 class StepChecks:
-    """Judges losses, modules' outputs and gradients."""
+    """Checks losses, modules' outputs and gradients, and makes triggers of what is wrong."""
 
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
@@ -117,8 +117,8 @@ class StepChecks:
     # Gradients
 
     def of_update(self, step: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
-        """Return what is wrong with the gradients that are about to be applied, or with what lies on a GPU."""
-        findings, found, is_fine = step.findings, [], True
+        """Return triggers for gradients about to be applied, and for losses and outputs on GPUs."""
+        findings, triggers, is_fine = step.findings, [], True
         signals = self.signals(findings) if findings.device_losses or findings.device_counts else []
         if is_scaled:
             is_fine = not signals
@@ -127,32 +127,32 @@ class StepChecks:
             if is_fine and len(records) > 1:
                 findings.note_finite(gradients_of(records), set(map(id, records)))
         if not is_fine:
-            found += self.on_devices(findings)
-            found += [] if is_scaled else self._training.triggers(GRADIENT, records)
+            triggers += self.of_devices(findings)
+            triggers += [] if is_scaled else self._training.triggers(GRADIENT, records)
         if self._conditions.gradient_jump is not None and not is_scaled:
             for record in records:
-                found += self._jump(record)
-        if signals and not found and self._conditions.loss_above is not None:
-            found += self.on_devices(findings)
-        return found
+                triggers += self._jump(record)
+        if signals and not triggers and self._conditions.loss_above is not None:
+            triggers += self.of_devices(findings)
+        return triggers
 
     def _jump(self, record: OptimizerSteps) -> list[Trigger]:
-        """Return a trigger where the norm of an optimizer's gradients is far above its mean so far."""
+        """Return a trigger if the norm of an optimizer's gradients is far above its running mean."""
         factor, norms, gradients = self._conditions.gradient_jump or 0.0, record.norms, record.gradients()
         norm = self._tests.norm(gradients) if gradients else math.nan
         if norm - norm != 0:
             return []
-        found = checks.jump(norm, factor, norms.mean) if norms.count >= checks.WARM else None
-        if found is None:
+        trigger = checks.jump(norm, factor, norms.mean) if norms.count >= checks.WARM else None
+        if trigger is None:
             norms.add(norm)
-        return [] if found is None else [found]
+        return [] if trigger is None else [trigger]
 
     # On devices
 
     def signals(self, findings: StepFindings, with_limit: bool = False) -> list[Any]:
-        """Numbers on GPUs, one of which is not finite where a loss or a module's output there is not.
+        """Return scalars on GPUs, one of which is not finite if a loss or a module's output there is not.
 
-        ``with_limit``: also where a loss there is beyond its limit.
+        ``with_limit``: also if a loss there is above its limit.
         """
         above = self._conditions.loss_above if with_limit else None
         counts = [(-self._counted(findings).sum()).sqrt()] if findings.device_counts else []
@@ -163,22 +163,22 @@ class StepChecks:
         ]
 
     def _counted(self, findings: StepFindings) -> Any:
-        """Return how many elements of modules' outputs on GPUs are not finite, one number for each."""
+        """Return for each module's output on a GPU how many of its elements are not finite."""
         counts = [count for _, count, _ in findings.device_counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
-    def on_devices(self, findings: StepFindings) -> list[Trigger]:
-        """Return what is wrong with modules' outputs and losses that lie on a GPU."""
+    def of_devices(self, findings: StepFindings) -> list[Trigger]:
+        """Return triggers for modules' outputs and losses that lie on a GPU; waits for it."""
         counts = self._counted(findings).cpu().tolist() if findings.device_counts else []
         bad = [(module, count, of) for count, (module, _, of) in zip(counts, findings.device_counts) if count]
         losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in findings.device_losses]
-        found = [self._activation(*one) for one in bad[:1]]
-        return found + [trigger for trigger in losses if trigger is not None]
+        activations = [self._activation(*output) for output in bad[:1]]
+        return activations + [trigger for trigger in losses if trigger is not None]
 
     # Losses and outputs
 
     def of_loss(self, step: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
-        """Judge a loss, or keep it for later where it lies on a GPU."""
+        """Check a loss, or keep it for later if it lies on a GPU."""
         triggers = step.findings.triggers
         if number is not None:
             self._of_value(step, number[1])
@@ -186,9 +186,9 @@ class StepChecks:
             if loss.is_cpu:
                 self._of_value(step, float(loss.item()))
                 return
-            far = loss.detach()
-            step.losses.recent.append(far)
-            step.findings.device_losses.append(far)
+            value = loss.detach()
+            step.losses.recent.append(value)
+            step.findings.device_losses.append(value)
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
 
@@ -198,7 +198,7 @@ class StepChecks:
         step.findings.triggers += [] if trigger is None else [trigger]
 
     def of_output(self, findings: StepFindings, module: Any, output: Any) -> None:
-        """Judge what a module gave, or count what of it is not finite where it lies on a GPU."""
+        """Check a module's output; on a GPU, only start counting its non-finite elements."""
         if any(trigger.kind == ACTIVATION for trigger in findings.triggers):
             return
         for tensor in output if isinstance(output, (list, tuple)) else [output]:

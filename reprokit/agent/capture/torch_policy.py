@@ -1,4 +1,4 @@
-"""What is done about a PyTorch step that went wrong: its start is saved; the training stops, skips it or rolls back."""
+"""The policy for a bad PyTorch step: save its start, then stop the training, skip the step, or roll back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CapturePolicy:
-    """Decides whether updates are made."""
+    """Decides whether updates are applied, and acts on those that are not."""
 
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
@@ -30,8 +30,8 @@ class CapturePolicy:
 
     # Before an update, and after it
 
-    def refuses(self, step: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
-        """Return whether the gradients must not be applied; where training is to stop it does so here."""
+    def refuses_update(self, step: TrainingStep, record: OptimizerSteps, optimizer: Any) -> bool:
+        """Return whether the gradients must not be applied; if the training is to stop, it stops here."""
         training = self._training
         if id(record) in step.findings.skipped:
             return True
@@ -40,14 +40,14 @@ class CapturePolicy:
         records, watched = [record], training.watched
         if len(watched.records) > 1:
             records += watched.sharing_backward(record, step.backward_count)
-        is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips on the device, by itself
+        is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips overflows itself, on the device
         triggers = step.findings.triggers + training.checks.of_update(step, records, is_scaled)
         if triggers:
             self.alarm(step, records, triggers)
         return bool(triggers)
 
-    def takes_back(self, step: TrainingStep, record: OptimizerSteps) -> bool:
-        """Whether an update of finite gradients has made parameters that are not finite; then it is taken back."""
+    def undoes_ruin(self, step: TrainingStep, record: OptimizerSteps) -> bool:
+        """Undo an update by finite gradients that made parameters non-finite; return whether there was one."""
         training = self._training
         if training.is_recorded() or record.backup is None or not record.is_ruined():
             return False
@@ -57,7 +57,7 @@ class CapturePolicy:
         return True
 
     def applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
-        """A step was made."""
+        """Count an applied step, and end it."""
         record.stepped(step.backward_count)
         watched, epoch = self._training.watched, step.start.epoch
         watched.steps += 1
@@ -68,7 +68,7 @@ class CapturePolicy:
         step.end(record)
 
     def skipped(self, step: TrainingStep, record: OptimizerSteps) -> None:
-        """A step is left out: this optimizer's turn has passed, that of others with the same gradients comes yet."""
+        """Count a skipped step, and end it; other optimizers have yet to skip the same gradients."""
         remaining = step.findings.skipped - {id(record)}
         record.stepped(step.backward_count)
         self._training.watched.steps += 1
@@ -79,21 +79,21 @@ class CapturePolicy:
     # The alarm
 
     def alarm(self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]) -> None:
-        """Save the state of the step's start, and see that its gradients are not applied."""
+        """Save a snapshot of the step's start, and mark its gradients as not to be applied."""
         attempt, ranks, training = self._capture.attempt, self._training.ranks, self._training
         number = records[0].steps
-        ruined = [one for one in records if triggers[0].kind != PARAMETER and one.is_ruined()]
+        ruined = [other for other in records if triggers[0].kind != PARAMETER and other.is_ruined()]
         if ruined:
             number, triggers = self._before_ruin(step, ruined, triggers)
         phase = step.update.phase
         if phase is not None and phase.copy is not None:
             attempt(phase.copy.restore)
             phase.copy = None
-        triggers = attempt(ranks.heard, triggers, training.parameters) or triggers
+        triggers = attempt(ranks.without_marks, triggers, training.parameters) or triggers
         began_here = attempt(ranks.began_here, triggers)
-        if triggers[0].kind != PARAMETER:  # ruined by an update before which no state is held
-            known = training.triggers(PARAMETER, records)
-            triggers = [*[one.with_(was_before=True) for one in known], *triggers]
+        if triggers[0].kind != PARAMETER:  # parameters may have been ruined before the oldest saved state
+            parameter_triggers = training.triggers(PARAMETER, records)
+            triggers = [*[other.with_(was_before=True) for other in parameter_triggers], *triggers]
         where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
         path = attempt(self._save, step, number, [first, *triggers[1:]])
@@ -108,12 +108,12 @@ class CapturePolicy:
     def _before_ruin(
         self, step: TrainingStep, records: list[OptimizerSteps], triggers: list[Trigger]
     ) -> tuple[int, list[Trigger]]:
-        """Go back to the last state whose parameters were finite; its batch is not there any more."""
-        found = self._training.triggers(PARAMETER, records)
+        """Restore the last state whose parameters were finite; its batch is gone."""
+        parameter_triggers = self._training.triggers(PARAMETER, records)
         steps = [record.backup.restore() for record in records if record.backup is not None]
-        found[0] = found[0].with_(updates=records[0].steps - steps[0])
+        parameter_triggers[0] = parameter_triggers[0].with_(updates=records[0].steps - steps[0])
         step.restart()
-        return steps[0], [*found, *triggers]
+        return steps[0], [*parameter_triggers, *triggers]
 
     def _save(self, step: TrainingStep, number: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
@@ -129,16 +129,16 @@ class CapturePolicy:
     # Going back
 
     def put_buffers_back(self, step: TrainingStep) -> None:
-        """What the forward pass of a step that is left out has moved, unless an older state takes its place."""
+        """Restore the buffers that a skipped step's forward pass changed, unless training rolls back anyway."""
         if step.buffers.is_kept and self._action != ROLLBACK:
             self._capture.attempt(step.buffers.restore)
 
-    def keep_copy(self, step: TrainingStep) -> None:
-        """Hold the state to go back to, now and then, where training is to be rolled back."""
+    def keep_rollback_state(self, step: TrainingStep) -> None:
+        """Save the state to roll back to every so many steps, if training is to be rolled back."""
         if self._action == ROLLBACK:
-            self._capture.attempt(self._keep_copy, step)
+            self._capture.attempt(self._keep_rollback_state, step)
 
-    def _keep_copy(self, step: TrainingStep) -> None:
+    def _keep_rollback_state(self, step: TrainingStep) -> None:
         training, watched = self._training, self._training.watched
         if (
             step.rollback_state is not None

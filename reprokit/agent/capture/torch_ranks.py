@@ -1,8 +1,8 @@
-"""Has all ranks of a distributed training capture the same step, by the reduction of gradients that it makes anyway.
+"""Makes all ranks of a distributed training capture the same step, by the gradient reduction that it makes anyway.
 
-Gradients that are not finite on one rank are so on all of them once they have been reduced. What one rank alone knows
-before (its loss is not finite, a condition holds) it tells by one element of one gradient: a NaN whose bits say so and
-whose rank it is. Nothing is sent that the training does not send, and a step in which nothing happens costs nothing.
+Gradients that are not finite on one rank are so on all ranks after the reduction. What one rank alone knows before that
+(its loss is not finite, a condition holds) it reports by one element of one gradient: a NaN whose bits encode reason
+and rank. Nothing is sent that the training does not send anyway, and a step without a trigger costs nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from .store import Part
 
-PATIENCE = 60  # seconds for which the others are waited for, before this process ends
-PAUSE = 0.02
+PATIENCE = 60  # seconds to wait for the other ranks, before this process ends
+PAUSE = 0.02  # seconds between two polls
 MAX_SUMS = 100_000  # gradients of one step
 # A quiet NaN of 32 bits: below the sign, exponent and quiet bit 8 bits of ours, 2 of what it is about, 12 of the rank.
 MARK, MARK_BITS = 0x7FDA4000, 0x7FFFC000
@@ -35,14 +35,14 @@ GIVEN_UP = "the gradient of {} is not kept: one of its elements was used to tell
 
 
 class RankMarks:
-    """What ranks tell each other by gradients."""
+    """Marks in gradients, by which one rank reports a trigger to all others."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._hooks: list[Any] = []  # on parameters, until the first gradient has come
+        self._hooks: list[Any] = []  # on parameters, until the first gradient is marked
 
-    def tell(self, trigger: Trigger, parameters: Iterable[Any]) -> None:
-        """Let the coming backward pass tell the other ranks of this."""
+    def mark_gradients(self, trigger: Trigger, parameters: Iterable[Any]) -> None:
+        """Mark a gradient of the coming backward pass, so that its reduction reports this to the other ranks."""
         if self._hooks:
             return
         torch, kind = self._torch, KINDS.index(trigger.kind) if trigger.kind in KINDS else 0
@@ -54,39 +54,41 @@ class RankMarks:
                 return None
             self.stop_marking()
             if not bool(torch.isfinite(gradient).all()):
-                return None  # which the others will see by themselves
+                return None  # the others will see that themselves
             marked = gradient.clone(memory_format=torch.contiguous_format)
-            place = marked.view(-1)[:1]
+            first_element = marked.view(-1)[:1]
             if gradient.dtype is torch.float32:
-                place.view(torch.int32).fill_(mark)
+                first_element.view(torch.int32).fill_(mark)
             else:
-                place.fill_(float("nan"))
+                first_element.fill_(float("nan"))
             return marked
 
         self._hooks = [parameter.register_hook(hook) for parameter in parameters if parameter.requires_grad]
 
     def stop_marking(self) -> None:
-        """No gradient is marked from now on."""
+        """Remove the hooks, so that no gradient is marked from now on."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
             hook.remove()
 
     def mark_from_device(self, loss: Any, signals: Sequence[Any]) -> None:
-        """The same of numbers on a GPU, without waiting for them: where one is not finite all gradients become NaN."""
+        """Make all gradients NaN if one of these scalars on a GPU is not finite, without waiting for the GPU."""
         if not loss.requires_grad:
             return
         torch = self._torch
 
         def hook(gradient: Any) -> Any:
-            is_good = torch.stack([torch.isfinite(signal).reshape(()).to(gradient.device) for signal in signals]).all()
-            return torch.where(is_good, gradient, torch.full_like(gradient, float("nan")))
+            is_finite = torch.stack(
+                [torch.isfinite(signal).reshape(()).to(gradient.device) for signal in signals]
+            ).all()
+            return torch.where(is_finite, gradient, torch.full_like(gradient, float("nan")))
 
         loss.register_hook(hook)
 
     def of(self, parameters: Mapping[str, Any]) -> dict[str, int]:
-        """Return the marks that gradients bear, by the names of parameters."""
-        found = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
-        return {name: mark for name, mark in found.items() if mark is not None}
+        """Return the marks found in gradients, by parameter name."""
+        marks = {name: self._mark_in(parameter.grad) for name, parameter in parameters.items()}
+        return {name: mark for name, mark in marks.items() if mark is not None}
 
     def _mark_in(self, gradient: Any) -> int | None:
         torch = self._torch
@@ -95,12 +97,12 @@ class RankMarks:
         if hasattr(gradient, "to_local") or gradient.numel() == 0:
             return None
         bits = gradient.detach().reshape(-1).view(torch.int32)
-        found = bits[(bits & MARK_BITS) == MARK]
-        return int(found[0]) if found.numel() else None
+        marked = bits[(bits & MARK_BITS) == MARK]
+        return int(marked[0]) if marked.numel() else None
 
 
 def triggers_of(marks: Mapping[str, int]) -> list[Trigger]:
-    """Return what the first of these marks says, if there is any."""
+    """Return the trigger that the first of these marks stands for, if there is any."""
     return [checks.other_rank(mark % RANKS, WORDS[min(mark >> 12 & 3, 2)]) for mark in list(marks.values())[:1]]
 
 
@@ -112,34 +114,34 @@ def are_several(torch: Any) -> bool:
 
 
 class RankCoordinator:
-    """The other processes of this training."""
+    """Exchanges triggers with the other ranks of this training, by marks in gradients and by the ranks' store."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self.marks = RankMarks(torch)
-        self._given_up: set[str] = set()  # names of gradients that were told by
-        self._watched: dict[int, weakref.ref[Any]] = {}  # by id: parameters whose own gradients are summed up
+        self._given_up: set[str] = set()  # names of gradients that were overwritten by a mark
+        self._watched: dict[int, weakref.ref[Any]] = {}  # by id: parameters whose local gradients are summed up
         self._sums: list[Any] = []  # of this step's gradients, before they are reduced over the ranks
         self._ends = 0
 
     @property
     def are_several(self) -> bool:
-        """Whether there are others."""
+        """Whether this training has several ranks."""
         return are_several(self._torch)
 
     def have_reduced(self, model: Any) -> bool:
-        """Whether a backward pass of this model has reduced the gradients, so that nobody waits for this process."""
+        """Return whether a backward pass of this model reduces gradients, so that no rank waits for this one."""
         return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
 
     # What began here
 
     def watch(self, parameters: Iterable[Any]) -> None:
-        """From now on sum each gradient up as this process alone has computed it."""
+        """Sum up each gradient of these parameters from now on, as this rank alone computed it."""
         watched = self._watched
         for parameter in parameters:
             key = id(parameter)
             if key not in watched and parameter.requires_grad:
-                # Until it is gone: a later parameter may get its id.
+                # Removed when the parameter is deleted: a later one may get its id.
                 watched[key] = weakref.ref(parameter, lambda _, key=key: watched.pop(key, None))  # type: ignore[misc]
                 parameter.register_hook(self._add)
 
@@ -149,12 +151,12 @@ class RankCoordinator:
             self._sums.append(gradient.detach().sum(dtype=torch.float32))
 
     def forget(self) -> None:
-        """A step begins."""
+        """Drop the sums of the last step, as a step begins."""
         if self._sums:
             self._sums = []
 
     def began_here(self, triggers: Sequence[Trigger]) -> bool | None:
-        """Return whether it went wrong on this rank; None where there is no other."""
+        """Return whether the problem began on this rank; None if there is no other rank."""
         if not self.are_several:
             return None
         if any(one.condition == OTHER_RANK for one in triggers):
@@ -167,50 +169,50 @@ class RankCoordinator:
 
     # Hearing
 
-    def heard(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
-        """Return the triggers, without those that are only marks; what a mark says where there is no other."""
+    def without_marks(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
+        """Return the triggers without those caused by marks; if none is left, the trigger that a mark stands for."""
         self.marks.stop_marking()
         if not self.are_several:
             return triggers
         marks = self.marks.of(parameters())
         self._given_up = set(marks)
-        kept = [one for one in triggers if not (one.name in marks and one.count == 1)]
-        return kept or triggers_of(marks) or triggers
+        unmarked = [trigger for trigger in triggers if not (trigger.name in marks and trigger.count == 1)]
+        return unmarked or triggers_of(marks) or triggers
 
-    def told(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
-        """Return what another rank tells by gradients that this one takes for an overflow."""
+    def marked_triggers(self, parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
+        """Return what another rank reports by gradients that look like an overflow here."""
         return triggers_of(self.marks.of(parameters())) if self.are_several else []
 
     # The snapshot
 
     def complete(self, header: SnapshotHeader, parts: Sequence[Part]) -> tuple[SnapshotHeader, list[Part]]:
-        """With this process's rank, and without the gradients that are no more what they were."""
+        """Return header and parts with this process's rank, and without gradients that a mark overwrote."""
         if not self.are_several:
             return header, list(parts)
-        distributed, gone = self._torch.distributed, self._given_up
-        files = {f"gradient.{name}" for name in gone}
+        distributed, marked = self._torch.distributed, self._given_up
+        files = {f"gradient.{name}" for name in marked}
         header = header.with_(
             rank=distributed.get_rank(),
             world=distributed.get_world_size(),
-            gradients={name: kept for name, kept in header.gradients.items() if name not in gone},
-            gradient_digests={name: kept for name, kept in header.gradient_digests.items() if name not in gone},
-            given_up=tuple(sorted(gone)),
-            notes=(*header.notes, *map(GIVEN_UP.format, sorted(gone))),
+            gradients={name: value for name, value in header.gradients.items() if name not in marked},
+            gradient_digests={name: value for name, value in header.gradient_digests.items() if name not in marked},
+            given_up=tuple(sorted(marked)),
+            notes=(*header.notes, *map(GIVEN_UP.format, sorted(marked))),
         )
         return header, [part for part in parts if part.name not in files]
 
     def wait(self) -> None:
-        """Until all others have saved theirs: who ends first has the rest ended by what started them."""
+        """Wait until all ranks have saved their snapshots: when one rank ends, its launcher ends the others."""
         if not self.are_several:
             return
         distributed = self._torch.distributed
         store, count = private_api.ranks_store(distributed), distributed.get_world_size()
         self._ends += 1
-        key, until = f"reprokit/captured/{self._ends}", time.monotonic() + PATIENCE
+        key, deadline = f"reprokit/captured/{self._ends}", time.monotonic() + PATIENCE
         try:
-            there = store.add(key, 1)
-            while there < count and time.monotonic() < until:
+            arrived = store.add(key, 1)
+            while arrived < count and time.monotonic() < deadline:
                 time.sleep(PAUSE)
-                there = store.add(key, 0)
-        except Exception as error:  # who keeps the store is gone, having seen all of them
+                arrived = store.add(key, 0)
+        except Exception as error:  # the store's owner has ended, having seen all ranks
             pass_on(error)

@@ -273,7 +273,7 @@ class StepStartListener:
         step.state = BEGUN
         self._training.ranks.forget()
         step.start.origin = step.backward_count, module, module is None or bool(module.training)
-        self._training.policy.keep_copy(step)
+        self._training.policy.keep_rollback_state(step)
         step.start.keep_random()
         self._keep_buffers(step, module)
 

@@ -73,7 +73,7 @@ class LossChecks:
         """Mark the coming gradients with findings that other ranks could not see in them."""
         findings, marks = step.findings, self._ranks.marks
         if findings.triggers:
-            marks.tell(findings.triggers[0], self._training.parameters().values())
+            marks.mark_gradients(findings.triggers[0], self._training.parameters().values())
         elif (findings.device_losses or findings.device_counts) and hasattr(tensors, "register_hook"):
             marks.mark_from_device(tensors, self._checks.signals(findings, with_limit=True))
 
@@ -129,7 +129,7 @@ class LossChecks:
         if self._training.tests.are_finite([*gradients, *self._checks.signals(findings)]):
             event.state = gradients, set(map(id, records))
             return False
-        findings.triggers += self._checks.on_devices(findings) + self._training.triggers(GRADIENT, records)
+        findings.triggers += self._checks.of_devices(findings) + self._training.triggers(GRADIENT, records)
         if not findings.triggers or step.update.in_closure:  # the closure's evaluation is checked when it is over
             return False
         self._policy.alarm(step, records, findings.triggers)
@@ -165,8 +165,8 @@ class LossChecks:
         record.overflows += not has_stepped
         triggers = []
         if not has_stepped:  # a bad loss or output looks like an overflow to a GradScaler
-            triggers += step.findings.triggers + self._checks.on_devices(step.findings)
-            triggers = triggers or self._ranks.told(training.parameters)
+            triggers += step.findings.triggers + self._checks.of_devices(step.findings)
+            triggers = triggers or self._ranks.marked_triggers(training.parameters)
         scale_trigger = checks.loss_scale(float(scaler.get_scale()), record.overflows)
         if scale_trigger is not None:
             triggers += [scale_trigger, *training.triggers(GRADIENT, [record])]
@@ -233,7 +233,7 @@ class UpdateChecks:
         state = event.state = UpdateState(record)
         if event.closure is not None:
             return self._due_with_closure(step, state, event)
-        if self._policy.refuses(step, record, optimizer):
+        if self._policy.refuses_update(step, record, optimizer):
             self._policy.skipped(step, record)
             return SKIP
         state.is_tested = self._training.backs_up(step, record)
@@ -250,7 +250,7 @@ class UpdateChecks:
         self._ended(self._training.threads.step, record, state.is_tested)
 
     def _ended(self, step: TrainingStep, record: OptimizerSteps, is_tested: bool) -> None:
-        if is_tested and self._policy.takes_back(step, record):
+        if is_tested and self._policy.undoes_ruin(step, record):
             self._policy.skipped(step, record)
         else:
             self._policy.applied(step, record)
@@ -267,7 +267,7 @@ class UpdateChecks:
         policy, record, optimizer, closure = self._policy, state.record, event.target, event.closure
         is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
         is_due = id(record) in step.findings.skipped or step.backward_count != record.last_backward
-        if is_own and is_due and policy.refuses(step, record, optimizer):
+        if is_own and is_due and policy.refuses_update(step, record, optimizer):
             policy.skipped(step, record)
             record.drop_gradients()
             return SKIP
@@ -318,11 +318,11 @@ class UpdateChecks:
         if update.phase is None or update.phase.first == event.name:
             if update.is_refused:
                 self._end_phase(step, record)
-            is_refused = self._policy.refuses(step, record, optimizer)
+            is_refused = self._policy.refuses_update(step, record, optimizer)
             copy = None if is_refused else StateCopy(self._training.torch, [optimizer])
             update.phase = PartialUpdate(event.name, copy)
             return is_refused
-        is_refused = update.is_refused or self._policy.refuses(step, record, optimizer)
+        is_refused = update.is_refused or self._policy.refuses_update(step, record, optimizer)
         if is_refused:
             self._end_phase(step, record)
         return is_refused
