@@ -12,9 +12,9 @@ from .torch_batches import BatchRecord, leaf
 from .torch_checks import FiniteTests, values_of
 from .torch_state import (
     SnapshotTensors,
+    as_dense_cpu,
     digest,
     has_memory,
-    on_this_side,
     parameters_of,
     take_all,
     take_model,
@@ -182,7 +182,7 @@ class SnapshotBuilder:
         ):
             return False
         try:
-            one, other = (on_this_side(tensor).reshape(-1).view(self._torch.uint8) for tensor in (one, other))
+            one, other = (as_dense_cpu(tensor).reshape(-1).view(self._torch.uint8) for tensor in (one, other))
             return bool(self._torch.equal(one, other))
         except RuntimeError:  # of a kind that cannot be compared
             return False

@@ -1,4 +1,4 @@
-"""The state of a PyTorch training: as a snapshot holds it, and back into a training."""
+"""Converts a PyTorch training's state to a snapshot's nodes and tensors, and restores it from there."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ IMPLEMENTATION = frozenset(["capturable", "differentiable", "foreach", "fused", 
 
 
 class SnapshotTensors:
-    """The tensors that a snapshot will hold. They are read while it is written, one after the other."""
+    """The tensors that a snapshot will hold. Their bytes are read while it is written, one after the other."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.notes: list[str] = []
-        self.has_shards = False  # of tensors that several processes have a part of
+        self.has_shards = False  # a tensor is one rank's shard of a distributed one
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
-        self._kept: list[Any] = []  # as ids are only worth something as long as their objects live
+        self._kept: list[Any] = []  # the tensors themselves, so that their ids stay unique
 
     def put(self, wanted: str, tensor: Any) -> str | None:
-        """Return the name under which the tensor is kept; None, and a note, for one that has no bytes to read."""
+        """Add a tensor and return its name in the snapshot; None, and a note, if its bytes cannot be read."""
         if id(tensor) in self._names:
             return self._names[id(tensor)]
         is_shard = hasattr(tensor, "to_local")
@@ -62,18 +62,18 @@ class SnapshotTensors:
         return name
 
     def pack(self, prefix: str, value: Any) -> Node:
-        """Return the node of a nested value, whose tensors are kept under names that begin with the prefix."""
+        """Return the node of a nested value; add its tensors under names that begin with the prefix."""
         return self.fill(prefix, trees.pack(value, leaf))
 
     def fill(self, prefix: str, node: Node) -> Node:
-        """Return the node of a value that was packed with its tensors, which are kept now."""
+        """Return the node of a value that was packed with tensors in it; add these tensors under names."""
         numbers = itertools.count()
 
         def put(value: Any) -> Node | None:
             return (self._tensor if is_tensor(value) else self._array)(value, prefix, numbers)
 
-        found: Node = trees.filled(node, put)
-        return found
+        packed: Node = trees.filled(node, put)
+        return packed
 
     def _tensor(self, tensor: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
         parts = components_of(tensor) if is_plain(tensor) else {}
@@ -86,7 +86,7 @@ class SnapshotTensors:
         return None if name is None else {"tensor": name}
 
     def _array(self, value: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
-        """Return the node of an array of NumPy's or of the standard library."""
+        """Return the node of a NumPy array or of an array.array."""
         kind = value.dtype.name if hasattr(value, "dtype") else "uint32"
         if kind.startswith(("str", "bytes")):
             return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
@@ -102,8 +102,8 @@ def _text(item: Any) -> str:
     return item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else str(item)
 
 
-def on_this_side(tensor: Any) -> Any:
-    """Return the tensor on the CPU with its elements in order; itself where it is so."""
+def as_dense_cpu(tensor: Any) -> Any:
+    """Return the tensor as a contiguous one on the CPU, without lazy conjugation or negation."""
     tensor = tensor.detach()
     for resolve in ("resolve_conj", "resolve_neg"):
         tensor = getattr(tensor, resolve)() if hasattr(tensor, resolve) else tensor
@@ -116,19 +116,19 @@ def digest(tensor: Any) -> str:
 
 
 def take_model(tensors: SnapshotTensors, number: int, module: Any, replaced: Mapping[int, Any]) -> Node:
-    """Return a model's parameters, buffers and flags; `replaced` has other contents for some of its tensors, by id."""
-    found = {}
+    """Return the node of a model: parameters, flags. `replaced` has other values for tensors, by id."""
+    names = {}
     for part, tensor in named_tensors(parts_of(module)):
-        if part not in found:
-            kept = tensors.put(f"model.{number}.{part}", replaced.get(id(tensor), tensor))
-            if kept is not None:
-                found[part] = kept
+        if part not in names:
+            name = tensors.put(f"model.{number}.{part}", replaced.get(id(tensor), tensor))
+            if name is not None:
+                names[part] = name
     flags = {part: bool(child.training) for part, child in module.named_modules()}
-    return {"name": f"model#{number}", "class": type(module).__name__, "tensors": found, "training": flags}
+    return {"name": f"model#{number}", "class": type(module).__name__, "tensors": names, "training": flags}
 
 
 def take_optimizer(tensors: SnapshotTensors, number: int, optimizer: Any, names: Sequence[str]) -> Node:
-    """Return an optimizer's state, parameter by parameter, and its groups."""
+    """Return the node of an optimizer: its state, parameter by parameter, and its groups."""
     remaining = iter(names)
     by_group = [[next(remaining) for _ in group["params"]] for group in optimizer.param_groups]
     groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
@@ -143,39 +143,39 @@ def take_optimizer(tensors: SnapshotTensors, number: int, optimizer: Any, names:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """Return all parameters, group by group."""
+    """Return an optimizer's parameters, group by group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _state_of(optimizer: Any) -> dict[str, Any]:
-    """Without the parameters that it is kept under."""
+    """Return an optimizer's state, in the order of its parameters instead of keyed by them."""
     state, parameters = optimizer.state, parameters_of(optimizer)
-    known = set(map(id, parameters))
-    others = {key: state[key] for key in state if id(key) not in known and isinstance(key, (str, int))}
+    parameter_ids = set(map(id, parameters))
+    others = {key: state[key] for key in state if id(key) not in parameter_ids and isinstance(key, (str, int))}
     of_parameters = [dict(state[p]) if p in state else None for p in parameters]
     return {"parameters": of_parameters, "other": others}
 
 
 def take_all(tensors: SnapshotTensors, kind: str, owners: Sequence[Any]) -> tuple[Node, ...]:
-    """GradScalers or schedules."""
+    """Return the nodes of GradScalers or schedules."""
     states = [tensors.pack(f"{kind}.{number}", owner.state_dict()) for number, owner in enumerate(owners)]
     named = enumerate(zip(owners, states))
-    return tuple([{"name": f"{kind}#{n}", "class": type(one).__name__, "state": state} for n, (one, state) in named])
+    return tuple([{"name": f"{kind}#{n}", "class": type(each).__name__, "state": state} for n, (each, state) in named])
 
 
 def take_random(tensors: SnapshotTensors, states: Mapping[str, Any], prefix: str = "random") -> Node:
-    """Return the states of generators, as these give them."""
-    found: Node = {}
+    """Return the nodes of the generators' states."""
+    nodes: Node = {}
     for name, state in as_values(states).items():
         if name == "torch.cuda":
-            found[name] = [tensors.pack(f"{prefix}.cuda.{n}", part) for n, part in enumerate(state)]
+            nodes[name] = [tensors.pack(f"{prefix}.cuda.{n}", part) for n, part in enumerate(state)]
         else:
-            found[name] = tensors.pack(f"{prefix}.{name}", state)
-    return found
+            nodes[name] = tensors.pack(f"{prefix}.{name}", state)
+    return nodes
 
 
 def has_memory(tensor: Any) -> bool:
-    """Return whether a tensor has any to be read: a script may free it for a while (untyped_storage().resize_(0))."""
+    """Return whether a tensor's memory can be read: a script may free it for a while (untyped_storage().resize_(0))."""
     try:
         return tensor is not None and (not tensor.numel() or bool(tensor.data_ptr()))
     except RuntimeError:  # a sparse one
@@ -186,41 +186,41 @@ def has_memory(tensor: Any) -> bool:
 
 
 class SnapshotReader:
-    """Makes tensors and other values of what a snapshot holds."""
+    """Builds tensors and other values from a snapshot's nodes."""
 
     def __init__(self, torch: Any, tensors: Mapping[str, SavedTensor]) -> None:
         self._torch = torch
         self._tensors = tensors
 
     def saved(self, name: str) -> SavedTensor:
-        """Return the snapshot's tensor of this name as it lies in the file."""
-        found = self._tensors.get(name)
-        if found is None:
+        """Return the snapshot's tensor of this name, mapped from the file; raises SnapshotError if there is none."""
+        saved = self._tensors.get(name)
+        if saved is None:
             raise SnapshotError(f"the snapshot names a tensor {name!r}, and has none of that name")
-        return found
+        return saved
 
     def tensor(self, name: str) -> Any:
         """Return a copy of the snapshot's tensor of this name, on the CPU."""
-        found = self.saved(name)
-        kind = getattr(self._torch, NAMES.get(found.dtype, ""), None)
-        if kind is None:
-            raise SnapshotError(f"a tensor has the data type {found.dtype}, which this PyTorch does not know")
-        tensor = self._torch.empty(found.shape, dtype=kind)
+        saved = self.saved(name)
+        dtype = getattr(self._torch, NAMES.get(saved.dtype, ""), None)
+        if dtype is None:
+            raise SnapshotError(f"a tensor has the data type {saved.dtype}, which this PyTorch does not know")
+        tensor = self._torch.empty(saved.shape, dtype=dtype)
         if size_of(tensor):
             from ctypes import memmove
 
-            memmove(tensor.data_ptr(), bytes(found.data), size_of(tensor))
+            memmove(tensor.data_ptr(), bytes(saved.data), size_of(tensor))
         return tensor
 
     def value(self, node: Node, like: Any = None, cut: trees.PartTaker | None = None) -> Any:
-        """Return what was packed into a node."""
+        """Return the value that was packed into a node; ``like`` and ``cut`` as for trees.unpack()."""
         try:
             return trees.unpack(node, self.get, like, cut)
         except trees.BadTree as error:
             raise SnapshotError(f"the snapshot cannot be used: {error}") from None
 
     def get(self, node: Node) -> Any:
-        """Return the value of a node that trees does not know."""
+        """Return the value of a node of a kind that trees.py leaves to the framework."""
         ((kind, content),) = node.items()
         try:
             if kind == "tensor":
@@ -238,11 +238,11 @@ class SnapshotReader:
         raise SnapshotError(f"the snapshot holds a value of kind {kind!r}, which is not known here")
 
     def _array(self, name: str) -> Any:
-        found, numpy = self._tensors[name], sys.modules.get("numpy")
+        saved, numpy = self._tensors[name], sys.modules.get("numpy")
         if numpy is not None:
-            kind = NAMES[found.dtype]
-            return numpy.frombuffer(bytes(found.data), kind).reshape(found.shape).copy()
-        return array("I", bytes(found.data)) if found.dtype == "U32" else self.tensor(name)
+            dtype = NAMES[saved.dtype]
+            return numpy.frombuffer(bytes(saved.data), dtype).reshape(saved.shape).copy()
+        return array("I", bytes(saved.data)) if saved.dtype == "U32" else self.tensor(name)
 
     def _sparse(self, layout: str, shape: Sequence[int], nodes: Sequence[Sequence[Any]]) -> Any:
         parts = {name: self.get(node) for name, node in nodes}
@@ -258,12 +258,12 @@ def _shape(tensor: Any) -> str:
 
 
 def put_optimizer(optimizer: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
-    """Make an optimizer's state and groups what they were, each tensor on the device of its parameter."""
+    """Restore an optimizer's state and groups, each tensor on the device of its parameter."""
     groups = reader.value(saved["groups"], [dict(group) for group in optimizer.param_groups])
     sizes = [len(names) for names in saved["parameters"]]
-    here = [len(group["params"]) for group in optimizer.param_groups]
-    if sizes != here or len(groups) != len(here):
-        raise SnapshotError(f"the optimizer has groups of {here} parameters here, and of {sizes} in the snapshot")
+    own_sizes = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != own_sizes or len(groups) != len(own_sizes):
+        raise SnapshotError(f"the optimizer has groups of {own_sizes} parameters here, and of {sizes} in the snapshot")
     parameters = parameters_of(optimizer)
     state = reader.value(saved["state"], _state_of(optimizer))
     if len(state["parameters"]) != len(parameters):
@@ -288,7 +288,7 @@ def _require_fit(name: str, parameter: Any, part: Mapping[str, Any]) -> None:
 
 
 def _moved(value: Any, parameter: Any) -> Any:
-    """Return the state of a parameter where the parameter is; counts of steps stay where they are."""
+    """Return a parameter's state on the parameter's device; step counts stay on their own."""
     if isinstance(value, dict):
         return {key: part if key == "step" else _moved(part, parameter) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -297,14 +297,14 @@ def _moved(value: Any, parameter: Any) -> Any:
 
 
 def put_stateful(owner: Any, saved: Mapping[str, Any], reader: SnapshotReader) -> None:
-    """Make a GradScaler or a schedule what it was."""
+    """Restore the state of a GradScaler or a schedule."""
     state = reader.value(saved["state"], owner.state_dict())
     if state:
         owner.load_state_dict(state)
 
 
 def put_random(torch: Any, random: Mapping[str, Any], reader: SnapshotReader) -> None:
-    """Put generators back to where they were; those of GPUs only where there are as many."""
+    """Restore the generators' states; those of GPUs only if there are at least as many GPUs."""
     put_back({name: reader.value(random[name]) for name in ("python", "numpy") if name in random})
     if "torch" in random:
         torch.default_generator.set_state(reader.value(random["torch"]))
