@@ -1,4 +1,4 @@
-"""Puts the state of a snapshot into what a script built: models are found by names and shapes."""
+"""Restores a snapshot's state into the objects that a script built; models are matched by names and shapes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-MAX_NAMED = 3  # differences that are told
+MAX_NAMED = 3  # differences that are reported
 
 
 class ParameterNames:
-    """Parameters are called as their models call them."""
+    """The names of parameters: those that their models give them, else their place in the optimizer."""
 
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         self.models = models
         self._names: dict[int, str] = {}
-        self.tensors: dict[str, Any] = {}  # of the models, under each of their names
-        self.parameters: dict[str, Any] = {}  # of the optimizers
+        self.tensors: dict[str, Any] = {}  # parameters and buffers of the models, under each of their names
+        self.parameters: dict[str, Any] = {}  # parameters of the optimizers, by name
         for number, model in enumerate(models):
             prefix = f"model#{number}." if len(models) > 1 else ""
             for part, tensor in named_tensors(parts_of(model)):
@@ -45,43 +45,43 @@ class ParameterNames:
 
 
 class ModelMatch:
-    """A model of the snapshot, and the script's module that it is put into."""
+    """A model of the snapshot, and the script's module that it may be restored into."""
 
     def __init__(self, entry: Mapping[str, Any], reader: SnapshotReader, module: Any) -> None:
         self.module = module
         self._entry = entry
         self._reader = reader
         self._tensors = ParameterNames([module], []).tensors
-        self._kept = {name: reader.saved(kept) for name, kept in entry["tensors"].items()}
+        self._saved = {name: reader.saved(saved_name) for name, saved_name in entry["tensors"].items()}
 
     def differences(self) -> Iterator[str]:
-        """Yield what does not fit, a phrase each."""
+        """Yield a phrase for each difference between snapshot and module."""
         kind = type(self.module).__name__
-        for name, kept in self._kept.items():
+        for name, saved in self._saved.items():
             tensor = self._tensors.get(name)
             if tensor is None:
-                yield f"the script's {kind} has no {name}, which is {list(kept.shape)} in the snapshot"
+                yield f"the script's {kind} has no {name}, which is {list(saved.shape)} in the snapshot"
             elif hasattr(tensor, "materialize"):
                 continue
-            elif tuple(tensor.shape) != kept.shape:
-                yield f"{name} is {list(kept.shape)} in the snapshot and {list(tensor.shape)} in the script's {kind}"
-            elif dtype_name(tensor) != NAMES[kept.dtype]:
-                yield f"{name} is {NAMES[kept.dtype]} in the snapshot and {dtype_name(tensor)} in the script's {kind}"
+            elif tuple(tensor.shape) != saved.shape:
+                yield f"{name} is {list(saved.shape)} in the snapshot and {list(tensor.shape)} in the script's {kind}"
+            elif dtype_name(tensor) != NAMES[saved.dtype]:
+                yield f"{name} is {NAMES[saved.dtype]} in the snapshot and {dtype_name(tensor)} in the script's {kind}"
         for name, tensor in self._tensors.items():
-            if name not in self._kept:
+            if name not in self._saved:
                 yield f"the snapshot has no {name}, which is {list(tensor.shape)} in the script's {kind}"
 
-    def put(self, *, has_graph: bool = False) -> None:
-        """Write parameters and buffers, and what of it was training.
+    def restore(self, *, has_graph: bool = False) -> None:
+        """Restore parameters, buffers and training flags.
 
-        ``has_graph`` tells that a graph may have been built on what is there, and is to know nothing of it.
+        ``has_graph``: an autograd graph may use the current tensors, so that they are written without raising versions.
         """
         with sys.modules["torch"].no_grad():
-            for name, kept in self._kept.items():
+            for name, saved in self._saved.items():
                 tensor = self._tensors[name]
                 if hasattr(tensor, "materialize"):  # of a lazy module that has not seen any input
-                    tensor.materialize(kept.shape)
-                (tensor.data if has_graph else tensor).copy_(self._reader.tensor(kept.name))
+                    tensor.materialize(saved.shape)
+                (tensor.data if has_graph else tensor).copy_(self._reader.tensor(saved.name))
         flags = self._entry.get("training") or {}
         for name, child in self.module.named_modules():
             if isinstance(flags.get(name), bool):
@@ -89,23 +89,23 @@ class ModelMatch:
 
 
 def _best_match(models: Sequence[ModelMatch]) -> ModelMatch:
-    """Return the one with the fewest differences, which must be none."""
-    counted = [(len(list(model.differences())), number) for number, model in enumerate(models)]
-    count, number = min(counted)
+    """Return the match with the fewest differences; raises SnapshotError unless it has none."""
+    counts = [(len(list(model.differences())), number) for number, model in enumerate(models)]
+    count, number = min(counts)
     if count:
-        told = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]
+        differences = [text for _, text in zip(range(MAX_NAMED), models[number].differences())]
         more = f", and {count - MAX_NAMED:,} more" if count > MAX_NAMED else ""
-        raise SnapshotError(f"the snapshot is of another model: {'; '.join(told)}{more}")
+        raise SnapshotError(f"the snapshot is of another model: {'; '.join(differences)}{more}")
     return models[number]
 
 
 def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
-    """Put a model, its optimizers and the random states back to the start of the captured step; what to know of it."""
+    """Restore a model, its optimizers and the random states to the captured step's start; return the notes."""
     torch: Any = sys.modules["torch"]
     reader, header = SnapshotReader(torch, snapshot.tensors), snapshot.facts
     if not header.models:
         raise SnapshotError("the snapshot holds no model")
-    _best_match([ModelMatch(entry, reader, model) for entry in header.models]).put()
+    _best_match([ModelMatch(entry, reader, model) for entry in header.models]).restore()
     for optimizer, entry in zip(optimizers, saved_optimizers(header, len(optimizers))):
         put_optimizer(optimizer, entry, reader)
     put_random(torch, header.random, reader)
@@ -113,7 +113,7 @@ def restore(snapshot: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> li
 
 
 class ScriptObjects:
-    """What the script built, and what the snapshot has for it."""
+    """The models, optimizers, scalers and schedules that the script built, matched with the snapshot's."""
 
     def __init__(
         self,
@@ -124,12 +124,12 @@ class ScriptObjects:
     ) -> None:
         self._torch = torch
         self._header = snapshot.facts
-        # What the script has made, in order, while it lives.
+        # The objects that the script created, in order, while they live.
         self.made_optimizers, self.made_scalers, self.made_schedules = MadeObjects(), MadeObjects(), MadeObjects()
         self._modules = modules
-        self._models: list[ModelMatch] = []  # once they were found
+        self._models: list[ModelMatch] = []  # empty until they are matched
         self.reader = SnapshotReader(torch, snapshot.tensors)
-        self._problem = problem  # tells something beside the result
+        self._problem = problem  # reports a text beside the result
 
     @property
     def optimizers(self) -> list[Any]:
@@ -141,51 +141,51 @@ class ScriptObjects:
         """The snapshot's models, each with the script's module that it fits; raises SnapshotError where none does."""
         if not self._models:
             parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
-            free, found = self._modules.owners(parameters, self._torch.nn.Module), []
+            unmatched, matches = self._modules.owners(parameters, self._torch.nn.Module), []
             for entry in self._header.models:
-                if not free:
+                if not unmatched:
                     raise SnapshotError(f"the script has no model for the snapshot's {entry.get('class')}")
-                model = _best_match([ModelMatch(entry, self.reader, module) for module in free])
-                free = [module for module in free if module is not model.module]
-                found.append(model)
-            self._models = found
+                model = _best_match([ModelMatch(entry, self.reader, module) for module in unmatched])
+                unmatched = [module for module in unmatched if module is not model.module]
+                matches.append(model)
+            self._models = matches
         return self._models
 
     # State
 
-    def put(self) -> None:
-        """Write the snapshot's state into all of it; raises SnapshotError where a model is another."""
+    def restore(self) -> None:
+        """Restore the snapshot's state into all objects; raises SnapshotError if a model does not fit."""
         for model in self.models:
-            model.put(has_graph=True)  # of a GAN's other half
-        self._put_parameters(self._header.parameters)
-        for optimizer, entry in self._matched():
-            self._put_one("the state of an optimizer", put_optimizer, optimizer, entry)
-        for made, kept in (
+            model.restore(has_graph=True)  # a GAN's other half may have built a graph
+        self._restore_parameters(self._header.parameters)
+        for optimizer, entry in self._optimizer_pairs():
+            self._restore_one("the state of an optimizer", put_optimizer, optimizer, entry)
+        for owners, entries in (
             (self.made_scalers, self._header.scalers),
             (self.made_schedules, self._header.schedules),
         ):
-            for owner, entry in zip(list(made), kept):
-                self._put_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
+            for owner, entry in zip(list(owners), entries):
+                self._restore_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
 
-    def put_random(self, states: Mapping[str, Any] | None = None) -> None:
-        """Put the generators back, last of all: to these states, or to those of the first forward pass."""
+    def restore_random(self, states: Mapping[str, Any] | None = None) -> None:
+        """Restore the random states, last of all: these, or those of the first forward pass."""
         put_random(self._torch, states or self._header.random, self.reader)
 
-    def _put_parameters(self, kept: Mapping[str, str]) -> None:
-        """Those that are in no model."""
-        known = self.names().parameters if kept else {}
-        for name in kept:
-            value, parameter = self.reader.tensor(kept[name]), known.get(name)
+    def _restore_parameters(self, saved_names: Mapping[str, str]) -> None:
+        """Restore parameters that are in no model."""
+        parameters = self.names().parameters if saved_names else {}
+        for name in saved_names:
+            value, parameter = self.reader.tensor(saved_names[name]), parameters.get(name)
             if parameter is None or parameter.shape != value.shape:
-                here = "there is none" if parameter is None else f"it is {list(parameter.shape)}"
+                own_shape = "there is none" if parameter is None else f"it is {list(parameter.shape)}"
                 raise SnapshotError(
-                    f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {here}"
+                    f"parameter {name} is {list(value.shape)} in the snapshot, and in the script {own_shape}"
                 )
             with self._torch.no_grad():
                 parameter.data.copy_(value)
 
-    def _put_one(self, what: str, put: Callable[..., Any], owner: Any, entry: Any) -> None:
-        """Gradients hardly depend on it: what does not fit is told, and the trial goes on."""
+    def _restore_one(self, what: str, put: Callable[..., Any], owner: Any, entry: Any) -> None:
+        """Restore one object. Gradients hardly depend on it: an error is reported, and the trial goes on."""
         try:
             put(owner, entry, self.reader)
         except Exception as error:
@@ -194,67 +194,73 @@ class ScriptObjects:
 
     # Optimizers
 
-    def _matched(self) -> list[tuple[Any, Any]]:
-        """Each optimizer of the snapshot with the script's own: the first that is left of its class and sizes."""
-        found, left = [], self.optimizers
+    def _optimizer_pairs(self) -> list[tuple[Any, Any]]:
+        """Match each optimizer of the snapshot with the script's first unmatched one of its class and sizes."""
+        pairs, unmatched = [], self.optimizers
         for entry in self._header.optimizers:
             sizes = [len(names) for names in entry.get("parameters") or []]
-            fitting = [one for one in left if [len(group["params"]) for group in one.param_groups] == sizes]
-            best = [one for one in fitting if type(one).__name__ == entry.get("class")] or fitting
+            candidates = [
+                optimizer
+                for optimizer in unmatched
+                if [len(group["params"]) for group in optimizer.param_groups] == sizes
+            ]
+            best = [
+                optimizer for optimizer in candidates if type(optimizer).__name__ == entry.get("class")
+            ] or candidates
             if best:
-                left = [one for one in left if one is not best[0]]
-                found.append((best[0], entry))
-        return found
+                unmatched = [optimizer for optimizer in unmatched if optimizer is not best[0]]
+                pairs.append((best[0], entry))
+        return pairs
 
     def captured_optimizers(self) -> list[Any]:
-        """Return the optimizers that the captured step was about, first the one that was to update; none: unknown."""
-        wanted = self._header.trigger.optimizers
-        found = {entry.get("name"): optimizer for optimizer, entry in self._matched()}
-        return [found[name] for name in dict.fromkeys(wanted) if name in found]
+        """Return the optimizers of the captured step, first the one that was to update; none if unknown."""
+        names = self._header.trigger.optimizers
+        by_name = {entry.get("name"): optimizer for optimizer, entry in self._optimizer_pairs()}
+        return [by_name[name] for name in dict.fromkeys(names) if name in by_name]
 
     def is_captured_optimizer(self, optimizer: Any) -> bool:
-        """Return whether the captured step ends where this one is to update."""
-        known = self.captured_optimizers()
-        return not known or known[0] is optimizer
+        """Return whether the captured step ends at this optimizer's update."""
+        captured = self.captured_optimizers()
+        return not captured or captured[0] is optimizer
 
     def parameters(self, optimizers: Sequence[Any]) -> dict[str, Any]:
-        """Return what these optimizers train, by the names that the snapshot has for it."""
-        wanted = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer)]
-        return dict(self.names().of(wanted))
+        """Return the parameters of these optimizers by name."""
+        trained = [parameter for optimizer in optimizers for parameter in parameters_of(optimizer)]
+        return dict(self.names().of(trained))
 
     def gradients(self) -> dict[str, Any]:
-        """Return those of the step, by name; other optimizers' may be left from before."""
-        known = self.parameters(self.captured_optimizers() or self.optimizers)
-        return {name: parameter.grad for name, parameter in known.items() if parameter.grad is not None}
+        """Return the step's gradients by parameter name, without those left over of other optimizers."""
+        parameters = self.parameters(self.captured_optimizers() or self.optimizers)
+        return {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
 
-    def about(self) -> set[str] | None:
-        """Return the names of the parameters that the captured step was about; None: all."""
-        about = self.captured_optimizers() if len(self.optimizers) > 1 else []
-        return set(self.parameters(about)) if about else None
+    def captured_parameters(self) -> set[str] | None:
+        """Return the names of the parameters of the captured step's optimizers; None means all."""
+        captured = self.captured_optimizers() if len(self.optimizers) > 1 else []
+        return set(self.parameters(captured)) if captured else None
 
     # Names
 
     def names(self) -> ParameterNames:
-        """Return what parameters are called, by the models that were found so far."""
+        """Return the parameters' names, by the models matched so far."""
         return ParameterNames([model.module for model in self._models], self.optimizers)
 
     def name_of(self, module: Any) -> str:
-        """Return what a capture calls a module that the script calls."""
+        """Return a capture's name for a module of the script."""
         return module_name([model.module for model in self.models], module)
 
 
 class MadeObjects:
-    """What a script has made, in order, while it lives; by identity, as classes may define equality."""
+    """Weak references to objects in the order of creation; by identity, as classes may define equality."""
 
     def __init__(self) -> None:
         self._references: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, made: Any) -> None:
-        """Take one in, once."""
-        references, key = self._references, id(made)
+    def add(self, value: Any) -> None:
+        """Add an object, once."""
+        references, key = self._references, id(value)
         if key not in references:
-            references[key] = weakref.ref(made, lambda _: references.pop(key, None))
+            references[key] = weakref.ref(value, lambda _: references.pop(key, None))
 
     def __iter__(self) -> Iterator[Any]:
-        found = [reference() for reference in list(self._references.values())]
-        return iter([made for made in found if made is not None])
+        values = [reference() for reference in list(self._references.values())]
+        return iter([value for value in values if value is not None])

@@ -81,11 +81,11 @@ class RedoInputs:
         batch, samples = inputs.fetched[min(inputs.handed, len(inputs.fetched) - 1)]
         inputs.handed += 1
         if not trial.is_begun:
-            trials.put()
+            trials.restore_if_built()
         value = self._hand(batch, samples, self._like)
         if not trial.is_begun and (self._header.parameters or not self._header.models):
             trials.begin()  # parameters of no module may be used before one is called, if any will be
-        self._built.put_random(batch.random or None)
+        self._built.restore_random(batch.random or None)
         return value
 
     def _hand(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
@@ -115,7 +115,7 @@ class RedoInputs:
             self._trials.begin()
         if trial.state is BEGUN:
             trial.state = CALLED
-            self._trials.put_random()  # as it was then, whatever was drawn between
+            self._trials.restore_random()  # as it was then, whatever was drawn between
         if inputs.root is None:
             inputs.root = module
         if inputs.called and not inputs.fetched and inputs.root is module and self._is_wanted(module):

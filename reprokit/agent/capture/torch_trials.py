@@ -176,10 +176,10 @@ class StepTrials:
         self.trial = Trial(list(samples), samples_by_iteration(captured.iterations, samples))
         self._explaining = None
 
-    def put(self) -> None:
+    def restore_if_built(self) -> None:
         """Put the state in where the batch is handed over, unless the script has its models to make yet."""
         try:
-            self.built.put()
+            self.built.restore()
             self.trial.is_put = True
         except SnapshotError:
             self.trial.is_put = False
@@ -190,7 +190,7 @@ class StepTrials:
         if not trial.is_put:
             if self._explaining is not None:
                 self._explaining.end()  # what is put in is no operator's result
-            self.driver.attempt(self.built.put)
+            self.driver.attempt(self.built.restore)
         trial.is_put = False
         if self.driver.trials:
             for parameter in self.built.parameters(self.built.optimizers).values():
@@ -201,12 +201,12 @@ class StepTrials:
         trial.losses.clear()
         if self.driver.mode == EXPLAIN:
             self.explain()
-        self.put_random()
+        self.restore_random()
 
-    def put_random(self) -> None:
+    def restore_random(self) -> None:
         """Put generators to the step's begin; what comes before it in a turn goes on from where its batch was given."""
         if self.trial.has_passed or not self.captured.header.random_after_update:
-            self.built.put_random()
+            self.built.restore_random()
 
     def unused(self) -> None:
         """What was handed over was used by an evaluation that left gradients on, or an error was passed by."""
@@ -245,7 +245,7 @@ class StepTrials:
         return True
 
     def _is_same(self, outcome: StepOutcome) -> bool:
-        return outcome.is_same(self.captured.header, self.built.about())
+        return outcome.is_same(self.captured.header, self.built.captured_parameters())
 
     def arrived(self, optimizer: Any) -> None:
         """Take it that the script is at an update."""
@@ -258,7 +258,7 @@ class StepTrials:
             self.conclude()
         elif not self.concludes_early():
             trial.state, trial.has_passed = WAITING, True  # the snapshot's step began after this optimizer's update
-            self.built.put_random(self.captured.header.random_after_update)
+            self.built.restore_random(self.captured.header.random_after_update)
             self._passed += 1
             if self._passed >= MAX_PASSED:
                 self.driver.trouble(f"of {MAX_PASSED} updates none was seen to be the captured one")
@@ -283,7 +283,14 @@ class StepTrials:
         left_out = self.captured.left_out
         if left_out and not is_same and not driver.is_begun:
             driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
-        driver.came(trial.samples, self.captured.of, outcome, self.built.about(), ended, lambda: self._cause(outcome))
+        driver.came(
+            trial.samples,
+            self.captured.of,
+            outcome,
+            self.built.captured_parameters(),
+            ended,
+            lambda: self._cause(outcome),
+        )
         if ended is None and self.is_ahead:
             driver.finish({"again": True})  # what it works on next is of this trial
         elif ended is None:
