@@ -1,4 +1,4 @@
-"""Puts together what a snapshot of a PyTorch training holds."""
+"""Collects the contents of a snapshot of a PyTorch training."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from .trees import Node
 
 SHARDS = "parameters, gradients and the optimizer's state are this rank's shards"
-MAX_CLASSES = 5  # of what is left out, that are named
-MAX_COMPARED = 1 << 28  # bytes of a batch that is compared with another
+MAX_CLASSES = 5  # classes of values that are left out, that are named in a note
+MAX_COMPARED = 1 << 28  # bytes of a tensor that is compared with another
 
 
 class SnapshotBuilder:
-    """Puts together what is kept of the start of a step."""
+    """Builds the header and tensors of a snapshot from the saved start of a step."""
 
     def __init__(self, torch: Any, tests: FiniteTests, watched: WatchedObjects) -> None:
         self._torch = torch
@@ -53,7 +53,7 @@ class SnapshotBuilder:
     ) -> tuple[SnapshotHeader, list[Part]]:
         """Return the header and the tensors of a snapshot of the start of this step."""
         tensors = SnapshotTensors()
-        state, epoch = self._training(tensors, models, names, step), step.start.epoch
+        state, epoch = self._training_state(tensors, models, names, step), step.start.epoch
         batches = tuple(self._batches(tensors, step, models))
         is_updated = step.start.update_random is not None and not step.batches.are_loaded
         after_update = step.start.update_random() if step.start.update_random is not None and is_updated else {}
@@ -78,22 +78,24 @@ class SnapshotBuilder:
         notes = [*tensors.notes, *left_out_of(batches), *_notes(step), *[SHARDS] * header.sharded]
         return header.with_(notes=tuple(notes)), tensors.parts
 
-    def _training(
+    def _training_state(
         self, tensors: SnapshotTensors, models: list[Any], names: ParameterNames, step: TrainingStep
     ) -> dict[str, Any]:
         replaced = step.buffers.kept() if step.buffers.is_kept else {}
         named = set(map(id, names.tensors.values()))
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         optimizers = [record.reference() for record in self._watched.alive()]
-        known = set(map(id, optimizers))  # others' schedules are another thread's
-        schedules = [one for one in self._watched.schedules if id(getattr(one, "optimizer", None)) in known]
+        optimizer_ids = set(map(id, optimizers))  # schedules of other optimizers are another thread's
+        schedules = [
+            owner for owner in self._watched.schedules if id(getattr(owner, "optimizer", None)) in optimizer_ids
+        ]
         return {
             "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
             "models": tuple([take_model(tensors, number, model, replaced) for number, model in enumerate(models)]),
             "optimizers": tuple(
                 [
-                    take_optimizer(tensors, number, one, [name for name, _ in names.of(parameters_of(one))])
-                    for number, one in enumerate(optimizers)
+                    take_optimizer(tensors, number, owner, [name for name, _ in names.of(parameters_of(owner))])
+                    for number, owner in enumerate(optimizers)
                 ]
             ),
             "scalers": take_all(tensors, "scaler", list(self._watched.scalers)),
@@ -101,19 +103,22 @@ class SnapshotBuilder:
         }
 
     def _gradients_of(self, tensors: SnapshotTensors, names: ParameterNames) -> dict[str, Any]:
-        """Return all by their digests, those that are not finite as they are."""
-        bad, digests = {}, {}
+        """Return the digests of all gradients, and the values of those that are not finite."""
+        not_finite, digests = {}, {}
         for name, parameter in names.parameters.items():
             if parameter.grad is not None:
                 digests[name] = digest(parameter.grad)
                 if self._tests.count(parameter.grad)[0]:
-                    bad[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
-        return {"gradients": {name: kept for name, kept in bad.items() if kept}, "gradient_digests": digests}
+                    not_finite[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
+        return {
+            "gradients": {name: saved_name for name, saved_name in not_finite.items() if saved_name},
+            "gradient_digests": digests,
+        }
 
     def _batches(self, tensors: SnapshotTensors, step: TrainingStep, models: list[Any]) -> Iterator[dict[str, Any]]:
-        batches = self._given(step)
+        batches = self._input_batches(step)
         if _are_of_script([batch.origin for batch in batches]):
-            batches += self._variables(batches)
+            batches += self._script_variables(batches)
         loaders = list(dict.fromkeys(_loader(batch) for batch in batches if batch.origin == "loader"))
         for number, record in enumerate(batches):
             rows = _rows(record)
@@ -131,13 +136,13 @@ class SnapshotBuilder:
                 batch["random"] = take_random(tensors, random(), f"batch.{number}.random")
             yield {**batch, "samples": samples, "sample_axis": axis}
 
-    def _given(self, step: TrainingStep) -> list[BatchRecord]:
-        """Return what was given since the step before, or earlier by a loader that is ahead of the script."""
+    def _input_batches(self, step: TrainingStep) -> list[BatchRecord]:
+        """Return the step's batches: those since the step before, or fetched earlier by a loader that is ahead."""
         batches = list(step.batches.current)
         if not step.batches.are_loaded:
             batches = step.batches.earlier + batches
-        entered = [BatchRecord("forward", module, pack(value, leaf)) for module, value in step.start.root_calls]
-        calls = [call.node for call in entered] or [batch.node for batch in batches if batch.origin == "forward"]
+        root_calls = [BatchRecord("forward", module, pack(value, leaf)) for module, value in step.start.root_calls]
+        calls = [call.node for call in root_calls] or [batch.node for batch in batches if batch.origin == "forward"]
         loaded = [batch for batch in batches if batch.origin == "loader"]
         if self._are_same(calls, loaded):
             return batches
@@ -148,43 +153,47 @@ class SnapshotBuilder:
             loaders = [_loader(batch) for batch in used.values()]
             return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
         if step.batches.is_ahead and step.batches.are_loaded and step.batches.past:
-            batches = step.batches.past[-1][-1:] + loaded[:-1]  # by their order alone
-        return batches + entered
+            batches = step.batches.past[-1][-1:] + loaded[:-1]  # nothing but their order tells
+        return batches + root_calls
 
-    def _variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
-        """Return what else of the batch the script's functions hold, where no loader gave it all."""
-        given = [one for batch in batches if batch.origin == "forward" for one in leaves(batch.node)]
-        (samples, _), found = _samples(batches[0].node), []
+    def _script_variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:
+        """Return what the script's local variables hold of the batch, if no DataLoader returned it."""
+        inputs = [leaf_value for batch in batches if batch.origin == "forward" for leaf_value in leaves(batch.node)]
+        (samples, _), records = _samples(batches[0].node), []
         for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
-            others = {name: value for name, value in values.items() if not self._is_among(value, given)}
+            others = {name: value for name, value in values.items() if not self._is_among(value, inputs)}
             if others:
-                found.append(BatchRecord("script", function, pack(others, leaf)))
-        return found
+                records.append(BatchRecord("script", function, pack(others, leaf)))
+        return records
 
-    def _is_among(self, value: Any, given: list[Any]) -> bool:
-        """Return whether a model was called with this, which stands for it when the step is done again."""
-        return is_tensor(value) and any(value.device == one.device and self._is_same(value, one) for one in given)
+    def _is_among(self, value: Any, tensors: list[Any]) -> bool:
+        """Return whether the model was called with this very value, which is then replaced with it anyway."""
+        return is_tensor(value) and any(
+            value.device == tensor.device and self._is_same(value, tensor) for tensor in tensors
+        )
 
     def _are_same(self, entries: list[Node], batches: list[BatchRecord]) -> bool:
-        """Return whether all that the model was called with is what the loader gave."""
-        given = [one for batch in batches for one in leaves(batch.node)]
-        return all(any(self._is_same(each, one) for one in given) for entry in entries for each in leaves(entry))
+        """Return whether all tensors that the model was called with are among a loader's batches."""
+        tensors = [tensor for batch in batches for tensor in leaves(batch.node)]
+        return all(
+            any(self._is_same(entered, tensor) for tensor in tensors) for entry in entries for entered in leaves(entry)
+        )
 
-    def _is_same(self, one: Any, other: Any) -> bool:
-        if one is other:
+    def _is_same(self, left: Any, right: Any) -> bool:
+        if left is right:
             return True
         if (
-            is_nested(one)
-            or is_nested(other)
-            or one.shape != other.shape
-            or one.dtype != other.dtype
-            or one.numel() * one.element_size() > MAX_COMPARED
+            is_nested(left)
+            or is_nested(right)
+            or left.shape != right.shape
+            or left.dtype != right.dtype
+            or left.numel() * left.element_size() > MAX_COMPARED
         ):
             return False
         try:
-            one, other = (as_dense_cpu(tensor).reshape(-1).view(self._torch.uint8) for tensor in (one, other))
-            return bool(self._torch.equal(one, other))
-        except RuntimeError:  # of a kind that cannot be compared
+            left, right = (as_dense_cpu(tensor).reshape(-1).view(self._torch.uint8) for tensor in (left, right))
+            return bool(self._torch.equal(left, right))
+        except RuntimeError:  # tensors of a kind that cannot be compared
             return False
 
     def _environment(self) -> dict[str, Any]:
@@ -200,12 +209,12 @@ class SnapshotBuilder:
 
 
 def _is_sharded(model: Any) -> bool:
-    """Return whether FSDP's first kind is anywhere in it, whose shards look like other tensors."""
+    """Return whether the model contains FSDP version 1, whose shards look like plain tensors."""
     return any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules())
 
 
 def _may_be_cut(part: Any) -> bool:
-    """Return whether a tensor or an array of the script's is no result of its step, and samples can be taken of it."""
+    """Return whether samples can be taken of a script's tensor or array, and it is no result of its step."""
     if not is_tensor(part):
         return True
     is_dense = part.layout is sys.modules["torch"].strided and not part.is_quantized
@@ -213,7 +222,7 @@ def _may_be_cut(part: Any) -> bool:
 
 
 def _are_of_script(origins: list[str]) -> bool:
-    """Return whether a model was called, and no DataLoader gave what it was called with."""
+    """Return whether the script made the batch itself: it called a model, and no DataLoader returned a batch."""
     return "forward" in origins and "loader" not in origins
 
 
@@ -222,14 +231,14 @@ def _loader(batch: BatchRecord) -> Any:
 
 
 def left_out_of(batches: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what of the batches is not kept."""
+    """Return a note about the values of the batches that are not saved, if there are any."""
     classes = list(dict.fromkeys(name for batch in batches for name in refers(batch["value"], ("left_out",))))
     more = f" and {len(classes) - MAX_CLASSES} more" if len(classes) > MAX_CLASSES else ""
     return [f"the batch is kept without its {', '.join(classes[:MAX_CLASSES])}{more}"] if classes else []
 
 
 def leaves(node: Node) -> Iterator[Any]:
-    """Yield the tensors in a node."""
+    """Yield the tensors that a node holds."""
     if is_tensor(node.get("held")):
         yield node["held"]
     for part in below(node):
@@ -237,46 +246,46 @@ def leaves(node: Node) -> Iterator[Any]:
 
 
 def _samples(node: Node, rows: Sequence[int] = ()) -> tuple[int | None, int | None]:
-    """How many samples there are, and along which axis: as many as were chosen, else as the first tensor has rows."""
-    chosen = len(rows)
-    found, beside = list(_arrays(node)), list(_arrays(node, chosen))
-    if not found:
-        is_list = 0 < chosen == len(_items(node))  # as of texts
-        return (chosen, 0) if is_list else _nested_samples(node)
-    if len(beside) < len(found) and all(int(leaf.shape[0]) == chosen for leaf in beside):
-        return chosen, 0
-    lengths = {int(leaf.shape[0]) for leaf in found if is_tensor(leaf)}
-    if _has_objects(node) and (len(lengths) > 1 or (chosen > 1 and lengths != {chosen})):
+    """Return the number of samples, and their axis: by the sampler's indices, else by the first tensor's rows."""
+    index_count = len(rows)
+    arrays, others = list(_arrays(node)), list(_arrays(node, index_count))
+    if not arrays:
+        is_list = 0 < index_count == len(_items(node))  # as of texts
+        return (index_count, 0) if is_list else _nested_samples(node)
+    if len(others) < len(arrays) and all(int(leaf.shape[0]) == index_count for leaf in others):
+        return index_count, 0
+    lengths = {int(leaf.shape[0]) for leaf in arrays if is_tensor(leaf)}
+    if _has_objects(node) and (len(lengths) > 1 or (index_count > 1 and lengths != {index_count})):
         return None, None
-    if chosen > 1 and _are_joined(beside, chosen):
+    if index_count > 1 and _are_joined(others, index_count):
         return None, None
-    largest = max(found, key=_size)
-    if not chosen:
-        return int(found[0].shape[0]), 0
-    if int(largest.shape[0]) != chosen and list(largest.shape[1:2]) == [chosen]:
-        return chosen, 1  # time first
-    return (chosen if any(int(leaf.shape[0]) == chosen for leaf in found) else int(found[0].shape[0])), 0
+    largest = max(arrays, key=_size)
+    if not index_count:
+        return int(arrays[0].shape[0]), 0
+    if int(largest.shape[0]) != index_count and list(largest.shape[1:2]) == [index_count]:
+        return index_count, 1  # time first
+    return (index_count if any(int(leaf.shape[0]) == index_count for leaf in arrays) else int(arrays[0].shape[0])), 0
 
 
-def _are_joined(arrays: Sequence[Any], chosen: int) -> bool:
-    """Return whether samples may have several rows each, as graphs that are joined have nodes: whose is not known."""
-    lengths = {int(array.shape[0]) for array in arrays if list(array.shape[1:2]) != [chosen]}
-    is_multiple = len(lengths) == 1 and max(lengths) % chosen == 0  # as of two views of each
-    return any(length > chosen for length in lengths) and not is_multiple
+def _are_joined(arrays: Sequence[Any], sample_count: int) -> bool:
+    """Return whether a sample may have several rows, as joined graphs have nodes: then rows cannot be assigned."""
+    lengths = {int(array.shape[0]) for array in arrays if list(array.shape[1:2]) != [sample_count]}
+    is_multiple = len(lengths) == 1 and max(lengths) % sample_count == 0  # such as two views of each sample
+    return any(length > sample_count for length in lengths) and not is_multiple
 
 
 def _items(node: Node) -> list[Node]:
     return below(node) if "list" in node or "tuple" in node else []
 
 
-def _arrays(node: Node, besides: int = 0) -> Iterator[Any]:
-    """Yield the tensors and arrays with axes in a node, besides those in a list that has so many samples."""
-    held: Any = node.get("held")
-    if hasattr(type(held), "shape"):
-        yield from [] if is_nested(held) or not held.ndim else [held]
-    elif not (besides and _is_list_of_samples(node, besides)):
+def _arrays(node: Node, sample_count: int = 0) -> Iterator[Any]:
+    """Yield the tensors and arrays with axes in a node, without those in a list of ``sample_count`` samples."""
+    value: Any = node.get("held")
+    if hasattr(type(value), "shape"):
+        yield from [] if is_nested(value) or not value.ndim else [value]
+    elif not (sample_count and _is_list_of_samples(node, sample_count)):
         for part in below(node):
-            yield from _arrays(part, besides)
+            yield from _arrays(part, sample_count)
 
 
 def _is_list_of_samples(node: Node, count: int) -> bool:
@@ -289,20 +298,20 @@ def _size(value: Any) -> int:
 
 
 def _nested_samples(node: Node) -> tuple[int | None, int | None]:
-    """Nested tensors have no shape."""
-    return next(((int(one.size(0)), 0) for one in leaves(node) if one.ndim), (None, None))
+    """Return number and axis of the samples of nested tensors, which have no shape."""
+    return next(((int(tensor.size(0)), 0) for tensor in leaves(node) if tensor.ndim), (None, None))
 
 
 def _rows(record: BatchRecord) -> list[int]:
-    """Return the numbers of a batch's samples in the data set, of which the loader may have been given a part."""
+    """Return the indices of a batch's samples in the whole data set, of which the loader may use a Subset."""
     rows = record.indices.tolist() if hasattr(record.indices, "tolist") else record.indices
     if not isinstance(rows, list) or not all(hasattr(row, "__index__") for row in rows):
         return []
     subset = None if record.source is None else record.source.subset
-    part = None if subset is None else subset()
-    while part is not None:
-        rows, dataset = [part.indices[row] for row in rows], part.dataset
-        part = dataset if type(dataset) is type(part) else None
+    data_subset = None if subset is None else subset()
+    while data_subset is not None:
+        rows, dataset = [data_subset.indices[row] for row in rows], data_subset.dataset
+        data_subset = dataset if type(dataset) is type(data_subset) else None
     return list(map(int, rows))
 
 
