@@ -204,14 +204,14 @@ class Explaining:
     def _passed_on(self, operator: Operator | None, function: Any, args: Any, kwargs: Any) -> Any:
         result = passed_on(self._torch, function, args, kwargs)
         if operator is not None and operator.is_silent:
-            self._rows.viewed(operator, args, result)
+            self._rows.note_view(operator, args, result)
         return result
 
     def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
         outputs = [*tensors_in(result)]
         if operator.changes:
             outputs += _written(operator, args, kwargs)
-        is_moved = self._rows.made(operator, args, kwargs, outputs)
+        is_moved = self._rows.reorders(operator, args, kwargs, outputs)
         bad = [] if operator.is_uninitialized else [one for one in outputs if not is_finite(one)]
         if bad:
             event = self._event(operator, args, kwargs, seen, bad)
