@@ -122,20 +122,20 @@ def step(loss: float, *gradients: float) -> StepOutcome:
 def test_what_was_captured_is_told_from_other_trouble() -> None:
     bad, fine = step(1.0, 2.0, float("nan")), step(1.0, 2.0)
     wanted, nan = Trigger("gradient", name="w1"), Trigger("loss", "nan")
-    assert bad.again(wanted) == Trigger("gradient", "not finite", name="w1", count=1, of=2)
-    assert bad.again(nan) is None
-    assert fine.again(wanted) is None
+    assert bad.reproduced_trigger(wanted) == Trigger("gradient", "not finite", name="w1", count=1, of=2)
+    assert bad.reproduced_trigger(nan) is None
+    assert fine.reproduced_trigger(wanted) is None
     assert fine.words(None) == FINITE
-    assert step(float("inf")).again(nan) is not None
+    assert step(float("inf")).reproduced_trigger(nan) is not None
 
 
 def test_conditions_are_judged_by_the_bound_that_was_passed() -> None:
     above = Trigger("condition", "loss > 10", "loss-above", limit=10.0)
-    assert step(11.0).again(above) is not None
-    assert step(9.0).again(above) is None, "the loss counts as it was before a scaler multiplied it"
+    assert step(11.0).reproduced_trigger(above) is not None
+    assert step(9.0).reproduced_trigger(above) is None, "the loss counts as it was before a scaler multiplied it"
     jump = Trigger("condition", "too steep", "gradient-jump", limit=5.0)
-    assert step(1.0, 6.0).again(jump) is not None
-    assert step(1.0, 4.0).again(jump) is None
+    assert step(1.0, 6.0).reproduced_trigger(jump) is not None
+    assert step(1.0, 4.0).reproduced_trigger(jump) is None
 
 
 def test_a_trial_that_ended_its_process_did_not_reproduce(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Drives the trials of a captured step: to reproduce it, to make its batch smaller, to explain it.
+"""Drives the trials that re-execute a captured step: to reproduce it, to minimize its batch, or to explain it.
 
-How a step is executed, and on which part of its batch, a framework's part knows. It asks here which samples are wanted
-next, and tells what came of them; the launcher reads the result and the progress.
+A framework's part knows how to execute a step on a part of its batch. It asks here for the samples of the next trial,
+and reports its outcome; the launcher reads the result and the progress.
 
 The search for a smaller batch is bisection first, then ddmin of Zeller and Hildebrandt ("Simplifying and Isolating
-Failure-Inducing Input", 2002): what is left at its end is 1-minimal, without any one of its samples it does not happen
-any more. Nothing is tried twice.
+Failure-Inducing Input", 2002). Its result is 1-minimal: without any single one of its samples the problem disappears.
+No part is tried twice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FORMAT = 1
 REPRODUCE, MINIMIZE, EXPLAIN = "reproduce", "minimize", "explain"
 FINITE = "everything is finite"
 FILLED = "the script works with whole batches only: the samples are repeated in the place of those left out"
-MAX_DIFFERENT = 1000  # names of gradients that are told
+MAX_DIFFERENT = 1000  # names of gradients that are reported
 MAX_TRIALS = 1000
 
 
 class StepOutcome:
-    """What an executed step came to, whatever its framework."""
+    """The result of an executed step of any framework: triggers, digests of gradients, loss and norm."""
 
     def __init__(
         self,
@@ -49,46 +49,46 @@ class StepOutcome:
         self.not_finite = [trigger for trigger in not_finite if trigger is not None]
         self.digests = dict(digests or {})  # of all gradients, by name
         self.loss, self.loss_digest = loss
-        self.norm = norm  # of all gradients
+        self.norm = norm  # L2 norm of all gradients
         self.worst_loss = self.loss if worst_loss is None else worst_loss
 
     @property
     def bad_gradients(self) -> set[str]:
-        """The names of those that are not finite."""
+        """The names of the gradients that are not finite."""
         return {trigger.name for trigger in self.not_finite if trigger.kind == GRADIENT}
 
-    def named_as(self, names: Sequence[str]) -> StepOutcome:
-        """Return the same under other names, in their order: a script that makes fewer models gives others."""
+    def renamed(self, names: Sequence[str]) -> StepOutcome:
+        """Return the outcome with gradients renamed in order: a script with fewer models names them otherwise."""
         if len(names) != len(self.digests) or set(names) == set(self.digests):
             return self
-        new = dict(zip(self.digests, names))
-        triggers = [one.with_(name=new.get(one.name, one.name)) for one in self.not_finite]
-        digests = {new[name]: digest for name, digest in self.digests.items()}
+        new_names = dict(zip(self.digests, names))
+        triggers = [trigger.with_(name=new_names.get(trigger.name, trigger.name)) for trigger in self.not_finite]
+        digests = {new_names[name]: digest for name, digest in self.digests.items()}
         return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss)
 
-    def again(self, wanted: Trigger) -> Trigger | None:
-        """Return what is there again of what was captured."""
+    def reproduced_trigger(self, wanted: Trigger) -> Trigger | None:
+        """Return the trigger by which the captured problem was seen again, or None."""
         return checks.seen_again(wanted, self.not_finite, self.worst_loss, self.norm)
 
-    def words(self, again: Trigger | None) -> str:
-        """Return in a phrase what was seen."""
-        seen = again or next(iter(self.not_finite), None)
-        return FINITE if seen is None else in_words(seen)
+    def words(self, reproduced: Trigger | None) -> str:
+        """Return a phrase for what was seen."""
+        trigger = reproduced or next(iter(self.not_finite), None)
+        return FINITE if trigger is None else in_words(trigger)
 
-    def compared(self, header: SnapshotHeader, about: set[str] | None = None) -> dict[str, Any]:
-        """Return gradients and loss beside the snapshot's, of all parameters or of these."""
-        kept, bad = (
-            {name: known[name] for name in known if about is None or name in about}
-            for known in (header.gradient_digests, header.gradients)
+    def comparison(self, header: SnapshotHeader, names: set[str] | None = None) -> dict[str, Any]:
+        """Compare gradients and loss with the snapshot's, of all parameters or of these."""
+        digests, bad_values = (
+            {name: saved[name] for name in saved if names is None or name in names}
+            for saved in (header.gradient_digests, header.gradients)
         )
-        same = {name for name in kept if self.digests.get(name) == kept[name]}
-        different = [name for name in dict.fromkeys([*kept, *self.digests]) if name not in same]
-        before, loss = set(bad), (header.loss or {}).get("digest")
+        same = {name for name in digests if self.digests.get(name) == digests[name]}
+        different = [name for name in dict.fromkeys([*digests, *self.digests]) if name not in same]
+        bad_before, loss = set(bad_values), (header.loss or {}).get("digest")
         return {
             "gradients": {
                 "equal": len(same),
                 "different": [name for name in different if name not in header.given_up][:MAX_DIFFERENT],
-                "nonfinite_equal": before == self.bad_gradients and before <= same,
+                "nonfinite_equal": bad_before == self.bad_gradients and bad_before <= same,
             },
             "loss": {
                 "value": None if self.loss is None else self.loss.hex(),
@@ -96,16 +96,16 @@ class StepOutcome:
             },
         }
 
-    def is_same(self, header: SnapshotHeader, about: set[str] | None = None) -> bool:
-        """Return whether it is what was captured; gradients that are NaN are the same whatever loss they are of."""
-        outcome = self.named_as(list(header.gradient_digests))
-        compared = outcome.compared(header, about)
-        is_other = compared["gradients"]["different"] or compared["loss"]["equal"] is False
-        return outcome.again(header.trigger) is not None and not is_other
+    def is_same(self, header: SnapshotHeader, names: set[str] | None = None) -> bool:
+        """Return whether trigger, gradients and loss are the captured ones; NaN gradients alone look alike."""
+        outcome = self.renamed(list(header.gradient_digests))
+        comparison = outcome.comparison(header, names)
+        is_other = comparison["gradients"]["different"] or comparison["loss"]["equal"] is False
+        return outcome.reproduced_trigger(header.trigger) is not None and not is_other
 
 
 class RedoDriver:
-    """One captured step that is to be done again, as far as this process comes."""
+    """Re-executes a captured step in this process: chooses the samples of each trial, and writes the result."""
 
     def __init__(self, capture: CaptureSession) -> None:
         redo = capture.settings.redo
@@ -115,25 +115,25 @@ class RedoDriver:
         self.mode = redo.mode
         self.path = own_snapshot(redo.snapshot, os.environ.get("RANK"))
         self._file: SnapshotFile | None = None
-        self.problems: list[str] = []  # to be told beside the result
+        self.problems: list[str] = []  # texts that are reported beside the result
         self.trials = 0  # of this process
         self.is_done = False  # the result is written
-        lines = [one for one in redo.trials if isinstance(one, dict)]
-        self.fills = any(one.get("filled") is True for one in lines)  # samples stand for those that are left out
-        self._known = outcomes(redo.trials)
-        # Of the trial of the whole batch, in this process or an earlier one: the result, and where in the step it ended
+        lines = [line for line in redo.trials if isinstance(line, dict)]
+        self.repeats_samples = any(line.get("filled") is True for line in lines)  # up to the size of a whole batch
+        self._results = outcomes(redo.trials)
+        # Of the trial of the whole batch, in this process or an earlier one: its result, and where in the step it ended
         # (0: at its update).
-        self._whole: dict[str, Any] = next((one["whole"] for one in lines if "whole" in one), {})
-        self.whole_place: int | None = next((one["place"] for one in lines if type(one.get("place")) is int), None)
+        self._whole: dict[str, Any] = next((line["whole"] for line in lines if "whole" in line), {})
+        self.whole_place: int | None = next((line["place"] for line in lines if type(line.get("place")) is int), None)
 
     @property
-    def tells(self) -> bool:
-        """Whether this process writes the result; other ranks only do their part."""
+    def writes_result(self) -> bool:
+        """Whether this process writes the result; other ranks only take part."""
         return self.path == self._redo.snapshot
 
     @property
     def file(self) -> SnapshotFile:
-        """The snapshot, which is read when it is needed first; raises SnapshotError."""
+        """The snapshot, read when it is first needed; raises SnapshotError."""
         if self._file is None:
             file = SnapshotFile(self.path)
             if not file.facts.trigger.is_of_known_condition:
@@ -143,96 +143,102 @@ class RedoDriver:
 
     @property
     def header(self) -> SnapshotHeader:
-        """What the snapshot says of the step."""
+        """The header of the snapshot."""
         return self.file.facts
 
     @property
-    def is_begun(self) -> bool:
+    def is_whole_known(self) -> bool:
         """Whether the outcome of the whole batch is known."""
-        return bool(self._known)
+        return bool(self._results)
 
     def problem(self, text: str) -> None:
-        """Tell something beside the result, once."""
+        """Report a text beside the result, once."""
         if text not in self.problems:
             self.problems.append(text)
 
     # Trials
 
-    def next(
-        self, of: int, indices: Sequence[int] = (), leaves_out: Callable[[Samples], bool] = lambda samples: False
+    def next_samples(
+        self, of: int, indices: Sequence[int] = (), is_excluded: Callable[[Samples], bool] = lambda samples: False
     ) -> Samples:
-        """Return the samples to try next, first the whole batch; ends the process where nothing is left to try.
+        """Return the samples of the next trial, first the whole batch; ends the process if nothing is left to try.
 
-        ``indices`` are those of the samples in the data set; ``leaves_out`` tells parts that are not to be tried.
+        ``indices`` are the samples' in the data set; ``is_excluded`` returns whether a part must not be tried.
         """
         whole = tuple(range(of))
-        if self.mode != MINIMIZE or not self._known or not self.tells:
+        if self.mode != MINIMIZE or not self._results or not self.writes_result:
             return whole
-        if not self._known.get(whole):
-            unsearched = {"samples": list(whole), "of": of, "trials": len(self._known), "smallest": False}
+        if not self._results.get(whole):
+            unsearched = {"samples": list(whole), "of": of, "trials": len(self._results), "smallest": False}
             self.finish({**self._whole, "reproduced": False, **unsearched, "only_full": False})
-        wanted, found = next_part(of, self._known, leaves_out)
-        if wanted is not None:
-            return wanted
-        line = {**found.line(), "indices": [indices[one] for one in found.samples] if len(indices) == of else None}
-        problems = [*(self._whole.get("problems") or []), *[FILLED] * self.fills]
+        part, smallest = next_part(of, self._results, is_excluded)
+        if part is not None:
+            return part
+        line = {
+            **smallest.line(),
+            "indices": [indices[sample] for sample in smallest.samples] if len(indices) == of else None,
+        }
+        problems = [*(self._whole.get("problems") or []), *[FILLED] * self.repeats_samples]
         return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
 
-    def running(self, samples: Sequence[int]) -> None:
-        """Tell of a trial that begins, which may end the process."""
-        if self.mode == MINIMIZE and self.tells:
+    def begin_trial(self, samples: Sequence[int]) -> None:
+        """Report a trial that begins, as it may end the process."""
+        if self.mode == MINIMIZE and self.writes_result:
             add_progress(self._redo.progress, {"running": list(samples)})
 
-    def came(
+    def conclude_trial(
         self,
         samples: Sequence[int],
         of: int,
         outcome: StepOutcome,
-        about: set[str] | None = None,
+        names: set[str] | None = None,
         ended: str | None = None,
         explain: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """Take what a trial came to; ``ended`` tells that it was the end of the script, and why.
+        """Conclude a trial; ``ended`` says why the script ended in it, if it did.
 
         In the search for a smaller batch another trial follows; else the process ends with the result.
         """
-        outcome = outcome.named_as(list(self.header.gradient_digests))
-        again = outcome.again(self.header.trigger)
-        told = again or next(iter(outcome.not_finite), None)
-        found: dict[str, Any] = {"reproduced": again is not None, "trigger": None if told is None else told.line()}
-        found.update(outcome.compared(self.header, about))
+        outcome = outcome.renamed(list(self.header.gradient_digests))
+        reproduced = outcome.reproduced_trigger(self.header.trigger)
+        trigger = reproduced or next(iter(outcome.not_finite), None)
+        result: dict[str, Any] = {
+            "reproduced": reproduced is not None,
+            "trigger": None if trigger is None else trigger.line(),
+        }
+        result.update(outcome.comparison(self.header, names))
         if self.mode == MINIMIZE:
-            if not self._known:
-                self._whole = {**found, "problems": self.problems}
-            self.note(samples, of, ended or outcome.words(again), did=again is not None)
+            if not self._results:
+                self._whole = {**result, "problems": self.problems}
+            self.record_trial(samples, of, ended or outcome.words(reproduced), reproduced=reproduced is not None)
             return
-        found["problems"] = self.problems
+        result["problems"] = self.problems
         if self.mode == EXPLAIN:
-            found.update(explain())
-        self.write(found)
+            result.update(explain())
+        self.write(result)
         if ended is None:
             self._capture.done()
 
-    def note(self, samples: Sequence[int], of: int, why: str, *, did: bool = False) -> None:
-        """Note a trial of the search: whether it did the step again, and what came of it."""
+    def record_trial(self, samples: Sequence[int], of: int, why: str, *, reproduced: bool = False) -> None:
+        """Record a trial of the search: whether it reproduced the step, and why."""
         self.trials += 1
-        self._known[tuple(samples)] = did
-        text = f"trial {len(self._known)}: {len(samples)} of {of} samples: {why}"
-        line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": did, "why": why}
-        if len(self._known) == 1:
+        self._results[tuple(samples)] = reproduced
+        text = f"trial {len(self._results)}: {len(samples)} of {of} samples: {why}"
+        line: dict[str, Any] = {"text": text, "samples": list(samples), "reproduced": reproduced, "why": why}
+        if len(self._results) == 1:
             line["whole"], line["place"] = self._whole, self.whole_place
-        if self.tells:
+        if self.writes_result:
             add_progress(self._redo.progress, line)
 
-    def fill(self, samples: Sequence[int]) -> None:
-        """Keep the size of batches from the next process on, and try these samples once more."""
-        if not self.fills and self.tells:
+    def retry_with_repeats(self, samples: Sequence[int]) -> None:
+        """Repeat samples up to a whole batch from the next process on, and try these samples once more."""
+        if not self.repeats_samples and self.writes_result:
             add_progress(self._redo.progress, {"filled": True, "retry": list(samples)})
 
     # Ends
 
     def attempt(self, function: Callable[[], Any]) -> Any:
-        """Return what a function returns; its failure ends the process, as the step cannot be done again."""
+        """Return a function's result; its failure ends the process, as the step cannot be executed again."""
         try:
             return function()
         except SnapshotError as error:
@@ -240,40 +246,40 @@ class RedoDriver:
         except Exception as error:
             text = " ".join(str(error).split())[:500]
             words = f"the step could not be executed again: {type(error).__name__}: {text}"
-        return self.trouble(words)
+        return self.give_up(words)
 
     def require_end(self) -> None:
-        """End the process of a script that has caught the exception by which it was to end."""
+        """End the process at once if the script caught the exception that was to end it."""
         if self.is_done:
             sys.stdout.flush()
             os._exit(0)
 
-    def trouble(self, text: str) -> NoReturn:
-        """End the process, as the step cannot be done again."""
+    def give_up(self, text: str) -> NoReturn:
+        """End the process with an error: the step cannot be executed again."""
         self.finish({"trouble": text, "reproduced": False})
 
-    def finish(self, found: Mapping[str, Any]) -> NoReturn:
+    def finish(self, result: Mapping[str, Any]) -> NoReturn:
         """Write the result, and end the process."""
-        self.write(found)
+        self.write(result)
         self._capture.done()
 
-    def write(self, found: Mapping[str, Any]) -> None:
-        """Write the result whole or not at all."""
+    def write(self, result: Mapping[str, Any]) -> None:
+        """Write the result atomically."""
         self.is_done = True
-        if not self.tells:
+        if not self.writes_result:
             return
         partial = f"{self._redo.result}.{os.getpid()}"
-        text = json.dumps({"format": FORMAT, "mode": self.mode, **plain(found)}, allow_nan=False)
+        text = json.dumps({"format": FORMAT, "mode": self.mode, **plain(result)}, allow_nan=False)
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(text + "\n")
         os.rename(partial, self._redo.result)
 
 
-# What is told to the launcher of trials, a line for each, and known of those of earlier processes
+# Progress: one line a trial, which the launcher shows and passes on to later processes
 
 
 def add_progress(path: str | None, line: Mapping[str, Any]) -> None:
-    """Add a line; the launcher shows those that have a text."""
+    """Append a line to the progress file; the launcher shows lines that have a text."""
     if path is not None:
         data = json.dumps(plain(line), allow_nan=False).encode() + b"\n"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -284,26 +290,26 @@ def add_progress(path: str | None, line: Mapping[str, Any]) -> None:
 
 
 def outcomes(lines: Iterable[Any]) -> dict[Samples, bool]:
-    """Return the trials that earlier processes made; one that ended its process did not reproduce anything."""
-    known: dict[Samples, bool] = {}
+    """Return the results of earlier processes' trials; one that ended its process counts as not reproduced."""
+    results: dict[Samples, bool] = {}
     for line in lines:
         if isinstance(line, dict) and isinstance(line.get("running"), list):
-            known.setdefault(tuple(line["running"]), False)
+            results.setdefault(tuple(line["running"]), False)
         elif isinstance(line, dict) and isinstance(line.get("samples"), list):
-            known[tuple(line["samples"])] = bool(line.get("reproduced"))
+            results[tuple(line["samples"])] = bool(line.get("reproduced"))
         elif isinstance(line, dict) and isinstance(line.get("retry"), list):
-            known.pop(tuple(line["retry"]), None)
-    return known
+            results.pop(tuple(line["retry"]), None)
+    return results
 
 
 def own_snapshot(path: str, rank: str | None) -> str:
-    """Return the snapshot of this process's own rank, where it lies beside the one that was named."""
+    """Return the snapshot of this process's own rank, if it lies beside the given one."""
     directory, _, name = path.rstrip("/").rpartition("/")
-    step, mark, named = name.partition("-rank")
-    if not mark or rank is None or not rank.isdecimal() or named.partition("-")[0] == rank:
+    step, mark, snapshot_rank = name.partition("-rank")
+    if not mark or rank is None or not rank.isdecimal() or snapshot_rank.partition("-")[0] == rank:
         return path
-    beside = f"{directory}/{step}-rank{rank}"
-    return beside if os.path.isdir(beside) else path
+    own_path = f"{directory}/{step}-rank{rank}"
+    return own_path if os.path.isdir(own_path) else path
 
 
 # The search for a smaller batch
@@ -311,7 +317,7 @@ def own_snapshot(path: str, rank: str | None) -> str:
 
 @dataclass(frozen=True)
 class SmallestPart:
-    """What a search has come to."""
+    """The smallest part of a batch that is known to reproduce the step."""
 
     samples: Samples
     of: int
@@ -320,46 +326,46 @@ class SmallestPart:
 
     @property
     def only_full(self) -> bool:
-        """Whether it takes all samples of the batch."""
+        """Whether no smaller part than the whole batch reproduces the step."""
         return self.smallest and len(self.samples) == self.of
 
     def line(self) -> dict[str, object]:
-        """As it stands in result.json."""
+        """Return the fields as in result.json."""
         return {**vars(self), "samples": list(self.samples), "only_full": self.only_full}
 
 
 def next_part(
     count: int,
-    known: Mapping[Samples, bool],
-    leaves_out: Callable[[Samples], bool] = lambda samples: False,
+    results: Mapping[Samples, bool],
+    is_excluded: Callable[[Samples], bool] = lambda samples: False,
     max_trials: int = MAX_TRIALS,
 ) -> Next:
-    """Return the part to try next, which is None at the end of the search, and the smallest that is known to do it.
+    """Return the part to try next, None at the end of the search, and the smallest part known to reproduce the step.
 
-    The whole batch is taken for doing it; ``known`` tells of other parts; ``leaves_out`` tells those not to be tried.
+    The whole batch is assumed to; ``results`` has the other parts tried; ``is_excluded`` rules out parts.
     """
     best, parts = tuple(range(count)), 2
     while len(best) > 1:
         for part, following in _smaller(best, min(parts, len(best))):
-            if part not in known and not leaves_out(part):
-                wanted = part if len(known) < max_trials else None
-                return wanted, SmallestPart(best, count, len(known), smallest=False)
-            if known.get(part):
+            if part not in results and not is_excluded(part):
+                next_samples = part if len(results) < max_trials else None
+                return next_samples, SmallestPart(best, count, len(results), smallest=False)
+            if results.get(part):
                 best, parts = part, following
                 break
         else:
             if parts >= len(best):
                 break
             parts *= 2
-    return None, SmallestPart(best, count, len(known), smallest=True)
+    return None, SmallestPart(best, count, len(results), smallest=True)
 
 
 def _smaller(samples: Samples, parts: int) -> Iterator[tuple[Samples, int]]:
-    """The samples in so many parts, as equal as can be, then all but one part; and how many parts follow on each."""
+    """Yield each of so many equal parts, then the complement of each; with each, into how many to split it next."""
     size, more = divmod(len(samples), parts)
     ends = [(number + 1) * size + min(number + 1, more) for number in range(parts)]
     chunks = [(start, end) for start, end in zip([0, *ends], ends)]
     for start, end in chunks:
         yield samples[start:end], 2
-    for start, end in chunks if parts > 2 else ():  # of two each is the other's rest
+    for start, end in chunks if parts > 2 else ():  # of two parts, each is the complement of the other
         yield samples[:start] + samples[end:], max(parts - 1, 2)

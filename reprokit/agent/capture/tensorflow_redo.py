@@ -75,7 +75,7 @@ class TensorFlowRedo:
         version = old_version()
         if version:
             what = UNAVAILABLE[NEEDS_TENSORFLOW_2]
-            self.driver.trouble(f"steps of tensorflow {version} cannot be executed again: {what}")
+            self.driver.give_up(f"steps of tensorflow {version} cannot be executed again: {what}")
         self._watch.begin(name, module)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -180,7 +180,7 @@ class RedoTrials:
         self._drawn = restore.drawn(self.driver.file)
         self.batches = batches_of(self.driver.file, likes, self.driver.mode)
         self.of = self.batches[0][2]
-        self._samples = self.driver.next(self.of)
+        self._samples = self.driver.next_samples(self.of)
 
     @property
     def _part(self) -> Sequence[int] | None:
@@ -193,7 +193,7 @@ class RedoTrials:
 
     def begin(self, model: Any) -> None:
         """Put the state in."""
-        self.driver.running(self._samples)
+        self.driver.begin_trial(self._samples)
         self._owner.state.put(model, self._owner.summed)
         self._owner.begins_again()
 
@@ -203,8 +203,8 @@ class RedoTrials:
 
     def end(self, found: RejectedStep | None, explain: Callable[[], dict[str, Any]]) -> None:
         """Tell what the step came to, which may end the process."""
-        self.driver.came(self._samples, self.of, outcome_of(self.driver, found), explain=explain)
-        self._samples = self.driver.next(self.of)
+        self.driver.conclude_trial(self._samples, self.of, outcome_of(self.driver, found), explain=explain)
+        self._samples = self.driver.next_samples(self.of)
 
 
 class StepExecutor:
@@ -310,7 +310,7 @@ class EagerLoop:
         """Let the script choose the captured batch, where its loop's variables do; never a part of one."""
         if driver.mode != MINIMIZE:
             put_loops(sys._getframe(1), driver.header.loops)
-        elif driver.header.loops and not driver.is_begun:
+        elif driver.header.loops and not driver.is_whole_known:
             driver.problem(NOT_CUT)
 
     def ends(self, found: RejectedStep | None) -> None:
@@ -424,7 +424,7 @@ def explained(
 def outcome_of(driver: RedoDriver, found: RejectedStep | None) -> StepOutcome:
     """Return what a step came to, which was not applied, or else was finite."""
     if found is None:
-        if not driver.is_begun:  # parts of a batch are often finite
+        if not driver.is_whole_known:  # parts of a batch are often finite
             driver.problem(FINITE)
         return StepOutcome()
     triggers, wanted = [*found.not_finite(), found.bad_loss(None), *found.ruined()], driver.header.trigger

@@ -356,7 +356,7 @@ class InPlaceExplanation:
             norm=value,
             worst_loss=value if header.trigger.condition == LOSS_ABOVE else None,
         )
-        self._driver.came((), 0, outcome, explain=lambda: self._cause(header))
+        self._driver.conclude_trial((), 0, outcome, explain=lambda: self._cause(header))
 
     def _cause(self, header: SnapshotHeader) -> dict[str, Any]:
         parameters, found = self._training.parameters(), [header.trigger, *header.also]

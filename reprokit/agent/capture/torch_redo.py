@@ -90,7 +90,7 @@ class RedoInputs:
 
     def _hand(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
         """Return the part of a batch as the script is given it."""
-        value = self._driver.attempt(lambda: batch.part(samples, like, self._driver.fills))
+        value = self._driver.attempt(lambda: batch.part(samples, like, self._driver.repeats_samples))
         if self._driver.mode == EXPLAIN:
             name = "the batch" if batch.source == "loader" else CALLED_WITH
             tensors = [(name, tensor) for tensor in tensors_in(value)]
@@ -153,7 +153,9 @@ class RedoInputs:
             return target
         batch, samples = inputs.targets[min(inputs.judged, len(inputs.targets) - 1)]
         inputs.judged += 1
-        return self._driver.attempt(lambda: batch.part(samples, None, self._driver.fills)["target"].to(target.device))
+        return self._driver.attempt(
+            lambda: batch.part(samples, None, self._driver.repeats_samples)["target"].to(target.device)
+        )
 
     def _is_wanted(self, module: Any) -> bool:
         """Return whether the snapshot's module was called as this one is; the snapshot may not tell."""
@@ -236,9 +238,9 @@ class TorchRedo:
             self._built = ScriptObjects(torch, driver.file, modules, driver.problem)
             self.trials = StepTrials(torch, driver, self._built, CapturedStep(driver.file, self._built))
         except SnapshotError as error:
-            driver.trouble(str(error))
+            driver.give_up(str(error))
         except (KeyError, TypeError, ValueError) as error:
-            driver.trouble(f"{driver.path} cannot be used: {error!r}")
+            driver.give_up(f"{driver.path} cannot be used: {error!r}")
         self._trigger = self.trials.captured.trigger
         self._inputs = RedoInputs(self.trials)
         atexit.register(self.trials.ended)
@@ -279,7 +281,7 @@ class TorchRedo:
 
     def failed(self, error: Exception, _handler: events.Handler) -> None:
         """Nothing can be told of a step that is executed in part."""
-        self._driver.trouble(f"{type(error).__name__}: {error}")
+        self._driver.give_up(f"{type(error).__name__}: {error}")
 
     def _output_computed(self, event: events.OutputComputed) -> None:
         trials = self.trials

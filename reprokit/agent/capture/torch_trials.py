@@ -172,7 +172,9 @@ class StepTrials:
             driver.problem(NOT_CUT_BATCH)
         if captured.may_be_sorted and driver.mode == MINIMIZE:
             driver.problem(SORTED)
-        samples = driver.next(captured.of, captured.indices, lambda part: empties_loader(captured.iterations, part))
+        samples = driver.next_samples(
+            captured.of, captured.indices, lambda part: empties_loader(captured.iterations, part)
+        )
         self.trial = Trial(list(samples), samples_by_iteration(captured.iterations, samples))
         self._explaining = None
 
@@ -195,7 +197,7 @@ class StepTrials:
         if self.driver.trials:
             for parameter in self.built.parameters(self.built.optimizers).values():
                 parameter.grad = None  # of an earlier trial
-        self.driver.running(trial.samples)
+        self.driver.begin_trial(trial.samples)
         trial.state, trial.part = BEGUN, None
         trial.inputs.calls = trial.inputs.judged = trial.passes = 0
         trial.losses.clear()
@@ -228,7 +230,7 @@ class StepTrials:
 
     def is_seen(self) -> bool:
         """Return whether what was captured is there again."""
-        return self.trial.is_begun and self.outcome().again(self.captured.trigger) is not None
+        return self.trial.is_begun and self.outcome().reproduced_trigger(self.captured.trigger) is not None
 
     def concludes_early(self) -> bool:
         """Conclude where what was captured is seen before its update, unless it is another model's loss.
@@ -253,7 +255,7 @@ class StepTrials:
         if not trial.is_begun:
             self._without += 1
             if not self.driver.trials and self._without >= MAX_WITHOUT:
-                self.driver.trouble(self._why_not_begun())
+                self.driver.give_up(self._why_not_begun())
         elif self.built.is_captured_optimizer(optimizer):
             self.conclude()
         elif not self.concludes_early():
@@ -261,7 +263,7 @@ class StepTrials:
             self.built.restore_random(self.captured.header.random_after_update)
             self._passed += 1
             if self._passed >= MAX_PASSED:
-                self.driver.trouble(f"of {MAX_PASSED} updates none was seen to be the captured one")
+                self.driver.give_up(f"of {MAX_PASSED} updates none was seen to be the captured one")
 
     def _why_not_begun(self) -> str:
         inputs = self.trial.inputs
@@ -276,14 +278,14 @@ class StepTrials:
         is_same = self._is_same(outcome)
         if driver.whole_place is None:
             driver.whole_place = place
-        if not (trial.inputs.fetched or driver.is_begun or is_same):
+        if not (trial.inputs.fetched or driver.is_whole_known or is_same):
             driver.problem(NO_LOADER + (NOT_CUT if self.captured.loops and driver.mode == MINIMIZE else ""))
-        if driver.mode == MINIMIZE and not driver.is_begun and are_several(self.torch):
+        if driver.mode == MINIMIZE and not driver.is_whole_known and are_several(self.torch):
             driver.problem(OTHER_RANKS)
         left_out = self.captured.left_out
-        if left_out and not is_same and not driver.is_begun:
-            driver.trouble(f"the step is another one without what was not kept of its batch: {left_out[0]}")
-        driver.came(
+        if left_out and not is_same and not driver.is_whole_known:
+            driver.give_up(f"the step is another one without what was not kept of its batch: {left_out[0]}")
+        driver.conclude_trial(
             trial.samples,
             self.captured.of,
             outcome,
@@ -306,7 +308,7 @@ class StepTrials:
     def _note_failed(self, why: str) -> None:
         if self.driver.mode == MINIMIZE:
             self._failed_part = self.trial.samples
-            self.driver.note(self.trial.samples, self.captured.of, why)
+            self.driver.record_trial(self.trial.samples, self.captured.of, why)
 
     def explain(self) -> None:
         """Watch operators from here on, and know what there is by name."""
@@ -359,7 +361,7 @@ class StepTrials:
         if self.is_active and driver.trials and driver.mode == MINIMIZE:
             part = self._failed_part
             if why and part is not None and 1 < len(part) < self.captured.of:
-                driver.fill(part)  # it has ended by what a smaller batch raises
+                driver.retry_with_repeats(part)  # it has ended by what a smaller batch raises
             driver.write({"again": True})
 
 
