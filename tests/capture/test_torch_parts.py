@@ -25,7 +25,7 @@ from reprokit.agent.capture.torch_batches import (
     samples_by_iteration,
 )
 from reprokit.agent.capture.torch_state import SnapshotReader, SnapshotTensors
-from reprokit.agent.capture.torch_trials import executed
+from reprokit.agent.capture.torch_trials import step_outcome
 from reprokit.agent.capture.trees import MAX_NODES, pack, unpack
 
 pytestmark = pytest.mark.torch
@@ -116,7 +116,7 @@ def test_calls_belong_to_the_turn_that_they_were_made_in(sources: list[str], cal
 
 def step(loss: float, *gradients: float) -> StepOutcome:
     named = {f"w{number}": torch.tensor([value, 1.0]) for number, value in enumerate(gradients)}
-    return executed(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
+    return step_outcome(torch, [(torch.tensor(loss * 8), torch.tensor(loss))], named)
 
 
 def test_what_was_captured_is_told_from_other_trouble() -> None:

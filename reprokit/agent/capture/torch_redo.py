@@ -1,9 +1,9 @@
-"""Does a captured step of PyTorch again, at the first step of the user's own script, and again on parts of its batch.
+"""Re-executes a captured PyTorch step, at the first step of the user's own script, also on parts of its batch.
 
-The script builds its model and optimizers and asks its DataLoader for a batch: it is given the snapshot's. Before the
-first forward pass the snapshot's state is put into what the script built. Where the optimizer would update, the
-gradients are compared, and the update is left out. The next turn of the user's loop is the next trial; a script that
-ends before the search does is started again.
+The script builds its model and optimizers and fetches a batch from its DataLoader: it gets the snapshot's. Before the
+first forward pass the snapshot's state is restored into the script's objects. When the optimizer would update, the
+gradients are compared, and the update is skipped. The next iteration of the user's loop is the next trial; a script
+that ends before the search does is started again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RedoInputs:
-    """Stands between the script and what it works on."""
+    """Replaces the script's inputs with the snapshot's: batches, arguments of calls, variables, and targets."""
 
     def __init__(self, trials: StepTrials) -> None:
         self._trials = trials
@@ -47,49 +47,49 @@ class RedoInputs:
         self._built = trials.built
         self._driver = trials.driver
         self._header = trials.captured.header
-        self._like: Any = None  # what the script's loader gave
-        self._iterator: Any = None  # that handed a batch out last
-        self._evaluates: Any = weakref.WeakSet()  # iterators that give their own batches
+        self._own_batch: Any = None  # of the script's loader
+        self._iterator: Any = None  # of a loader, that gave the last batch
+        self._evaluation_iterators: Any = weakref.WeakSet()  # they give their own batches
 
     def batch_due(self, event: events.BatchDue) -> None:
-        """Give the loop a batch, where a loader's iterator is asked for its next one."""
+        """Replace the batch that the script's loop is about to fetch."""
         trials, trial, iterator = self._trials, self._trials.trial, event.iterator
         if not trials.is_active or not trial.inputs.fetched or not self._torch.is_grad_enabled():
             return
-        if trial.evaluated is not None:
-            self._evaluates.add(trial.evaluated)
-            trial.evaluated = None
-        if iterator in self._evaluates:
+        if trial.evaluation_iterator is not None:
+            self._evaluation_iterators.add(trial.evaluation_iterator)
+            trial.evaluation_iterator = None
+        if iterator in self._evaluation_iterators:
             return
         self._iterator = iterator
-        if trial.is_begun and trial.inputs.handed >= len(trial.inputs.fetched):
+        if trial.is_begun and trial.inputs.fetched_count >= len(trial.inputs.fetched):
             if trial.is_used_up:
-                trials.conclude()  # the loop goes on to other batches: what it does with ours, it has done
+                trials.conclude()  # the loop fetches another batch: it is done with the trial's
             elif not trial.losses:
-                trials.unused()
+                trials.note_unused()
         trial, inputs = trials.trial, trials.trial.inputs
         if trial.state is UNUSED:
-            inputs.handed, trial.state = 0, WAITING
-        trials.is_ahead = trials.is_ahead or inputs.handed >= len(inputs.fetched)
-        event.replace, event.wants_own = self._replaced, self._like is None
+            inputs.fetched_count, trial.state = 0, WAITING
+        trials.is_ahead = trials.is_ahead or inputs.fetched_count >= len(inputs.fetched)
+        event.replace, event.wants_own = self._replacement, self._own_batch is None
 
-    def _replaced(self, own: Any) -> Any:
-        """Return the snapshot's batch in the place of the script's own, which is there the first time."""
+    def _replacement(self, own: Any) -> Any:
+        """Return the snapshot's batch in place of the script's own, which is given the first time."""
         trials, trial, inputs = self._trials, self._trials.trial, self._trials.trial.inputs
-        if self._like is None:
-            self._like = own
-        batch, samples = inputs.fetched[min(inputs.handed, len(inputs.fetched) - 1)]
-        inputs.handed += 1
+        if self._own_batch is None:
+            self._own_batch = own
+        batch, samples = inputs.fetched[min(inputs.fetched_count, len(inputs.fetched) - 1)]
+        inputs.fetched_count += 1
         if not trial.is_begun:
             trials.restore_if_built()
-        value = self._hand(batch, samples, self._like)
+        value = self._fitted_part(batch, samples, self._own_batch)
         if not trial.is_begun and (self._header.parameters or not self._header.models):
             trials.begin()  # parameters of no module may be used before one is called, if any will be
         self._built.restore_random(batch.random or None)
         return value
 
-    def _hand(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
-        """Return the part of a batch as the script is given it."""
+    def _fitted_part(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
+        """Return the trial's samples of a batch, in the form of the script's own."""
         value = self._driver.attempt(lambda: batch.part(samples, like, self._driver.repeats_samples))
         if self._driver.mode == EXPLAIN:
             name = "the batch" if batch.source == "loader" else CALLED_WITH
@@ -98,74 +98,74 @@ class RedoInputs:
             self._trials.explain()
         return value
 
-    def called(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
-        """Return what a module is to be called with, that the script calls."""
+    def call_inputs(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
+        """Return the arguments and keywords with which the script's call of a module is to proceed."""
         trial, inputs = self._trials.trial, self._trials.trial.inputs
         is_training = self._torch.is_grad_enabled() and bool(self._built.optimizers)
         if not is_training or self._is_evaluating(module):
             if not trial.is_begun:
                 trial.state = UNUSED
                 if is_training:
-                    trial.evaluated = self._iterator
+                    trial.evaluation_iterator = self._iterator
             return arguments, keywords
-        if not inputs.handed if inputs.fetched else not self._is_wanted(module):
+        if not inputs.fetched_count if inputs.fetched else not self._is_captured_module(module):
             return arguments, keywords
-        trial.evaluated = None
+        trial.evaluation_iterator = None
         if not trial.is_begun:
             self._trials.begin()
         if trial.state is BEGUN:
             trial.state = CALLED
-            self._trials.restore_random()  # as it was then, whatever was drawn between
+            self._trials.restore_random()  # whatever was drawn since the batch was fetched
         if inputs.root is None:
             inputs.root = module
-        if inputs.called and not inputs.fetched and inputs.root is module and self._is_wanted(module):
+        if inputs.called and not inputs.fetched and inputs.root is module and self._is_captured_module(module):
             batch, samples = inputs.called[min(inputs.calls, len(inputs.called) - 1)]
             inputs.calls += 1
-            given = [arguments, keywords]
-            value = self._hand(batch, samples, given)
-            arguments, keywords = _moved(self._torch, value, given)
-            give(sys._getframe(1), standing_for(given, [arguments, keywords]), self._variables)
+            own_inputs = [arguments, keywords]
+            value = self._fitted_part(batch, samples, own_inputs)
+            arguments, keywords = _on_own_devices(self._torch, value, own_inputs)
+            give(sys._getframe(1), standing_for(own_inputs, [arguments, keywords]), self._variables)
         return arguments, keywords
 
-    def _variables(self, function: str, known: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield what the snapshot has for variables of one of the script's functions."""
+    def _variables(self, function: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the snapshot's values for local variables of one of the script's functions."""
         inputs = self._trials.trial.inputs
-        if inputs.calls != len(inputs.called):  # they are those of the end
+        if inputs.calls != len(inputs.called):  # the variables were saved at the last call
             return
         for batch, samples in inputs.variables:
             if batch.name != function:
                 continue
-            value = self._hand(batch, samples, dict(known))
+            value = self._fitted_part(batch, samples, dict(variables))
             for name in value if isinstance(value, dict) else ():
-                if name in known and _are_alike(known[name], value[name]):
-                    yield name, _moved(self._torch, value[name], known[name])
-        if self._driver.mode != MINIMIZE:  # which would choose all samples of the batch
+                if name in variables and _are_same_kind(variables[name], value[name]):
+                    yield name, _on_own_devices(self._torch, value[name], variables[name])
+        if self._driver.mode != MINIMIZE:  # a loop's variable would select all samples of the batch
             loops = self._trials.captured.loops.get(function)
             for name, number in loops.items() if isinstance(loops, dict) else ():
-                if type(known.get(name)) is int is type(number):
+                if type(variables.get(name)) is int is type(number):
                     yield name, number
 
-    def target(self, target: Any) -> Any:
-        """Return what a loss is to be computed against; the snapshot may know the target that it was."""
+    def loss_target(self, target: Any) -> Any:
+        """Return the target for a loss: the snapshot's if it has one, else the script's own."""
         trials, trial, inputs = self._trials, self._trials.trial, self._trials.trial.inputs
         is_known = trials.is_active and trial.is_begun and inputs.targets
         if not is_known or not isinstance(target, self._torch.Tensor):
             return target
-        batch, samples = inputs.targets[min(inputs.judged, len(inputs.targets) - 1)]
-        inputs.judged += 1
+        batch, samples = inputs.targets[min(inputs.target_count, len(inputs.targets) - 1)]
+        inputs.target_count += 1
         return self._driver.attempt(
             lambda: batch.part(samples, None, self._driver.repeats_samples)["target"].to(target.device)
         )
 
-    def _is_wanted(self, module: Any) -> bool:
-        """Return whether the snapshot's module was called as this one is; the snapshot may not tell."""
+    def _is_captured_module(self, module: Any) -> bool:
+        """Return whether the captured step called this module, or whether the snapshot does not say."""
         names = {batch.name for batch, _ in self._trials.trial.inputs.called}
         if not names or None in names or not private_api.has_children(module):
             return not names or None in names
         return bool(self._driver.attempt(lambda: self._built.name_of(module) in names))
 
     def _is_evaluating(self, module: Any) -> bool:
-        """Return whether the module is not being trained, where the snapshot's models were."""
+        """Return whether this module is in evaluation mode, while the snapshot's models were in training mode."""
         flags = [(model.get("training") or {}).get("") for model in self._header.models]
         is_model = private_api.has_children(module)
         return (
@@ -173,40 +173,40 @@ class RedoInputs:
         )
 
 
-def _are_alike(one: Any, other: Any) -> bool:
-    """Whether a variable of the script's holds what it held when the snapshot was made, and no result of the step."""
-    ours, theirs = ([(type(part), part.dtype) for part in parts(value)] for value in (one, other))
-    is_result = any(getattr(part, "requires_grad", False) for part in parts(one))
-    return type(one) is type(other) and ours == theirs and not is_result
+def _are_same_kind(own: Any, saved: Any) -> bool:
+    """Return whether a variable has the saved value's type and dtypes, and is no result of the step."""
+    own_parts, saved_parts = ([(type(part), part.dtype) for part in parts(value)] for value in (own, saved))
+    is_result = any(getattr(part, "requires_grad", False) for part in parts(own))
+    return type(own) is type(saved) and own_parts == saved_parts and not is_result
 
 
-def _put_into(value: Any, like: Any) -> Any:
-    """The value, in the script's own tensor where gradients flow through that to what the script computed it from."""
+def _into_own_tensor(value: Any, like: Any) -> Any:
+    """Return the value, written into the script's own tensor if gradients flow through that one."""
     if like.requires_grad and (like.shape, like.dtype) == (value.shape, value.dtype):
         try:
             like.data.copy_(value)
-        except RuntimeError:  # it is expanded: several of its elements are one
+        except RuntimeError:  # it is expanded: several elements share memory
             return value
         return like
     return value
 
 
-def _moved(torch: Any, value: Any, like: Any) -> Any:
-    """Return the snapshot's tensors on the devices where the script's own are."""
+def _on_own_devices(torch: Any, value: Any, like: Any) -> Any:
+    """Return the snapshot's tensors on the devices of the script's own."""
     if isinstance(value, torch.Tensor):
         if not isinstance(like, torch.Tensor):
             return value
-        return _put_into(value.to(like.device), like)
+        return _into_own_tensor(value.to(like.device), like)
     if type(value) in (list, tuple) and isinstance(like, (list, tuple)):
         likes = [*like, *[None] * (len(value) - len(like))]
-        return type(value)([_moved(torch, item, other) for item, other in zip(value, likes)])
+        return type(value)([_on_own_devices(torch, item, other) for item, other in zip(value, likes)])
     if type(value) is dict and isinstance(like, dict):
-        return {key: _moved(torch, value[key], like.get(key)) for key in value}
+        return {key: _on_own_devices(torch, value[key], like.get(key)) for key in value}
     return value
 
 
 class TorchRedo:
-    """Listens to batches, calls, backward passes and updates, and drives the trials by them."""
+    """Listens to training events, and drives the trials by them."""
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
@@ -220,7 +220,7 @@ class TorchRedo:
         self.trials: StepTrials
 
     def begin(self, name: str, module: Any) -> None:
-        """Attach to PyTorch, or to a module of it."""
+        """Attach to PyTorch, or to a module of it that is imported later."""
         if name == "torch":
             hooks = hooks_of(self._capture, module)
             self._begin(module, hooks.modules)
@@ -248,12 +248,12 @@ class TorchRedo:
     def _watch_targets(self, torch: Any) -> None:
         if any(turn.targets for turn in self.trials.captured.iterations):
             try:
-                replace_targets(torch, self._inputs.target)
+                replace_targets(torch, self._inputs.loss_target)
             except (AttributeError, TypeError):  # PyTorch before 2.0
                 self._driver.problem("targets of losses are the script's own")
 
     def forget(self) -> None:
-        """A forked child works for the loader."""
+        """Stop watching, in a forked child: it is a loader's worker."""
         if self._hooks is not None:
             self.trials.is_attached = self._driver.is_done = False
 
@@ -280,7 +280,7 @@ class TorchRedo:
         }
 
     def failed(self, error: Exception, _handler: events.Handler) -> None:
-        """Nothing can be told of a step that is executed in part."""
+        """Give up: nothing can be said about a step that was executed only in part."""
         self._driver.give_up(f"{type(error).__name__}: {error}")
 
     def _output_computed(self, event: events.OutputComputed) -> None:
@@ -289,7 +289,7 @@ class TorchRedo:
             return
         for tensor in tensors_in(event.output):
             if tensor.is_floating_point():
-                trials.judge(ACTIVATION, trials.built.name_of(event.module), tensor)
+                trials.note_not_finite(ACTIVATION, trials.built.name_of(event.module), tensor)
 
     def _batch_due(self, event: events.BatchDue) -> None:
         self._driver.require_end()
@@ -297,7 +297,7 @@ class TorchRedo:
 
     def _forward_began(self, event: events.ForwardBegan) -> None:
         if self.trials.is_active:
-            event.arguments, event.keywords = self._inputs.called(event.module, event.arguments, event.keywords)
+            event.arguments, event.keywords = self._inputs.call_inputs(event.module, event.arguments, event.keywords)
 
     def _forward_ended(self, event: events.ForwardEnded) -> None:
         error = event.error
@@ -314,42 +314,42 @@ class TorchRedo:
         trial = self.trials.trial
         if event.has_failed or not self.trials.is_active:
             return
-        trial.passes += trial.is_begun
+        trial.backward_count += trial.is_begun
         trial.inputs.root = None
         if trial.is_begun and self.trials.captured.is_about_loss and not self._thread.in_closure:
             if all(loss.is_cpu for loss, _ in trial.losses):
-                self.trials.concludes_early()
+                self.trials.conclude_early()
 
     def _loss_scaled(self, event: events.LossScaled) -> None:
-        is_one = isinstance(event.loss, self._torch.Tensor)
-        self._thread.scaled = (event.scaled, event.loss) if is_one else (None, None)
+        is_tensor = isinstance(event.loss, self._torch.Tensor)
+        self._thread.scaled = (event.scaled, event.loss) if is_tensor else (None, None)
 
     def _clipping_due(self, _event: events.ClippingDue) -> None:
-        """Captures look at gradients before they are clipped."""
+        """Conclude before clipping if the trigger is there, as captures test gradients before it, too."""
         is_begun = self.trials.is_active and self.trials.trial.is_begun
         if is_begun and self._thread.scaled[0] is None and self._trigger.kind != CONDITION:
-            self.trials.concludes_early()
+            self.trials.conclude_early()
 
     def _update_due(self, event: events.UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
-        self._built.made_optimizers.add(optimizer)  # a copy of another has not been initialized
+        self._built.made_optimizers.add(optimizer)  # a copied optimizer was never initialized
         if not trials.is_active:
             return None
         if event.is_nested:
             return SKIP if self._thread.in_step else None
-        if event.closure is not None and not (own_step(type(optimizer)) and trials.is_seen()):
+        if event.closure is not None and not (own_step(type(optimizer)) and trials.is_reproduced()):
             self._thread.in_step = event.state = True
-            event.closure = self._evaluating(event, event.closure)
+            event.closure = self._checked_closure(event, event.closure)
             return None
         if self._trigger.kind == PARAMETER and trials.trial.is_begun and trials.built.is_captured_optimizer(optimizer):
             event.state = True
             return None
-        trials.arrived(optimizer)
+        trials.reach_update(optimizer)
         return SKIP
 
-    def _evaluating(self, event: events.UpdateDue, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """The optimizer itself calls what computes loss and gradients, once or more often; it may go on in between."""
+    def _checked_closure(self, event: events.UpdateDue, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure that computes loss and gradients, and ends the update once the trigger is seen."""
 
         def evaluate() -> Any:
             self._thread.in_closure = True
@@ -358,40 +358,40 @@ class TorchRedo:
                     event.result = closure()
             finally:
                 self._thread.in_closure = False
-            if self.trials.is_seen():
-                self.trials.arrived(event.target)
+            if self.trials.is_reproduced():
+                self.trials.reach_update(event.target)
                 raise NotApplied
             return event.result
 
         return evaluate
 
     def _update_done(self, event: events.UpdateDone) -> None:
-        """An update is made; of the captured one it is told what it made of the parameters."""
+        """Check the parameters after an update, if it is the captured one, and conclude the trial."""
         if event.due is None or event.due.state is None:
             return
         optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
-        is_told = self._trigger.kind == PARAMETER and trial.is_begun and built.is_captured_optimizer(optimizer)
-        for name, parameter in built.parameters([optimizer]).items() if is_told else ():
-            trial.updated += [parameter] if self.trials.judge(PARAMETER, name, parameter) else []
-        self.trials.arrived(optimizer)
+        is_captured = self._trigger.kind == PARAMETER and trial.is_begun and built.is_captured_optimizer(optimizer)
+        for name, parameter in built.parameters([optimizer]).items() if is_captured else ():
+            trial.updated += [parameter] if self.trials.note_not_finite(PARAMETER, name, parameter) else []
+        self.trials.reach_update(optimizer)
 
     def _update_ended(self, event: events.UpdateEnded) -> None:
         if not event.due.is_nested:
             self._thread.in_step = False
 
     def _part_due(self, event: events.PartDue) -> str | None:
-        """Answer SKIP to all parts of a step but its first, which moves parameters by gradients that are good."""
+        """Answer SKIP to all parts of a step but its first, which is applied if its gradients are finite."""
         self._driver.require_end()
         trial = self.trials.trial if self.trials.is_active else None
         if trial is None:
             return None
-        if trial.is_begun and trial.part in (None, event.name) and not self.trials.is_seen():
+        if trial.is_begun and trial.part in (None, event.name) and not self.trials.is_reproduced():
             trial.part = event.name
             return None
         if trial.is_begun:
-            self.trials.arrived(event.target)
+            self.trials.reach_update(event.target)
         return SKIP
 
     def _scaled_update_ended(self, event: events.ScaledUpdateEnded) -> None:
         if self.trials.is_active and not event.has_updated:
-            self.trials.arrived(event.target)
+            self.trials.reach_update(event.target)
