@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from reprokit.agent.capture.torch_explain import Explaining
+from reprokit.agent.capture.torch_explain import OperatorExplainer
 from reprokit.agent.capture.torch_fit import ParameterNames
 
 pytestmark = pytest.mark.torch
@@ -100,18 +100,18 @@ def explained(case: Case, known: list[tuple[str, torch.Tensor]] | None = None) -
     """What is found out about the loss of a case, or about the gradient of its weight."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.ones(4))
-    explaining = Explaining(torch)
-    explaining.know(ParameterNames([], []), known or [])
-    explaining.begin()
+    explainer = OperatorExplainer(torch)
+    explainer.set_names(ParameterNames([], []), known or [])
+    explainer.begin()
     try:
         loss = case(torch.rand(ROWS, 4) * 0.9 + 0.1, weight)
         loss.backward()
     finally:
-        explaining.end()
+        explainer.end()
     target = weight.grad if torch.isfinite(loss) else loss
     assert target is not None
     assert not torch.isfinite(target).all()
-    found = explaining.cause([target], ROWS)
+    found = explainer.cause([target], ROWS)
     assert found is not None
     return found
 
@@ -183,14 +183,14 @@ def test_the_layer_is_named() -> None:
             return x / x.pow(2).sum(1, keepdim=True).sqrt()
 
     model = nn.Sequential(nn.Linear(4, 4, bias=False), Norm())
-    explaining = Explaining(torch)
-    explaining.know(ParameterNames([model], []), [])
-    explaining.begin()
+    explainer = OperatorExplainer(torch)
+    explainer.set_names(ParameterNames([model], []), [])
+    explainer.begin()
     try:
         loss = model(torch.zeros(ROWS, 4)).sum()
         loss.backward()
     finally:
-        explaining.end()
-    found = explaining.cause([loss], ROWS)
+        explainer.end()
+    found = explainer.cause([loss], ROWS)
     assert found is not None
     assert (found["layer"], found["operation"]) == ("1", "aten::div")

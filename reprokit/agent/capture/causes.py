@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     Place = tuple[str, int, str]
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
-MAX_TENSORS = 16  # of one operator's, whose statistics are told
-MAX_TOLD = 500  # calls whose inputs are described
-MAX_NAMES = 3  # of samples and lines, told in words
+MAX_TENSORS = 16  # of one operator, whose statistics are reported
+MAX_DESCRIBED = 500  # calls whose inputs are described
+MAX_NAMES = 3  # samples or lines that a sentence names
 CALLED_WITH = "what the model was called with"
 _DIVISIONS = {"div", "true_divide", "floor_divide", "reciprocal", "remainder", "fmod", "xlogy", "addcdiv"}
 _DIVISIONS |= {"realdiv", "inv", "xdivy", "floormod", "floordiv", "mod"}  # TensorFlow's
 _EXPONENTIALS = {"exp": 1.0, "expm1": 1.0, "exp2": math.log(2), "sinh": 1.0, "cosh": 1.0}
-_SUSPECT = ": another rank's gradients, or code beside the framework's operators"
+_POSSIBLE_SOURCES = ": another rank's gradients, or code beside the framework's operators"
 _LOGARITHMS = {"log", "log2", "log10", "lgamma", "digamma"}
 _ROOTS = {*_LOGARITHMS, "sqrt", "rsqrt"}
 _ARCS = {"acos", "asin", "atanh"}
-# Phase, operators, and of which of their tensors: what it has, whether the results are NaN (None: they may be), what
+# Phase, operators, which of their tensors, which values it has, whether the results are NaN (None: either), what
 # that means, and what is counted.
 _MEANINGS = (
     (BACKWARD, {"sqrt"}, "saved result", "zeros", None, "{} of 0 has an infinite gradient", "inputs"),
@@ -51,14 +51,14 @@ def product(shape: Sequence[int]) -> int:
     return functools.reduce(operator.mul, shape, 1)
 
 
-class Statistics:
-    """What is told of a tensor as it is now, from its values in a type that its library can compute with."""
+class TensorStatistics:
+    """Statistics of a tensor's current values, which are given in a dtype that its library can compute with."""
 
     def __init__(self, library: Any, values: Any, name: str, dtype: str, shape: Sequence[int], limits: Any) -> None:
         self.name = name
         self.dtype = dtype
         self.shape = [int(size) for size in shape]
-        self.largest = None if limits is None else float(limits.max)  # finite number of its data type
+        self.largest = None if limits is None else float(limits.max)  # the largest finite number of its dtype
         self.least: float | None = None
         self.most: float | None = None
         self.mean: float | None = None
@@ -67,19 +67,19 @@ class Statistics:
         self.zeros, self.negative = int((values == 0).sum()), int((values < 0).sum())
         tiny = 0.0 if limits is None else float(limits.tiny)
         self.subnormal = int(((values != 0) & (abs(values) < tiny)).sum()) if tiny else 0
-        kept = values[finite] if self.nonfinite else values
-        if product(kept.shape):
-            self.least, self.most = float(kept.min()), float(kept.max())
-            self.mean = float(kept.mean(dtype=library.float64))
+        finite_values = values[finite] if self.nonfinite else values
+        if product(finite_values.shape):
+            self.least, self.most = float(finite_values.min()), float(finite_values.max())
+            self.mean = float(finite_values.mean(dtype=library.float64))
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of its elements."""
         return product(self.shape)
 
     @property
     def is_float(self) -> bool:
-        """Whether it can hold what is not finite."""
+        """Whether its dtype has non-finite values."""
         return self.largest is not None
 
     @property
@@ -88,75 +88,82 @@ class Statistics:
         return max(abs(self.least or 0.0), abs(self.most or 0.0))
 
     def line(self) -> dict[str, object]:
-        """As it stands in result.json."""
+        """Return the statistics as in result.json."""
         names = ("name", "dtype", "shape", "min", "max", "mean", "zeros", "nonfinite", "negative", "subnormal")
         return {name: getattr(self, {"min": "least", "max": "most"}.get(name, name)) for name in names}
 
 
-class Origin:
-    """Where an operator comes from: the user's lines and layer, and of a gradient's operator the one before."""
+class CallOrigin:
+    """Where a call comes from: the user's lines and layer, and for a gradient's operator the one it differentiates."""
 
     def __init__(self, where: Sequence[Place], layer: str = "", gradient_of: str = "", node: str = "") -> None:
         self.where = list(where)
         self.layer = layer
         self.gradient_of = gradient_of  # aten::sqrt
-        self.node = node  # whose backward pass it is of: SqrtBackward0
+        self.node = node  # autograd node that executes it: SqrtBackward0
 
 
 class OperatorEvent:
-    """A call of an operator with something in its results that is not finite."""
+    """A call of an operator whose results are not all finite."""
 
-    def __init__(self, number: int, name: str, phase: str, origin: Origin) -> None:
+    def __init__(self, number: int, name: str, phase: str, origin: CallOrigin) -> None:
         self.number = number
         self.name = name  # aten::div, RealDiv
         self.phase = phase
         self.origin = origin
-        self.parents: list[OperatorEvent] = []  # who made the inputs that were not finite
-        self.given: list[tuple[str, Statistics]] = []  # inputs that were not, which nobody made: a name and statistics
-        self.lines: list[Place] | None = None  # of the script, that may have made those; None where others may have
-        self.is_meant = False  # an infinity was asked for by number
-        self.makes_nan = False  # it has a NaN, and its inputs had none
-        self.inputs: list[Statistics] = []
-        self.outputs: list[Statistics] = []
+        self.parents: list[OperatorEvent] = []  # that produced its non-finite inputs
+        self.foreign_inputs: list[tuple[str, TensorStatistics]] = []  # non-finite ones that no operator produced
+        self.lines: list[Place] | None = None  # of the script, that may have produced those; None: not only the script
+        self.is_intended = False  # the script passed an infinity as a number
+        self.introduces_nan = False  # its results have a NaN, and its inputs had none
+        self.inputs: list[TensorStatistics] = []
+        self.outputs: list[TensorStatistics] = []
         self.first: dict[str, object] | None = None
-        self.rows: list[int] = []  # of the first axis of the results, in which something is not finite
-        self.batch: range | None = None  # which of the step's samples were worked on; None: all of them
-        self.of_samples: list[int] = []  # of which it made what is not finite, where the batch told it that it is in
+        self.rows: list[int] = []  # indices of the results' first axis at which something is not finite
+        self.samples: range | None = None  # the step's samples that it worked on; None: all of them
+        self.affected_samples: list[int] = []  # whose rows in the collated batch are not finite
 
     @property
     def is_origin(self) -> bool:
-        """Whether all that it was given was finite."""
-        return not (self.parents or self.given or self.is_meant)
+        """Whether all of its inputs were finite."""
+        return not (self.parents or self.foreign_inputs or self.is_intended)
 
     @property
-    def is_known(self) -> bool:
-        """Whether it began here, or with what the script was given."""
-        return self.is_origin or bool(self.lines) or any(name for name, _ in self.given)
+    def has_known_cause(self) -> bool:
+        """Whether the problem began here, or with inputs whose origin is known."""
+        return self.is_origin or bool(self.lines) or any(name for name, _ in self.foreign_inputs)
 
     @property
     def operation(self) -> str:
-        """What the user knows it by."""
+        """The name that users know: the autograd node's, else the operator's."""
         return self.origin.node or self.name
 
     @property
     def short(self) -> str:
-        """The operator's name alone: div_ of aten::div_ is div."""
+        """The bare name of the operator: div for aten::div_."""
         return _short(self.name)
 
-    def tell(
-        self, library: Any, inputs: list[Statistics], outputs: list[Statistics], values: Any, given: Sequence[Any] = ()
+    def describe(
+        self,
+        library: Any,
+        inputs: list[TensorStatistics],
+        outputs: list[TensorStatistics],
+        values: Any,
+        input_values: Sequence[Any] = (),
     ) -> None:
-        """Keep what is told of inputs and results, and where the values of the first result are not finite.
+        """Record statistics of inputs and results, and where the first result's values are not finite.
 
-        ``given`` are the values of inputs, of which those at the same place are told.
+        ``input_values`` are the inputs' values; those at the same position are recorded, too.
         """
         self.inputs, self.outputs = inputs[:MAX_TENSORS], outputs[:MAX_TENSORS]
         if values is not None:
             places = library.argwhere(~library.isfinite(values))
             index = places[0].tolist()
             self.first = {"output": 0, "index": index, "value": str(values[tuple(index)].item())}
-            if given:
-                self.first["inputs"] = [_element(library, one, values.shape, tuple(index)) for one in given]
+            if input_values:
+                self.first["inputs"] = [
+                    _element(library, operand, values.shape, tuple(index)) for operand in input_values
+                ]
             self.rows = library.unique(places[:, 0]).tolist() if index else []
 
 
@@ -171,59 +178,59 @@ def _short(name: str) -> str:
     return name.rpartition("::")[2].rstrip("_").lower()
 
 
-class Trace:
-    """The calls with results that are not finite, and which of them made each."""
+class OperatorTrace:
+    """The calls with non-finite results, and which call produced each tensor."""
 
     def __init__(self) -> None:
         self.events: list[OperatorEvent] = []
         self.count = 0  # of all calls
-        self._makers: dict[Hashable, OperatorEvent] = {}  # by what stands for a tensor
+        self._producers: dict[Hashable, OperatorEvent] = {}  # by a key that identifies a tensor
 
-    def maker(self, keys: Iterable[Hashable]) -> OperatorEvent | None:
-        """Return who made what is not finite in this tensor."""
-        return next((self._makers[key] for key in keys if key in self._makers), None)
+    def producer(self, keys: Iterable[Hashable]) -> OperatorEvent | None:
+        """Return the call that produced the non-finite values under any of these keys, or None."""
+        return next((self._producers[key] for key in keys if key in self._producers), None)
 
     def add(self, event: OperatorEvent, keys: Iterable[Hashable]) -> None:
-        """Take in a call that made these tensors."""
+        """Record a call that produced the tensors under these keys."""
         self.events.append(event)
-        self._makers.update(dict.fromkeys(keys, event))
+        self._producers.update(dict.fromkeys(keys, event))
 
     def forget(self, keys: Iterable[Hashable]) -> None:
-        """These are another's now, and finite."""
+        """Drop the producers of these tensors, which now hold other, finite values."""
         for key in keys:
-            self._makers.pop(key, None)
+            self._producers.pop(key, None)
 
-    def hand_on(self, maker: OperatorEvent | None, key: Hashable) -> None:
-        """A variable has what this call made; what it is added to stays another's, where it is finite."""
-        if maker is not None:
-            self._makers[key] = maker
+    def assign(self, producer: OperatorEvent | None, key: Hashable) -> None:
+        """Record that a variable now has this call's values; with None, its own producer stays."""
+        if producer is not None:
+            self._producers[key] = producer
 
-    def reached(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
-        """Return the calls that what is not finite in these tensors came from; all where that leads nowhere."""
-        return self.made(*keys) or self.events
+    def ancestors_or_all(self, keys: Iterable[Hashable]) -> list[OperatorEvent]:
+        """Return the calls that led to the non-finite values of these tensors; if none did, all calls."""
+        return self.ancestors(*keys) or self.events
 
-    def made(self, *keys: Hashable) -> list[OperatorEvent]:
-        """Return the calls that what is not finite in these tensors came from."""
+    def ancestors(self, *keys: Hashable) -> list[OperatorEvent]:
+        """Return the calls that led to the non-finite values of these tensors."""
         seen: dict[int, OperatorEvent] = {}
-        waiting = [self._makers[key] for key in keys if key in self._makers]
-        while waiting:
-            event = waiting.pop()
+        queue = [self._producers[key] for key in keys if key in self._producers]
+        while queue:
+            event = queue.pop()
             if event.number not in seen:
                 seen[event.number] = event
-                waiting += event.parents
+                queue += event.parents
         return list(seen.values())
 
 
 def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:
-    """Return what it began with, of the calls that a value which is not finite came from."""
+    """Return the first cause among the calls that led to a non-finite value; None if there are no calls."""
     calls = sorted(reached, key=lambda event: event.number)
-    wanted: list[Callable[[OperatorEvent], bool]] = [
+    criteria: list[Callable[[OperatorEvent], bool]] = [
         lambda event: event.is_origin,
-        lambda event: event.is_known,  # the batch or a parameter
-        lambda event: event.makes_nan and not event.is_meant,  # infinities that were meant, such as a mask's
+        lambda event: event.has_known_cause,  # inputs were the batch or a parameter
+        lambda event: event.introduces_nan and not event.is_intended,  # infinities that were meant, such as a mask's
         lambda event: True,
     ]
-    return next((event for wants in wanted for event in calls if wants(event)), None)
+    return next((event for criterion in criteria for event in calls if criterion(event)), None)
 
 
 def line(event: OperatorEvent, samples: int | None) -> dict[str, Any]:
@@ -235,8 +242,8 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, Any]:
         "gradient_of": event.origin.gradient_of or None,
         "layer": event.origin.layer or None,
         "where": [list(place) for place in event.lines or event.origin.where],
-        "inputs": [one.line() for one in event.inputs],
-        "outputs": [one.line() for one in event.outputs],
+        "inputs": [tensor.line() for tensor in event.inputs],
+        "outputs": [tensor.line() for tensor in event.outputs],
         "first_nonfinite": event.first,
         "samples": _samples(event, samples),
         "words": words(event, samples),
@@ -247,18 +254,22 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, Any]:
 
 
 def words(event: OperatorEvent, samples: int | None = None) -> str:
-    """One sentence: what happened, to how many elements, in which samples."""
+    """Return a sentence: what happened, to how many elements, in which samples."""
     if event.lines is not None:
-        name, one = next(pair for pair in event.given if pair[0] in ("", CALLED_WITH))
-        return _script_words(name or f"what {event.name} was given", event.lines, one)
-    named = [(name, one) for name, one in event.given if name]
+        name, tensor = next(pair for pair in event.foreign_inputs if pair[0] in ("", CALLED_WITH))
+        return _script_words(name or f"what {event.name} was given", event.lines, tensor)
+    named = [(name, tensor) for name, tensor in event.foreign_inputs if name]
     if named and not event.is_origin:
-        name, one = named[0]
-        return f"{name} was not finite before any operator worked on it: {one.nonfinite:,} of {one.size:,} elements"
-    if event.is_meant and not (event.parents or event.given):
+        name, tensor = named[0]
+        return (
+            f"{name} was not finite before any operator worked on it: {tensor.nonfinite:,} of {tensor.size:,} elements"
+        )
+    if event.is_intended and not (event.parents or event.foreign_inputs):
         return f"{event.name} was given a number that is not finite, which the script has made"
-    if not (event.is_origin or event.parents or event.makes_nan or event.is_meant):
-        return f"what {event.name} was given was not finite, and no operator of this process made it" + _SUSPECT
+    if not (event.is_origin or event.parents or event.introduces_nan or event.is_intended):
+        return (
+            f"what {event.name} was given was not finite, and no operator of this process made it" + _POSSIBLE_SOURCES
+        )
     what = _gradient_words(event) if event.phase == BACKWARD else None
     if what is None:
         inputs = "finite inputs" if event.is_origin else "infinite inputs"
@@ -269,8 +280,8 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
     return what + _in_samples(event, samples)
 
 
-def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
-    counted = f"{one.nonfinite:,} of {one.size:,} elements"
+def _script_words(what: str, lines: list[Place], statistics: TensorStatistics) -> str:
+    counted = f"{statistics.nonfinite:,} of {statistics.size:,} elements"
     if not lines:
         return f"{what} was not finite ({counted}): no operator of this process made it, nor is the script's line known"
     named = ", ".join(f"{file}:{line}" for file, line, _ in lines[:MAX_NAMES])
@@ -279,43 +290,43 @@ def _script_words(what: str, lines: list[Place], one: Statistics) -> str:
 
 
 def _samples(event: OperatorEvent, samples: int | None) -> list[int] | None:
-    """Return those of the step in which the results are not finite, where that is known of some of them only."""
-    if event.of_samples:
-        return sorted(set(event.of_samples))
-    batch = range(samples or 0) if event.batch is None else event.batch
-    shape = next((one.shape for one in event.outputs if one.nonfinite), [])
+    """Return the step's samples whose results are not finite; None if that is unknown, or true of all samples."""
+    if event.affected_samples:
+        return sorted(set(event.affected_samples))
+    batch = range(samples or 0) if event.samples is None else event.samples
+    shape = next((tensor.shape for tensor in event.outputs if tensor.nonfinite), [])
     is_of_samples = event.phase in (FORWARD, BACKWARD) and shape[:1] == [len(batch)]
     return [batch[row] for row in event.rows] if is_of_samples and 0 < len(event.rows) < len(batch) else None
 
 
 def _in_samples(event: OperatorEvent, samples: int | None) -> str:
-    bad = [one for one in event.outputs if one.nonfinite]
-    count, whole = sum(one.nonfinite for one in bad), sum(one.size for one in bad)
-    told = f"; {count:,} of {whole:,} results {'is' if count == 1 else 'are'} not finite"
+    bad = [tensor for tensor in event.outputs if tensor.nonfinite]
+    count, whole = sum(tensor.nonfinite for tensor in bad), sum(tensor.size for tensor in bad)
+    text = f"; {count:,} of {whole:,} results {'is' if count == 1 else 'are'} not finite"
     rows = _samples(event, samples)
     if rows is None:
-        return told
+        return text
     names = ", ".join(str(row) for row in rows[:MAX_NAMES])
     more = f" and {len(rows) - MAX_NAMES} more" if len(rows) > MAX_NAMES else ""
-    return f"{told}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
+    return f"{text}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
 
 
-def _counted(phase: str, name: str, tensors: dict[str, Statistics], has_nan: bool) -> str | None:
-    """Return what an operator makes of zeros or negative numbers, and how many of them there are."""
-    for of, names, which, what, is_nan, text, nouns in _MEANINGS:
-        one = tensors.get(which)
-        count = 0 if of != phase or name not in names or one is None else getattr(one, what)
-        if one is not None and count and is_nan in (None, has_nan):
+def _counted(phase: str, name: str, tensors: dict[str, TensorStatistics], has_nan: bool) -> str | None:
+    """Return what an operator does with zeros or negative numbers, and how many there are; None if it has none."""
+    for of, names, which, attribute, is_nan, text, nouns in _MEANINGS:
+        tensor = tensors.get(which)
+        count = 0 if of != phase or name not in names or tensor is None else getattr(tensor, attribute)
+        if tensor is not None and count and is_nan in (None, has_nan):
             words = text.format("1/sqrt" if (phase, name) == (FORWARD, "rsqrt") else name)
-            called = "0" if what == "zeros" else what
-            return f"{words}; {count:,} of {one.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
+            called = "0" if attribute == "zeros" else attribute
+            return f"{words}; {count:,} of {tensor.size:,} {nouns} {'is' if count == 1 else 'are'} {called}"
     return None
 
 
 def _gradient_words(event: OperatorEvent) -> str | None:
-    """Return what is known of gradients, from what is kept of the forward pass for them."""
+    """Return why a gradient is not finite, from the tensors that the graph saved in the forward pass."""
     name = re.sub(r"backward\d*$", "", event.origin.node.lower()) or _short(event.origin.gradient_of)
-    inputs = {one.name: one for one in event.inputs}
+    inputs = {tensor.name: tensor for tensor in event.inputs}
     before = inputs.get("saved self")
     if name in _ARCS and before is not None and before.size_of_most >= 1:
         return f"{name} has an infinite gradient at 1 and -1; the largest input is {before.size_of_most:.6g}"
@@ -323,9 +334,12 @@ def _gradient_words(event: OperatorEvent) -> str | None:
 
 
 def _forward_words(event: OperatorEvent) -> str | None:
-    name, floats = event.short, [one for one in event.inputs if one.is_float and not one.name.startswith("saved")]
+    name, floats = (
+        event.short,
+        [tensor for tensor in event.inputs if tensor.is_float and not tensor.name.startswith("saved")],
+    )
     result = event.outputs[0] if event.outputs else None
-    named = [one for one in event.inputs if one.name in ("other", "saved other", "tensor2")]
+    named = [tensor for tensor in event.inputs if tensor.name in ("other", "saved other", "tensor2")]
     divisors = floats if name in ("reciprocal", "inv") or not named else named
     tensors = {"input": floats[0]} if floats else {}
     tensors.update({"divisor": divisors[-1]} if divisors else {})
@@ -348,7 +362,7 @@ def _forward_words(event: OperatorEvent) -> str | None:
     return None
 
 
-def _cast_words(before: Statistics, after: Statistics) -> str | None:
+def _cast_words(before: TensorStatistics, after: TensorStatistics) -> str | None:
     if after.largest is None or before.size_of_most <= after.largest:
         return None
     return (
@@ -358,12 +372,12 @@ def _cast_words(before: Statistics, after: Statistics) -> str | None:
 
 
 def _overflow_words(event: OperatorEvent) -> str | None:
-    """Sums and products whose results do not fit into their type."""
-    infinite = [one for one in event.outputs if one.nonfinite > one.nans and one.largest is not None]
-    floats = [one for one in event.inputs if one.is_float]
+    """Return words for sums and products that overflow their dtype, or None."""
+    infinite = [tensor for tensor in event.outputs if tensor.nonfinite > tensor.nans and tensor.largest is not None]
+    floats = [tensor for tensor in event.inputs if tensor.is_float]
     if not infinite or not floats or not event.is_origin:
         return None
-    largest = max(one.size_of_most for one in floats)
+    largest = max(tensor.size_of_most for tensor in floats)
     return (
         f"{event.name} overflows {infinite[0].dtype}, whose largest number is {infinite[0].largest:.6g};"
         f" the largest input is {largest:.6g}"

@@ -1,8 +1,7 @@
-"""Executes a step of TensorFlow 2 operation by operation, and finds the one that made something that is not finite.
+"""Watches a TensorFlow 2 step operation by operation, and finds the one that first gave a non-finite value.
 
-TensorFlow tells each operation that it executed, of the forward pass and of gradients alike. It asks Python for each
-gradient and hands over tensors of the forward pass: by them a gradient's operations are known to belong to one of the
-user's lines.
+TensorFlow reports each operation that it executes, of the forward pass and of gradients alike. It calls Python for each
+gradient with tensors of the forward pass, which lead from the gradient's operations to the user's line.
 """
 
 from __future__ import annotations
@@ -13,7 +12,18 @@ from ..core import user_frames
 from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.operations import OperationHooks
-from .causes import BACKWARD, FORWARD, MAX_TENSORS, UPDATE, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .causes import (
+    BACKWARD,
+    FORWARD,
+    MAX_TENSORS,
+    UPDATE,
+    CallOrigin,
+    OperatorEvent,
+    OperatorTrace,
+    TensorStatistics,
+    cause,
+    line,
+)
 from .tensorflow_rows import SampleRows
 from .tensorflow_state import as_array, is_finite, limits_of, numbers
 from .variables import lines_that_made, user_functions
@@ -25,26 +35,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GENERATED = "__autograph_generated_file"
-MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are kept
-# Operations that only give what was there before, and how a person calls that; of constants infinities are meant.
+MAX_KNOWN = 2_000_000  # tensors of the forward pass whose origins are recorded
+# Operations that only return existing values, and a word for these; a constant's infinities are intended.
 _SOURCES = {"ReadVariableOp": "a variable", "VariableV2": "a variable", "IteratorGetNext": "the batch"}
 _CONSTANTS = frozenset(["", "Const", "Fill", "Placeholder", "OnesLike", "ZerosLike", "Pack"])
 _ASSIGNMENTS = frozenset(["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"])
-# What the first input is of the forward pass, of these gradients' operations.
-_OF_FORWARD = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
-_OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
+# The forward tensor that is the first input of these gradients' operations.
+_FORWARD_INPUTS = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
+_LOGARITHM_GRADIENTS = (("Reciprocal", "Log"), ("Inv", "Log"))
 
 
 class OperationWatcher:
-    """While it is entered, sees what this thread executes eagerly."""
+    """A context manager that records this thread's eager operations, and finds the cause of non-finite values."""
 
     def __init__(self, samples: int = 0) -> None:
-        self.trace = Trace()
-        self.targets: list[Any] = []  # that gradients were taken of: losses
-        self._made: dict[int, Origin] = {}  # by tensors of the forward pass
-        self._given: dict[tuple[str, int], Origin] = {}  # by name and input, where the results are let go
-        self._gradient: list[Origin] = []  # whose gradient is being computed
-        self._names: list[str] = []  # of the layers that are being called
+        self.trace = OperatorTrace()
+        self.targets: list[Any] = []  # tensors that gradients were computed of: losses
+        self._origins_by_tensor: dict[int, CallOrigin] = {}  # by the number of a forward pass's result
+        self._origins_by_input: dict[tuple[str, int], CallOrigin] = {}  # by operation and input, if the result is gone
+        self._gradient_stack: list[CallOrigin] = []  # forward operations whose gradients are being computed
+        self._layer_names: list[str] = []  # of the layers being called, the outermost first
         self._updates: list[OperatorEvent] = []  # of optimizers
         self._rows = SampleRows(samples)
         self._hooks = OperationHooks(self)
@@ -61,82 +71,93 @@ class OperationWatcher:
     def cause(
         self, roots: Sequence[Any], batch: Sequence[Any] = (), samples: int | None = None
     ) -> dict[str, object] | None:
-        """What result.json holds of where it began, as seen from tensors that are not finite; None if it is not known.
+        """Return result.json's entry for the first cause of these non-finite tensors; None if it is unknown.
 
-        ``batch`` has the arrays that the step was given, which no operation may have made.
+        ``batch`` has the step's input arrays, which no operation may have made.
         """
-        found = cause(self.trace.reached(map(private_api.number, roots)))
-        if found is None:
+        first_cause = cause(self.trace.ancestors_or_all(map(private_api.number, roots)))
+        if first_cause is None:
             return None
-        if not (found.is_origin or found.parents):
-            bad = [_statistics("", array) for array in batch if not is_finite(array)]
-            if bad:
-                found.given, found.lines = [("the batch", one) for one in bad], None
-        return {**line(found, samples), **({"phase": UPDATE} if found in self._updates else {})}
+        if not (first_cause.is_origin or first_cause.parents):
+            bad_arrays = [_statistics("", array) for array in batch if not is_finite(array)]
+            if bad_arrays:
+                first_cause.foreign_inputs, first_cause.lines = (
+                    [("the batch", statistics) for statistics in bad_arrays],
+                    None,
+                )
+        return {**line(first_cause, samples), **({"phase": UPDATE} if first_cause in self._updates else {})}
 
     # What is executed
 
     def executed(self, name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any]) -> None:
         self._rows.made(name, inputs, outputs, attributes)
         phase, origin = FORWARD, None
-        if self._gradient:
-            phase, origin = BACKWARD, self._gradient[-1]
-        elif len(self._made) < MAX_KNOWN:
-            origin = Origin(_where(), self._layer())
-            self._made.update(dict.fromkeys(_present(outputs), origin))
-            self._given.update(dict.fromkeys([(name, key) for key in _present(inputs)], origin))
+        if self._gradient_stack:
+            phase, origin = BACKWARD, self._gradient_stack[-1]
+        elif len(self._origins_by_tensor) < MAX_KNOWN:
+            origin = CallOrigin(_where(), self._layer())
+            self._origins_by_tensor.update(dict.fromkeys(_numbers_of(outputs), origin))
+            self._origins_by_input.update(dict.fromkeys([(name, key) for key in _numbers_of(inputs)], origin))
         self.trace.count += 1
         if name in _ASSIGNMENTS:
             self._assigned(*inputs[:2])
         bad = [(key, array) for key, array in _arrays(outputs) if not is_finite(array)]
         if bad:
-            event = self._event(name, phase, origin or Origin(_where(), self._layer()), inputs)
-            self._tell(event, inputs, [array for _, array in bad])
-            worst = next(one for one in outputs if private_api.number(one) == bad[0][0])
-            event.batch = None if self._rows.in_order(worst) else range(0)
+            event = self._event(name, phase, origin or CallOrigin(_where(), self._layer()), inputs)
+            self._describe_event(event, inputs, [array for _, array in bad])
+            first_bad = next(output for output in outputs if private_api.number(output) == bad[0][0])
+            event.samples = None if self._rows.in_order(first_bad) else range(0)
             self.trace.add(event, [key for key, _ in bad])
-            if phase == FORWARD and _is_update():
+            if phase == FORWARD and _in_optimizer():
                 self._updates.append(event)
 
     def _assigned(self, variable: Any, value: Any) -> None:
-        """Note who made what a variable has from here on, where that is not finite."""
-        maker = self.trace.maker([private_api.number(value)])
-        self.trace.hand_on(maker, private_api.number(variable))
+        """Record which operation produced a variable's new value, if that is not finite."""
+        producer = self.trace.producer([private_api.number(value)])
+        self.trace.assign(producer, private_api.number(variable))
 
-    def _event(self, name: str, phase: str, origin: Origin, inputs: Sequence[Any]) -> OperatorEvent:
+    def _event(self, name: str, phase: str, origin: CallOrigin, inputs: Sequence[Any]) -> OperatorEvent:
         event = OperatorEvent(self.trace.count, name, phase, origin)
-        event.is_meant = name in _CONSTANTS
-        assigned = self.trace.maker(map(private_api.number, inputs)) if name in _SOURCES else None
+        event.is_intended = name in _CONSTANTS
+        assigned = self.trace.producer(map(private_api.number, inputs)) if name in _SOURCES else None
         event.parents += [] if assigned is None else [assigned]
         for key, array in _arrays(inputs):
-            kept = _OF_FORWARD.get(name, "saved self" if (name, origin.gradient_of) in _OF_LOGARITHMS else "")
-            event.inputs.append(_statistics("" if event.inputs else kept, array))
-            maker = self.trace.maker([key])
-            if event.inputs[-1].nonfinite and maker is not None:
-                event.parents.append(maker)
+            name_of_input = _FORWARD_INPUTS.get(
+                name, "saved self" if (name, origin.gradient_of) in _LOGARITHM_GRADIENTS else ""
+            )
+            event.inputs.append(_statistics("" if event.inputs else name_of_input, array))
+            producer = self.trace.producer([key])
+            if event.inputs[-1].nonfinite and producer is not None:
+                event.parents.append(producer)
             elif event.inputs[-1].nonfinite:
-                event.given.append(("", event.inputs[-1]))
-        if phase == FORWARD and event.given and not event.parents:  # neither an operation nor, if finite, the batch
+                event.foreign_inputs.append(("", event.inputs[-1]))
+        if phase == FORWARD and event.foreign_inputs and not event.parents:  # no operation made them, nor the batch
             event.lines = lines_that_made(user_functions(sys._getframe(1)), lambda value: is_finite(as_array(value)))
         return event
 
-    def _tell(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
+    def _describe_event(self, event: OperatorEvent, inputs: Sequence[Any], bad: list[Any]) -> None:
         outputs = [_statistics("", array) for array in bad[:MAX_TENSORS]]
-        if not (event.inputs or event.parents or event.is_meant):
-            event.given = [(_SOURCES.get(event.name, "what the step was given"), outputs[0])]
-        event.makes_nan = any(one.nans for one in outputs) and not any(one.nans for one in event.inputs)
-        given = [numbers(array) for _, array in _arrays(inputs)]
-        event.tell(sys.modules["numpy"], event.inputs, outputs, numbers(bad[0]), given)
+        if not (event.inputs or event.parents or event.is_intended):
+            event.foreign_inputs = [(_SOURCES.get(event.name, "what the step was given"), outputs[0])]
+        event.introduces_nan = any(statistics.nans for statistics in outputs) and not any(
+            statistics.nans for statistics in event.inputs
+        )
+        input_values = [numbers(array) for _, array in _arrays(inputs)]
+        event.describe(sys.modules["numpy"], event.inputs, outputs, numbers(bad[0]), input_values)
 
     def _layer(self) -> str:
-        names = self._names[1:] if len(self._names) > 1 and self._names[0][:5] != "loss " else self._names
+        names = (
+            self._layer_names[1:]
+            if len(self._layer_names) > 1 and self._layer_names[0][:5] != "loss "
+            else self._layer_names
+        )
         return "/".join(names)
 
     def layer_begins(self, name: str) -> None:
-        self._names.append(name)
+        self._layer_names.append(name)
 
     def layer_ends(self) -> None:
-        self._names.pop()
+        self._layer_names.pop()
 
     # Gradients
 
@@ -144,18 +165,22 @@ class OperationWatcher:
         self.targets += targets
 
     def gradient_begins(self, name: str, inputs: Any, outputs: Any) -> None:
-        """Note the operation of the forward pass that had one of these tensors."""
-        made = next((self._made[key] for key in _present(outputs) if key in self._made), None)
-        given = (self._given[name, key] for key in _present(inputs) if (name, key) in self._given)
-        found = made or next(given, None) or Origin(_where())
-        self._gradient.append(Origin(found.where, found.layer, name))
+        """Record which forward operation the gradient is of, by its result or its input."""
+        by_output = next(
+            (self._origins_by_tensor[key] for key in _numbers_of(outputs) if key in self._origins_by_tensor), None
+        )
+        by_input = (
+            self._origins_by_input[name, key] for key in _numbers_of(inputs) if (name, key) in self._origins_by_input
+        )
+        origin = by_output or next(by_input, None) or CallOrigin(_where())
+        self._gradient_stack.append(CallOrigin(origin.where, origin.layer, name))
 
     def gradient_ends(self) -> None:
-        self._gradient.pop()
+        self._gradient_stack.pop()
 
 
-def _is_update() -> bool:
-    """Return whether an optimizer is at work."""
+def _in_optimizer() -> bool:
+    """Return whether the calling code runs within an optimizer."""
     frame = sys._getframe(1)
     while frame is not None and ".optimizers." not in str(frame.f_globals.get("__name__")):
         frame = frame.f_back  # type: ignore[assignment]
@@ -163,11 +188,11 @@ def _is_update() -> bool:
 
 
 def _where() -> list[user_frames.Place]:
-    """Return the user's lines, without those of code that TensorFlow made of them, which has no lines to look at."""
+    """Return the user's lines, without those of AutoGraph's generated code."""
     return [place for place in user_frames.where(3) if _GENERATED not in place[0]]
 
 
-def _present(tensors: Any) -> Iterator[int]:
+def _numbers_of(tensors: Any) -> Iterator[int]:
     for tensor in tensors if isinstance(tensors, (list, tuple)) else ():
         key = private_api.number(tensor)
         if key is not None:
@@ -175,20 +200,20 @@ def _present(tensors: Any) -> Iterator[int]:
 
 
 def _arrays(tensors: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Key and values of those tensors that have numbers."""
+    """Return number and values of each tensor that has numeric values."""
     arrays = [(private_api.number(tensor), _array(tensor)) for tensor in tensors if private_api.has_value(tensor)]
     return [(key, array) for key, array in arrays if array is not None]
 
 
 def _array(tensor: Any) -> Any:
-    """Return the values of a tensor, without a copy where they lie on this side; None of what has no numbers."""
+    """Return the values of a tensor, without a copy if they are in host memory; None if they are not numeric."""
     try:
         dtype = tensor.dtype
         return private_api.value(tensor) if dtype.is_floating or dtype.is_integer or dtype.is_complex else None
-    except Exception as error:  # a device, or a kind of value, that cannot be read; it is left out
+    except Exception as error:  # it lies on a device, or is of a kind, that cannot be read
         pass_on(error)
         return None
 
 
-def _statistics(name: str, array: Any) -> Statistics:
-    return Statistics(sys.modules["numpy"], numbers(array), name, array.dtype.name, array.shape, limits_of(array))
+def _statistics(name: str, array: Any) -> TensorStatistics:
+    return TensorStatistics(sys.modules["numpy"], numbers(array), name, array.dtype.name, array.shape, limits_of(array))

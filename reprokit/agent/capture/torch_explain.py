@@ -1,11 +1,11 @@
-"""Does a step of PyTorch operator by operator, and finds the one that made of finite values something that is not.
+"""Watches a PyTorch step operator by operator, and finds the one that turned finite values into non-finite ones.
 
-A dispatch mode sees each operator below autograd, of the forward and of the backward pass. Of each whose results are
-not finite it is kept which inputs were not, and who made those: so the way back from a loss or a gradient leads to
-where it began, past infinities that a mask put in and a softmax took out again. Compiled code is run eagerly for it.
+A dispatch mode sees each operator below autograd, of the forward and of the backward pass. For each with non-finite
+results it records which inputs were not finite, and which operator produced them. So a loss or a gradient is traced
+back to the origin, past infinities that a mask adds and a softmax removes. Compiled code runs eagerly for it.
 
-Where a replay of the recording makes the step again (InPlaceExplanation), the capture watches as it did in the
-recording; what it then finds is compared with the snapshot, bit by bit, and explained.
+If a replay of the recording executes the step (InPlaceExplanation), the capture works as it did in the recording; its
+result is compared with the snapshot, bit by bit, and explained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,17 @@ from ..pytorch import private_api
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.private_api import storage
 from ..pytorch.tensors import dtype_name, is_finite, is_tensor, numbers, tensors_in
-from .causes import CALLED_WITH, MAX_TENSORS, MAX_TOLD, OperatorEvent, Origin, Statistics, Trace, cause, line
+from .causes import (
+    CALLED_WITH,
+    MAX_DESCRIBED,
+    MAX_TENSORS,
+    CallOrigin,
+    OperatorEvent,
+    OperatorTrace,
+    TensorStatistics,
+    cause,
+    line,
+)
 from .header import PARAMETER, SnapshotHeader
 from .redo import RedoDriver, StepOutcome
 from .settings import LOSS_ABOVE
@@ -38,54 +48,54 @@ if TYPE_CHECKING:
     from .torch_fit import ParameterNames
 
 MAX_NODES = 500_000  # of the graph, of which operator and layer are kept
-AHEAD = 8  # batches that a script may have fetched before the step that it uses them in
+AHEAD = 8  # batches that a script may fetch ahead of the step that uses them
 LAST = "indices in the data set are told as if the step worked on what its loader gave last, in that order"
 
 
 class NotSupportedError(Exception):
-    """This PyTorch does not show its operators."""
+    """This version of PyTorch gives no access to its operators."""
 
 
-class _PlacesAndLayers(Places):
-    """Knows of each node of the graph also the operator and the layer."""
+class _NodePlaces(Places):
+    """Records the operator and the layer of each node of the autograd graph, beside the places of Places."""
 
     def __init__(self, torch: Any, layer: Callable[[], str]) -> None:
         super().__init__(torch)
         self._layer = layer
-        self._made: dict[int, tuple[str, str]] = {}
+        self._node_origins: dict[int, tuple[str, str]] = {}
         self.operator = ""
 
     def forget(self) -> None:
-        """Keep all: only one step is watched."""
+        """Keep everything: only one step is watched."""
 
     def _note(self, places: list[Place]) -> None:
         before = self._seen
         super()._note(places)
-        if self._seen != before and len(self._made) < MAX_NODES:
-            made = self.operator, self._layer()
+        if self._seen != before and len(self._node_origins) < MAX_NODES:
+            origin = self.operator, self._layer()
             for number in range(before, self._seen):
-                self._made[number] = made
+                self._node_origins[number] = origin
 
     def of_node(self) -> tuple[str, str, str]:
-        """Return the node that is evaluated, its operator and layer."""
+        """Return the names of the node being evaluated, of the operator that made it, and of its layer."""
         node = self._node() if self._node is not None else None
         if node is None:
             return "", "", ""
-        return (node.name(), *self._made.get(private_api.node_number(node), ("", "")))
+        return (node.name(), *self._node_origins.get(private_api.node_number(node), ("", "")))
 
-    def kept(self) -> Iterator[tuple[str, Any]]:
-        """Yield what the node keeps of the forward pass."""
+    def saved_values(self) -> Iterator[tuple[str, Any]]:
+        """Yield name and value of what the current node saved in the forward pass."""
         node = self._node() if self._node is not None else None
         for name in dir(node) if node is not None else ():
             if name.startswith("_saved_"):
                 try:
                     yield "saved " + name[len("_saved_") :], getattr(node, name)
-                except RuntimeError:  # it has let go of it
+                except RuntimeError:  # the node has released it
                     continue
 
 
-class Explaining:
-    """Watches this thread's operators, and those of the backward pass that it begins, from begin() to end()."""
+class OperatorExplainer:
+    """Watches the operators of this thread and of its backward passes, from begin() to end()."""
 
     watching = True
 
@@ -96,18 +106,18 @@ class Explaining:
         self._names: dict[int, str] = {}  # of modules, by id
         self._layers: list[str] = []
         self._operators: dict[Any, Operator] = {}
-        self._trace = Trace()  # tensors are known by the storage that they lie in
-        self._known: dict[int, str] = {}  # tensors that were there before, by their storage
-        self._lines: dict[int, list[Place]] = {}  # of the script, from which those came that no operator made
-        self._told = 0
+        self._trace = OperatorTrace()  # its keys are tensors' storages
+        self._names_by_storage: dict[int, str] = {}  # of tensors that existed before
+        self._lines: dict[int, list[Place]] = {}  # of the script that made a tensor without operators, by storage
+        self._described_count = 0
         self._batch: range | None = None
         self._hooks: list[Any] = []
         self._places: Any = None  # of the call that is being made
-        self._rows = RowOrderTracker(torch, lambda tensor: self._stranger(tensor).startswith("parameter"))
-        self._modes = DispatchModes(torch, self, lambda: _PlacesAndLayers(torch, self._layer))
+        self._rows = RowOrderTracker(torch, lambda tensor: self._known_name(tensor).startswith("parameter"))
+        self._modes = DispatchModes(torch, self, lambda: _NodePlaces(torch, self._layer))
 
     def begin(self) -> None:
-        """From here on. Not by `with`: it begins and ends in different functions."""
+        """Begin watching. Not a context manager, as it begins and ends in different functions."""
         if self._hooks:
             return
         module: Any = sys.modules["torch.nn.modules.module"]
@@ -117,49 +127,53 @@ class Explaining:
         ]
         self._modes.enter()
 
-    def know(self, names: ParameterNames, others: Iterable[tuple[str, Any]]) -> None:
-        """What modules, parameters and other tensors are called that no operator makes."""
+    def set_names(self, names: ParameterNames, others: Iterable[tuple[str, Any]]) -> None:
+        """Set the names of modules, of parameters, and of other tensors that no operator makes."""
         self._names = {}
         for model in names.models:
             for name, module in model.named_modules():
                 self._names.setdefault(id(module), name)
-        self._known = {storage(tensor): f"parameter {name}" for name, tensor in names.tensors.items()}
-        self._known.update({storage(tensor): name for name, tensor in others})
+        self._names_by_storage = {storage(tensor): f"parameter {name}" for name, tensor in names.tensors.items()}
+        self._names_by_storage.update({storage(tensor): name for name, tensor in others})
 
-    def work_on(self, batch: range | None) -> None:
-        """From here on these of the step's samples, where that is known; what came before made the batch."""
+    def begin_samples(self, batch: range | None) -> None:
+        """Attribute operators from now on to these samples (None: unknown); earlier ones made the batch."""
         self._batch = batch
         self._rows.forget()
 
-    def collated(self, batch: Any, samples: range) -> None:
-        """These samples were made this batch of: what is not finite in a row of it is the sample's, where it began."""
+    def note_collated(self, batch: Any, samples: range) -> None:
+        """Attribute the non-finite rows of a batch to the samples that were collated into it."""
         for tensor in tensors_in(batch):
             if tensor.shape[:1] == (len(samples),) and not is_finite(tensor):
                 rows = (~self._torch.isfinite(numbers(tensor))).flatten(1).any(1).nonzero().flatten().tolist()
-                for event in self._trace.made(storage(tensor)) if len(rows) < len(samples) else ():
-                    event.of_samples += [samples[row] for row in rows]
+                for event in self._trace.ancestors(storage(tensor)) if len(rows) < len(samples) else ():
+                    event.affected_samples += [samples[row] for row in rows]
 
     def end(self) -> None:
-        """No more, unless a mode of the user's is above, which ends with the process."""
+        """Stop watching, unless a mode of the user's lies above: then watching ends with the process."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         self._modes.leave()
 
     def cause(self, targets: Iterable[Any], samples: int | None, indices: Sequence[int] = ()) -> dict[str, Any]:
-        """Where it began, as seen from tensors that are not finite; of all that was seen where they lead nowhere.
+        """Return the first cause of these non-finite tensors; among all calls seen if no trace leads back from them.
 
-        ``indices`` are those of the samples in the data set, where they are known.
+        ``indices`` are the samples' in the data set, if known.
         """
-        reached = self._trace.reached(storage(tensor) for tensor in targets)
-        if any(event.given for event in reached) and not any(event.is_known for event in reached):
-            # What nobody made lies in memory that a collective wrote, as DDP's buckets do.
-            reached = [event for event in self._trace.events if event.is_known] or reached
-        found = cause(reached)
-        if found is None:
+        calls = self._trace.ancestors_or_all(storage(tensor) for tensor in targets)
+        if any(event.foreign_inputs for event in calls) and not any(event.has_known_cause for event in calls):
+            # Tensors without a producer lie in memory that a collective wrote, such as DDP's buckets.
+            calls = [event for event in self._trace.events if event.has_known_cause] or calls
+        first_cause = cause(calls)
+        if first_cause is None:
             return {"words": "no operator turned finite values into others", "phase": None, "operation": None}
-        told = line(found, samples)
-        return {**told, "indices": [indices[row] for row in told["samples"]]} if told["samples"] and indices else told
+        result = line(first_cause, samples)
+        return (
+            {**result, "indices": [indices[row] for row in result["samples"]]}
+            if result["samples"] and indices
+            else result
+        )
 
     # Layers
 
@@ -177,7 +191,7 @@ class Explaining:
     # Calls
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make this call as it is, and look at what comes of it."""
+        """Execute a call unchanged, and inspect its inputs and results."""
         operator, places = self._operators.get(function), mode.places
         self._places = places
         if operator is None and private_api.schema(function) is not None:
@@ -188,16 +202,18 @@ class Explaining:
         where, phase = places.of_call(2)
         if operator.is_silent or phase == OURS:
             return self._passed_on(operator, function, args, kwargs)
-        bad = [name for name in _read(operator, args, kwargs) if not is_finite(name[1])]
-        before = [(*pair, self._trace.maker([storage(pair[1])])) for pair in bad]
+        bad_inputs = [name for name in _input_tensors(operator, args, kwargs) if not is_finite(name[1])]
+        produced_inputs = [(*pair, self._trace.producer([storage(pair[1])])) for pair in bad_inputs]
         if phase == FORWARD:
-            self._note_lines([tensor for _, tensor, maker in before if maker is None])
-        told = self._described(operator, args, kwargs, phase) if operator.changes and not bad else None
+            self._note_lines([tensor for _, tensor, producer in produced_inputs if producer is None])
+        statistics = (
+            self._input_statistics(operator, args, kwargs, phase) if operator.changes and not bad_inputs else None
+        )
         result = passed_on(self._torch, function, args, kwargs)
         self._trace.count += 1
         try:
-            self._look(operator, args, kwargs, result, (where, phase, before, told))
-        except NotImplementedError:  # of kinds of tensors that few operators know
+            self._inspect_results(operator, args, kwargs, result, (where, phase, produced_inputs, statistics))
+        except NotImplementedError:  # kinds of tensors that few operators support
             pass
         return result
 
@@ -207,84 +223,89 @@ class Explaining:
             self._rows.note_view(operator, args, result)
         return result
 
-    def _look(self, operator: Operator, args: Any, kwargs: Any, result: Any, seen: Any) -> None:
+    def _inspect_results(self, operator: Operator, args: Any, kwargs: Any, result: Any, call_facts: Any) -> None:
         outputs = [*tensors_in(result)]
         if operator.changes:
-            outputs += _written(operator, args, kwargs)
+            outputs += _written_tensors(operator, args, kwargs)
         is_moved = self._rows.reorders(operator, args, kwargs, outputs)
-        bad = [] if operator.is_uninitialized else [one for one in outputs if not is_finite(one)]
+        bad = [] if operator.is_uninitialized else [output for output in outputs if not is_finite(output)]
         if bad:
-            event = self._event(operator, args, kwargs, seen, bad)
-            event.batch = range(0) if is_moved else self._batch
+            event = self._event(operator, args, kwargs, call_facts, bad)
+            event.samples = range(0) if is_moved else self._batch
             self._trace.add(event, [storage(tensor) for tensor in bad])
         elif not operator.changes:
             self._trace.forget(storage(tensor) for tensor in outputs)
 
-    def _event(self, operator: Operator, args: Any, kwargs: Any, seen: Any, bad: list[Any]) -> OperatorEvent:
-        where, phase, before, told = seen
+    def _event(self, operator: Operator, args: Any, kwargs: Any, call_facts: Any, bad: list[Any]) -> OperatorEvent:
+        where, phase, produced_inputs, statistics = call_facts
         node, gradient_of, layer = self._places.of_node() if phase == BACKWARD else ("", "", "")
-        origin = Origin(where, layer or self._layer(), gradient_of, node)
+        origin = CallOrigin(where, layer or self._layer(), gradient_of, node)
         event = OperatorEvent(self._trace.count, operator.name, phase, origin)
-        event.parents = [maker for _, _, maker in before if maker is not None]
-        event.is_meant = any(map(_is_infinite, [*args, *kwargs.values()]))
-        had_nan = any(_has_nan(self._torch, tensor) for _, tensor, _ in before)
-        event.makes_nan = not had_nan and any(_has_nan(self._torch, tensor) for tensor in bad)
-        strangers = [(name, tensor) for name, tensor, maker in before if maker is None]
-        if len(self._trace.events) < MAX_TOLD:
-            event.given = [(self._stranger(one), _statistics(self._torch, name, one)) for name, one in strangers]
-            keys = [storage(tensor) for _, tensor in strangers]
+        event.parents = [producer for _, _, producer in produced_inputs if producer is not None]
+        event.is_intended = any(map(_is_infinite, [*args, *kwargs.values()]))
+        had_nan = any(_has_nan(self._torch, tensor) for _, tensor, _ in produced_inputs)
+        event.introduces_nan = not had_nan and any(_has_nan(self._torch, tensor) for tensor in bad)
+        foreign = [(name, tensor) for name, tensor, producer in produced_inputs if producer is None]
+        if len(self._trace.events) < MAX_DESCRIBED:
+            event.foreign_inputs = [
+                (self._known_name(foreign_tensor), _statistics(self._torch, name, foreign_tensor))
+                for name, foreign_tensor in foreign
+            ]
+            keys = [storage(tensor) for _, tensor in foreign]
             event.lines = next((self._lines[key] for key in keys if key in self._lines), None)
-        if self._told < MAX_TOLD and (event.is_origin or event.given or event.makes_nan):
-            self._told += 1
-            self._tell(event, told or self._described(operator, args, kwargs, phase), bad)
+        if self._described_count < MAX_DESCRIBED and (event.is_origin or event.foreign_inputs or event.introduces_nan):
+            self._described_count += 1
+            self._describe_event(event, statistics or self._input_statistics(operator, args, kwargs, phase), bad)
         return event
 
-    def _stranger(self, tensor: Any) -> str:
-        return self._known.get(storage(tensor), "")
+    def _known_name(self, tensor: Any) -> str:
+        return self._names_by_storage.get(storage(tensor), "")
 
     def _note_lines(self, tensors: list[Any]) -> None:
-        """Look for the script's lines that made these, unless a loader gave them or they are the model's own."""
+        """Record the script's lines that made these tensors, unless a loader or the model provided them."""
         for tensor in tensors:
-            keys, name = [storage(tensor)], self._stranger(tensor)
+            keys, name = [storage(tensor)], self._known_name(tensor)
             if name in ("", CALLED_WITH) and not any(key in self._lines for key in keys):
                 lines = lines_that_made(user_functions(sys._getframe(1)), _is_finite, name == "")
                 self._lines.update(dict.fromkeys(keys, lines))
 
-    def _tell(self, event: OperatorEvent, inputs: list[Statistics], bad: list[Any]) -> None:
+    def _describe_event(self, event: OperatorEvent, inputs: list[TensorStatistics], bad: list[Any]) -> None:
         values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None
-        event.tell(self._torch, inputs, [_statistics(self._torch, "", tensor) for tensor in bad[:MAX_TENSORS]], values)
+        event.describe(
+            self._torch, inputs, [_statistics(self._torch, "", tensor) for tensor in bad[:MAX_TENSORS]], values
+        )
 
-    def _described(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[Statistics]:
-        """Return the tensors that it works on, those that the graph kept for it among them."""
-        found = [_statistics(self._torch, name, tensor) for name, tensor in _read(operator, args, kwargs)]
+    def _input_statistics(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[TensorStatistics]:
+        """Return statistics of the operator's inputs, including tensors that the graph saved for it."""
+        statistics = [_statistics(self._torch, name, tensor) for name, tensor in _input_tensors(operator, args, kwargs)]
         if phase == BACKWARD:
-            for name, value in self._places.kept():
+            for name, value in self._places.saved_values():
                 for tensor in tensors_in(value):
-                    found.append(_statistics(self._torch, name, tensor))
-        return found
+                    statistics.append(_statistics(self._torch, name, tensor))
+        return statistics
 
 
 class InPlaceExplanation:
-    """Watches the operators of one step, from the update before it to what the capture finds."""
+    """Explains the captured step within a replay: watches its operators from the update before it to the capture."""
 
     def __init__(self, training: CaptureContext) -> None:
         self._training = training
         self._driver = driver = RedoDriver(training.capture)
-        wanted = driver.header
-        self._step, self._optimizer = wanted.step, "".join(wanted.trigger.optimizers[:1])
-        self._explaining = Explaining(training.torch)
+        header = driver.header
+        self._step, self._optimizer = header.step, "".join(header.trigger.optimizers[:1])
+        self._explainer = OperatorExplainer(training.torch)
         self._is_watching = False
         self._batches: deque[Any] = deque(maxlen=AHEAD)
         self._losses: list[Any] = []
-        self._unused = 0  # batches that were fetched, less backward passes
-        self._takes_turns = True  # each backward pass came after one batch: it is of what was fetched last
-        self._rows = 0  # of the batches of the step
+        self._unused = 0  # number of fetched batches minus that of backward passes
+        self._takes_turns = True  # one batch precedes each backward pass, which therefore is of that batch
+        self._rows = 0  # number of samples of the step's batches so far
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
         return {
-            events.OptimizerMade: self._look,
-            events.UpdateDone: self._look,
-            events.ScaledUpdateEnded: self._look,
+            events.OptimizerMade: self._begin_if_due,
+            events.UpdateDone: self._begin_if_due,
+            events.ScaledUpdateEnded: self._begin_if_due,
             events.BatchFetched: self._batch_fetched,
             events.ForwardBegan: self._forward_began,
             events.LossScaled: self._loss_scaled,
@@ -295,12 +316,12 @@ class InPlaceExplanation:
         self._training.capture.failed(handler, error)
 
     def forget(self) -> None:
-        """In a forked child: its operators are not the step's."""
-        self._explaining.end()
+        """Stop watching, in a forked child: its operators are not the step's."""
+        self._explainer.end()
         self._is_watching = self._driver.is_done = False
         self._step = -1
 
-    def _look(self, _event: events.TrainingEvent) -> None:
+    def _begin_if_due(self, _event: events.TrainingEvent) -> None:
         """Watch from here on, once the optimizer has made the updates before the step."""
         self._driver.require_end()
         if not self._is_watching:
@@ -309,7 +330,7 @@ class InPlaceExplanation:
             record = named.get(self._optimizer)
             if record is not None and record.steps == self._step:
                 self._is_watching = True
-                self._explaining.begin()
+                self._explainer.begin()
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
         self._batches.append(event.batch)
@@ -319,17 +340,17 @@ class InPlaceExplanation:
             count = len(event.indices) if self._is_watching and hasattr(event.indices, "__len__") else 0
             is_known = self._takes_turns and count > 0
             samples = range(self._rows, self._rows + count)
-            self._explaining.work_on(samples if is_known else None)
+            self._explainer.begin_samples(samples if is_known else None)
             if is_known:
-                self._explaining.collated(event.batch, samples)
+                self._explainer.note_collated(event.batch, samples)
             self._rows += count
 
     def _forward_began(self, event: events.ForwardBegan) -> None:
-        self._look(event)
+        self._begin_if_due(event)
         if self._is_watching:
-            given = [(CALLED_WITH, one) for one in tensors_in([event.arguments, dict(event.keywords)])]
-            batches = [("the batch", one) for one in tensors_in(list(self._batches))]
-            self._explaining.know(self._training.names(), given + batches)
+            inputs = [(CALLED_WITH, tensor) for tensor in tensors_in([event.arguments, dict(event.keywords)])]
+            batches = [("the batch", tensor) for tensor in tensors_in(list(self._batches))]
+            self._explainer.set_names(self._training.names(), inputs + batches)
 
     def _loss_scaled(self, event: events.LossScaled) -> None:
         self._losses += [event.loss] if self._is_watching else []
@@ -342,10 +363,10 @@ class InPlaceExplanation:
             self._losses += [tensors] if hasattr(tensors, "data_ptr") else list(tensors)
 
     def conclude(self, header: SnapshotHeader) -> None:
-        """Where this is the captured step, explain it, and end the process."""
+        """Explain the step if it is the captured one, and end the process."""
         if not self._is_watching or header.step != self._step:
             return
-        self._explaining.end()
+        self._explainer.end()
         self._is_watching = False
         loss, value = header.loss or {}, header.trigger.value
         number = None if loss.get("value") is None else float.fromhex(loss["value"])
@@ -359,16 +380,16 @@ class InPlaceExplanation:
         self._driver.conclude_trial((), 0, outcome, explain=lambda: self._cause(header))
 
     def _cause(self, header: SnapshotHeader) -> dict[str, Any]:
-        parameters, found = self._training.parameters(), [header.trigger, *header.also]
-        if header.trigger.kind == PARAMETER:  # which were put back since
-            targets = [parameters[one.name] for one in found if one.kind == PARAMETER and one.name in parameters]
+        parameters, triggers = self._training.parameters(), [header.trigger, *header.also]
+        if header.trigger.kind == PARAMETER:  # parameters were restored since
+            targets = [parameters[one.name] for one in triggers if one.kind == PARAMETER and one.name in parameters]
         else:
             losses = [one for one in self._losses if not is_finite(one)]
             targets = losses or [parameters[name].grad for name in header.gradients]
         loaded = [one for one in header.batches if one["from"] == "loader"]
         indices = [index for batch in loaded for index in batch.get("indices") or []]
         is_known = self._takes_turns and len(indices) == self._rows
-        cause = self._explaining.cause(targets, None if loaded else _samples(header), indices if is_known else [])
+        cause = self._explainer.cause(targets, None if loaded else _samples(header), indices if is_known else [])
         if "indices" in cause:
             if len(loaded) < len(header.batches):
                 self._driver.problem(LAST)
@@ -381,13 +402,13 @@ def _is_finite(value: Any) -> bool:
     return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
 
 
-def _statistics(torch: Any, name: str, tensor: Any) -> Statistics:
+def _statistics(torch: Any, name: str, tensor: Any) -> TensorStatistics:
     limits = torch.finfo(tensor.dtype) if tensor.is_floating_point() or tensor.is_complex() else None
-    return Statistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
+    return TensorStatistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
 
 
-def _read(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    """Return the tensors whose values go in, by the names of arguments."""
+def _input_tensors(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+    """Return the tensors whose values an operator reads, with the names of its arguments."""
     first = int(operator.overwrites)
     named = [*zip(operator.names[first:], args[first:]), *kwargs.items()]
     return [
@@ -395,8 +416,8 @@ def _read(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _written(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
-    """Return the tensors among the arguments that may have been written to, where the result does not name them."""
+def _written_tensors(operator: Operator, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that an operator may have written to, if it does not return them."""
     return [] if operator.returns else [*tensors_in([args[:1], kwargs.get("out")])]
 
 
@@ -405,11 +426,11 @@ def _has_nan(torch: Any, tensor: Any) -> bool:
 
 
 def _is_infinite(value: Any) -> bool:
-    """Return whether a number was given that is not finite, as to masked_fill."""
+    """Return whether an argument is a non-finite number, such as masked_fill's."""
     return type(value) is float and value - value != 0
 
 
 def _samples(header: SnapshotHeader) -> int | None:
-    """Return how many samples a model was called with, where it was called once."""
+    """Return the number of samples in the single call of a model; None if unknown."""
     is_known = len(header.batches) == 1 and header.batches[0].get("sample_axis") == 0
     return header.batches[0]["samples"] if is_known else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from .torch_explain import Explaining
+    from .torch_explain import OperatorExplainer
     from .torch_fit import ScriptObjects
 
 MAX_IDLE = 1000  # iterations of the script's loop in a row without a trial
@@ -160,7 +160,7 @@ class StepTrials:
         self._skipped_updates = 0  # updates of other optimizers
         self._failed_part: list[int] | None = None  # samples with which the script failed
         self.trial: Trial
-        self._explaining: Explaining | None
+        self._explainer: OperatorExplainer | None
         self._next_trial()
 
     @property
@@ -178,7 +178,7 @@ class StepTrials:
             captured.sample_count, captured.indices, lambda part: empties_loader(captured.iterations, part)
         )
         self.trial = Trial(list(samples), samples_by_iteration(captured.iterations, samples))
-        self._explaining = None
+        self._explainer = None
 
     def restore_if_built(self) -> None:
         """Restore the state when the batch is fetched, unless the script has not built its models yet."""
@@ -192,8 +192,8 @@ class StepTrials:
         """Begin the trial: restore the snapshot's state into the script's objects."""
         trial = self.trial
         if not trial.is_restored:
-            if self._explaining is not None:
-                self._explaining.end()  # restoring is no operator of the step
+            if self._explainer is not None:
+                self._explainer.end()  # restoring is no operator of the step
             self.driver.attempt(self.built.restore)
         trial.is_restored = False
         if self.driver.trials:
@@ -276,8 +276,8 @@ class StepTrials:
 
     def conclude(self, ended: str | None = None, place: int = 0) -> None:
         """Conclude the trial with its outcome, and begin the next."""
-        if self._explaining is not None:
-            self._explaining.end()
+        if self._explainer is not None:
+            self._explainer.end()
         trial, driver, outcome = self.trial, self.driver, self.outcome(has_digests=True)
         self._idle_iterations, self._failed_part = 0, None
         is_same = self._is_same(outcome)
@@ -317,31 +317,31 @@ class StepTrials:
 
     def explain(self) -> None:
         """Watch operators from here on, with the names of parameters and batches."""
-        from .torch_explain import Explaining, NotSupportedError
+        from .torch_explain import NotSupportedError, OperatorExplainer
 
-        if self._explaining is None:
+        if self._explainer is None:
             try:
-                self._explaining = Explaining(self.torch)
+                self._explainer = OperatorExplainer(self.torch)
             except NotSupportedError as error:
                 return self.driver.problem(str(error))
-        self._explaining.begin()
+        self._explainer.begin()
         fetched_count = self.trial.inputs.fetched_count
         if 0 < fetched_count == self.trial.backward_count + 1:  # earlier batches are used up
-            self._explaining.work_on(self.captured.sample_ranges[fetched_count - 1])
+            self._explainer.begin_samples(self.captured.sample_ranges[fetched_count - 1])
         else:
-            self._explaining.work_on(None)
-        self._explaining.know(self.built.names(), self.trial.inputs.tensors)
+            self._explainer.begin_samples(None)
+        self._explainer.set_names(self.built.names(), self.trial.inputs.tensors)
         return None
 
     def _cause(self, outcome: StepOutcome) -> dict[str, Any]:
-        if self._explaining is None:
+        if self._explainer is None:
             return {}
         bad_names, gradients = outcome.bad_gradients, self.built.gradients()
         losses = [loss for _, loss in self.trial.losses if not is_finite(loss)]
         targets = self.trial.updated or losses or [gradients[name] for name in gradients if name in bad_names]
         captured = self.captured
         indices = captured.indices if len(captured.indices) == captured.sample_ranges[-1].stop else []
-        cause = self._explaining.cause(targets, captured.sample_count, indices)
+        cause = self._explainer.cause(targets, captured.sample_count, indices)
         if "indices" in cause and captured.may_be_sorted:
             self.driver.problem(SORTED)
         return cause
