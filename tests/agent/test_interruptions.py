@@ -121,7 +121,7 @@ def frames_interrupted() -> Iterator[Any]:
         lambda: TensorCollector().tensor("x", Interrupted()),
         lambda: iterations(Interrupted()),
         lambda: _ids(Interrupted()),
-        lambda: variables.parts(Interrupted()),
+        lambda: variables.tensors_of(Interrupted()),
         lambda: variables.lines_that_made(frames_interrupted(), bool),
     ],
     ids=["tensor", "iterations", "optimizer", "variable", "lines"],

@@ -25,7 +25,7 @@ from .tensorflow_explain import OperationWatcher
 from .tensorflow_restore import RandomReplay, StateRestorer
 from .tensorflow_snapshot import RejectedStep, dense
 from .tensorflow_state import FIT, LOADER, SCRIPT
-from .variables import put, put_loops, user_functions
+from .variables import set_loop_counters, set_variables, user_functions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class EagerLoop:
     def _put_loops(self, driver: RedoDriver) -> None:
         """Let the script choose the captured batch, where its loop's variables do; never a part of one."""
         if driver.mode != MINIMIZE:
-            put_loops(sys._getframe(1), driver.header.loops)
+            set_loop_counters(sys._getframe(1), driver.header.loops)
         elif driver.header.loops and not driver.is_whole_known:
             driver.problem(NOT_CUT)
 
@@ -333,7 +333,7 @@ def put_locals(values: Any) -> None:
     if function is None or not isinstance(values, dict):
         raise SnapshotError("the batch cannot be put into the script: it is not known where it came from")
     known = function.f_locals
-    put(function, {name: value for name, value in values.items() if name in known})
+    set_variables(function, {name: value for name, value in values.items() if name in known})
 
 
 def batches_of(file: SnapshotFile, likes: Sequence[Any], mode: str) -> list[tuple[Any, str, int]]:

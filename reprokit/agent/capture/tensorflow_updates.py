@@ -17,7 +17,7 @@ from .settings import ROLLBACK, STOP
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
 from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
-from .variables import of_loops, places_of
+from .variables import loop_counters, user_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Rejections:
             epoch=epoch,
             steps_in_epoch=steps_in_epoch,
             losses=tuple([loss.hex() for loss in known.last_losses()]),
-            trigger=Trigger(where=tuple(places_of(frame))),
+            trigger=Trigger(where=tuple(user_places(frame))),
         )
         if not found.values.batches:
             found.notes.append("the batch is not known: nothing was fetched from a data set, and no function called")
@@ -437,7 +437,7 @@ class UpdateGuard:
         found.state.moved = [variable for variable, _ in step.variables.before.values()]
         if not values.batches and self._training.here.call is None:
             values.batches = local_batch(sys._getframe(1))
-            found.facts = found.facts.with_(loops=of_loops(sys._getframe(1)))
+            found.facts = found.facts.with_(loops=loop_counters(sys._getframe(1)))
         self.rejections.judge_norm(found, known)
         pending = self.rejections.handle(found, known, self._training.call(), sys._getframe(1))
         self._put(step, lambda: [*step.variables.held.values(), *step.variables.updated.values()])

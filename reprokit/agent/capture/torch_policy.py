@@ -10,7 +10,7 @@ from .header import PARAMETER, Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .torch_copies import StateCopy
 from .torch_snapshot import left_out_of
-from .variables import places_of
+from .variables import user_places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class CapturePolicy:
         if triggers[0].kind != PARAMETER:  # parameters may have been ruined before the oldest saved state
             parameter_triggers = training.triggers(PARAMETER, records)
             triggers = [*[other.with_(was_before=True) for other in parameter_triggers], *triggers]
-        where, optimizers = tuple(places_of(sys._getframe(1))), tuple(training.watched.names(records))
+        where, optimizers = tuple(user_places(sys._getframe(1))), tuple(training.watched.names(records))
         first = triggers[0].with_(began_here=began_here, where=where, optimizers=optimizers)
         path = attempt(self._save, step, number, [first, *triggers[1:]])
         step.findings.triggers = []

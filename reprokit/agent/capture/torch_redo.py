@@ -25,7 +25,7 @@ from .store import SnapshotError
 from .torch_capture import hooks_of
 from .torch_fit import ScriptObjects
 from .torch_trials import BEGUN, CALLED, UNUSED, WAITING, CapturedStep, RedoThread, StepTrials
-from .variables import give, parts, standing_for
+from .variables import replace_variables, replacements_of, tensors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class RedoInputs:
             own_inputs = [arguments, keywords]
             value = self._fitted_part(batch, samples, own_inputs)
             arguments, keywords = _on_own_devices(self._torch, value, own_inputs)
-            give(sys._getframe(1), standing_for(own_inputs, [arguments, keywords]), self._variables)
+            replace_variables(sys._getframe(1), replacements_of(own_inputs, [arguments, keywords]), self._variables)
         return arguments, keywords
 
     def _variables(self, function: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -175,8 +175,8 @@ class RedoInputs:
 
 def _are_same_kind(own: Any, saved: Any) -> bool:
     """Return whether a variable has the saved value's type and dtypes, and is no result of the step."""
-    own_parts, saved_parts = ([(type(part), part.dtype) for part in parts(value)] for value in (own, saved))
-    is_result = any(getattr(part, "requires_grad", False) for part in parts(own))
+    own_parts, saved_parts = ([(type(part), part.dtype) for part in tensors_of(value)] for value in (own, saved))
+    is_result = any(getattr(part, "requires_grad", False) for part in tensors_of(own))
     return type(own) is type(saved) and own_parts == saved_parts and not is_result
 
 

@@ -22,7 +22,7 @@ from .torch_state import (
     take_random,
 )
 from .trees import below, pack, refers
-from .variables import of_loops, with_samples
+from .variables import loop_counters, variables_with_samples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SnapshotBuilder:
             trigger=triggers[0],
             also=tuple(triggers[1:]),
             batches=batches,
-            loops=of_loops(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
+            loops=loop_counters(sys._getframe(1)) if _are_of_script([batch["from"] for batch in batches]) else {},
             losses=tuple([loss.hex() for loss in map(float, step.losses.recent)]),
             loss=_loss(self._torch, step),
             random=take_random(tensors, step.start.random.kept()) if step.start.has_random else {},
@@ -160,7 +160,9 @@ class SnapshotBuilder:
         """Return what the script's local variables hold of the batch, if no DataLoader returned it."""
         inputs = [leaf_value for batch in batches if batch.origin == "forward" for leaf_value in leaves(batch.node)]
         (samples, _), records = _samples(batches[0].node), []
-        for function, values in [] if samples is None else with_samples(sys._getframe(1), samples, _may_be_cut):
+        for function, values in (
+            [] if samples is None else variables_with_samples(sys._getframe(1), samples, _may_be_cut)
+        ):
             others = {name: value for name, value in values.items() if not self._is_among(value, inputs)}
             if others:
                 records.append(BatchRecord("script", function, pack(others, leaf)))
