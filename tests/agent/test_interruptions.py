@@ -20,7 +20,7 @@ import pytest
 import reprokit.agent
 from reprokit.agent.agent import Agent
 from reprokit.agent.capture import variables
-from reprokit.agent.capture.tensorflow_snapshot import _ids
+from reprokit.agent.capture.tensorflow_snapshot import _variable_ids
 from reprokit.agent.capture.tensorflow_state import TensorCollector
 from reprokit.agent.capture.tensorflow_steps import iterations
 from reprokit.agent.core.journal import Journal
@@ -120,7 +120,7 @@ def frames_interrupted() -> Iterator[Any]:
     [
         lambda: TensorCollector().tensor("x", Interrupted()),
         lambda: iterations(Interrupted()),
-        lambda: _ids(Interrupted()),
+        lambda: _variable_ids(Interrupted()),
         lambda: variables.tensors_of(Interrupted()),
         lambda: variables.lines_that_made(frames_interrupted(), bool),
     ],

@@ -1,8 +1,8 @@
 """Captures the steps of TensorFlow 2 and Keras whose gradients or loss are not finite, before they are applied.
 
-Gradients are tested where an optimizer applies them: in eager code before that, in graphs by the graph itself
-(tensorflow_updates). Where a function compiled by XLA is called, a variable is looked at afterwards. A failure of ours
-leaves the training as it is.
+Gradients are tested when an optimizer applies them: in eager code just before, in graphs by the graph itself
+(tensorflow_updates). After a call of a function compiled by XLA, a flag variable is checked. An internal error leaves
+the training as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..tensorflow.decisions import TensorFlowDecisions
 from ..tensorflow.evaluation import is_of_tensorflow
 from .random_states import RandomStates
 from .settings import NEEDS_KERAS_ON_TENSORFLOW, NEEDS_TENSORFLOW_2, STOP
-from .tensorflow_graphs import ReplicaRound, are_finite, call_host, in_loop, now, put_back, replica
+from .tensorflow_graphs import ReplicaRound, are_finite, call_host, current_values, in_loop, replica, restore_values
 from .tensorflow_state import FIT, SCRIPT, as_array, is_finite, plain, put_variable, read, resource_id
 from .tensorflow_steps import (
     ALWAYS,
@@ -26,9 +26,9 @@ from .tensorflow_steps import (
     FunctionRecord,
     OutermostCall,
     TrainingState,
-    one_of,
+    as_one_value,
 )
-from .tensorflow_updates import Rejections, UpdateGuard
+from .tensorflow_updates import RejectionHandler, UpdateGuard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ NOT_COMPUTED_AGAIN = "the gradients could not be computed once more"
 
 
 class TensorFlowCapture:
-    """Listens to trainings by TensorFlow and Keras."""
+    """Captures steps of TensorFlow and Keras trainings: passes training events to the parts below."""
 
     def __init__(self, capture: CaptureSession, first: events.EventListener | None = None) -> None:
         self._capture = capture
         self.training = TrainingState()
-        self.rejections = Rejections(capture, self.training)
+        self.rejections = RejectionHandler(capture, self.training)
         xla = XlaCalls(self.rejections)
         self.updates = UpdateGuard(self.rejections, xla)
         self.calls = OutermostCalls(self.updates, xla)
@@ -65,11 +65,13 @@ class TensorFlowCapture:
         for listener in (first, self):
             if listener is not None:
                 self._events.add(listener)
-        order = self.training.order
-        self._hooks = TensorFlowDecisions(self._events, lambda: [one for known in order for one in known.remembering])
+        order = self.training.watched
+        self._hooks = TensorFlowDecisions(
+            self._events, lambda: [variable for watched in order for variable in watched.memory_variables]
+        )
 
     def begin(self, name: str, module: ModuleType) -> None:
-        """Attach to a module that has just been executed."""
+        """Attach to a module that was just imported."""
         version = old_version()
         if version:
             self._capture.unavailable("tensorflow", version, NEEDS_TENSORFLOW_2)
@@ -96,11 +98,11 @@ class TensorFlowCapture:
         }
 
     def failed(self, error: Exception, handler: events.Handler) -> None:
-        """The training goes on, and so do the captures."""
+        """Report a handler's error; training and captures continue."""
         self._capture.failed(handler, error)
 
     def forget(self) -> None:
-        """Drop what a parent process noted, in a forked child."""
+        """Drop the parent's state, in a forked child."""
         self.training.forget()
         self.updates.rollback.forget()
 
@@ -113,26 +115,26 @@ class TensorFlowCapture:
     # Batches and tapes
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
-        here = self.training.here
+        here = self.training.thread_state
         if private_api.executing_eagerly():
             here.fetched.add(event.began, event.batch, here.step)
         else:
             private_api.default_graph()._reprokit_batch = event.batch
 
     def _loader_exhausted(self, event: events.LoaderExhausted) -> None:
-        here = self.training.here
+        here = self.training.thread_state
         here.fetched.ended(event.began, here.step)
 
     def _forward_began(self, _event: events.ForwardBegan) -> None:
         step = self.training.step()
-        if step is None or (step.over and (step.graph is None or step.graph is private_api.default_graph())):
+        if step is None or (step.is_over and (step.graph is None or step.graph is private_api.default_graph())):
             step = self.training.begin_step()
-        step.tapes += 1
+        step.open_tapes += 1
 
     def _forward_ended(self, _event: events.ForwardEnded) -> None:
         step = self.training.step()
         if step is not None:
-            step.tapes = max(0, step.tapes - 1)
+            step.open_tapes = max(0, step.open_tapes - 1)
 
     # What it comes to
 
@@ -142,11 +144,11 @@ class TensorFlowCapture:
             return
         step.differentiated = True
         if step.graph is not None and call is not None:
-            call.traced.differentiates = True
-            call.traced.graph = weakref.ref(step.graph)
+            call.record.differentiates = True
+            call.record.graph = weakref.ref(step.graph)
             call.steps = [*call.steps, step]
         flat = sys.modules["tensorflow"].nest.flatten(event.tensors)
-        losses = [one for one in flat if getattr(getattr(one, "dtype", None), "is_floating", False)]
+        losses = [tensor for tensor in flat if getattr(getattr(tensor, "dtype", None), "is_floating", False)]
         step.values.losses = [*step.values.losses, *losses][-MAX_LOSSES:]
 
     def _loss_scaled(self, event: events.LossScaled) -> None:
@@ -155,7 +157,7 @@ class TensorFlowCapture:
             step.values.unscaled = event.loss
 
     def _output_computed(self, event: events.OutputComputed) -> None:
-        """Look at a layer's outputs, where activations are asked for."""
+        """Test a layer's outputs, if activations are to be checked."""
         if not hasattr(event.module, "weights") or not is_of_tensorflow(event.module):  # a loss is no layer
             return
         step = self.training.step()
@@ -164,9 +166,13 @@ class TensorFlowCapture:
         if step.graph is not None and step.graph is not private_api.default_graph():
             return
         tensorflow = sys.modules["tensorflow"]
-        flat = [one for one in tensorflow.nest.flatten(event.output) if getattr(one, "dtype", None) is not None]
-        floats = [one for one in flat if hasattr(one, "op") or private_api.has_value(one)]
-        finite = [tensorflow.reduce_all(tensorflow.math.is_finite(one)) for one in floats if one.dtype.is_floating]
+        flat = [
+            tensor for tensor in tensorflow.nest.flatten(event.output) if getattr(tensor, "dtype", None) is not None
+        ]
+        floats = [tensor for tensor in flat if hasattr(tensor, "op") or private_api.has_value(tensor)]
+        finite = [
+            tensorflow.reduce_all(tensorflow.math.is_finite(tensor)) for tensor in floats if tensor.dtype.is_floating
+        ]
         if finite:
             name = str(getattr(event.module, "path", None) or event.module.name)
             step.values.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
@@ -179,20 +185,20 @@ class TensorFlowCapture:
             step.hold(event.variable)
 
     def _random_drawn(self, event: events.RandomDrawn) -> None:
-        """Note what no state tells; graphs hand it out themselves."""
+        """Record eager random numbers whose generator's state is unreadable; graphs pass theirs to the host."""
         step = self.training.step() if private_api.has_value(event.drawn) else None
-        if step is not None and not step.over and len(step.values.drawn) < MAX_DRAWN:
+        if step is not None and not step.is_over and len(step.values.drawn) < MAX_DRAWN:
             step.values.drawn.append((event.kind, event.drawn))
 
 
 def old_version() -> str:
-    """Return which TensorFlow is here, if its steps cannot be seen."""
+    """Return the version of a TensorFlow 1, whose steps cannot be captured; else an empty string."""
     version = str(getattr(sys.modules.get("tensorflow"), "__version__", ""))
     return version if version.startswith("1.") else ""
 
 
 class OutermostCalls:
-    """Outermost calls of a training from eager code, and the steps that a strategy runs in them."""
+    """Handles outermost calls from eager code, and the steps that a strategy runs in them."""
 
     def __init__(self, updates: UpdateGuard, xla: XlaCalls) -> None:
         self._rejections = updates.rejections
@@ -200,18 +206,18 @@ class OutermostCalls:
         self._training = self._rejections.training
         self._rollback = updates.rollback
         self._xla = xla
-        self.run: Callable[[OutermostCall], Any] = OutermostCall.run  # makes an outermost call
+        self.run: Callable[[OutermostCall], Any] = OutermostCall.run  # executes an outermost call
 
     def function_due(self, due: events.FunctionDue) -> None:
-        """A Keras train function, or a function of the script's, be it within another."""
+        """Wrap the call of Keras' train function or of the script's function, even within another."""
         if due.model is None and hasattr(due.function, "python_function") and private_api.is_compiled(due.function):
             due.call = functools.partial(self._xla.call, due.call)
-        if self._training.here.call is None and private_api.executing_eagerly():
+        if self._training.thread_state.call is None and private_api.executing_eagerly():
             call = OutermostCall(due)
             due.call = lambda *_arguments, **_keywords: self._outermost(call)
 
     def _outermost(self, call: OutermostCall) -> Any:
-        """Make an outermost call. What was captured in it ends the training behind it, also where the call fails."""
+        """Execute an outermost call. If a capture is to end the training, it ends after the call, even a failed one."""
         self._begins(call)
         try:
             result = self.run(call)
@@ -224,63 +230,63 @@ class OutermostCalls:
         if call.pending is not None:
             raise call.pending
         if self._rollback.is_on and call.trains:
-            self._capture.attempt(self._rollback.keep_or_go_back, call.rolls_back)
+            self._capture.attempt(self._rollback.keep_or_roll_back, call.rolls_back)
         return result
 
     def _begins(self, call: OutermostCall) -> None:
-        here, traced = self._training.here, call.traced
+        here, record = self._training.thread_state, call.record
         has_window = here.window is not None and here.window.calls
-        if call.model is not None or (traced.updates == ALWAYS and here.window is not None and not has_window):
+        if call.model is not None or (record.updates == ALWAYS and here.window is not None and not has_window):
             self._rejections.keep_random()
-        else:  # its gradients may wait for another call's update, or those of others for its own
+        else:  # it may accumulate gradients for another call's update, or apply those of earlier calls
             window = call.window = here.window = here.window or AccumulationWindow(self._training.updates)
             if call.trains and not window.calls:
                 self._rejections.keep_random()
-            self._capture.attempt(window.opens, call)
+            self._capture.attempt(window.begin_call, call)
         here.call = call
         self._training.calls.append(call)
 
     def _ends(self, call: OutermostCall) -> None:
-        """It is over, in whichever way."""
-        self._training.here.call = None
+        """End the call, whether it succeeded or failed."""
+        self._training.thread_state.call = None
         self._training.calls.remove(call)
-        traced = call.traced
-        if traced.trains is None and self._xla.tracing is None:
-            traced.trains = False
+        record = call.record
+        if record.trains is None and self._xla.tracing is None:
+            record.trains = False
         for step in call.steps:
-            traced.written.update({key: variable for key, (variable, _) in step.variables.held.items()})
+            record.written.update({key: variable for key, (variable, _) in step.variables.saved.items()})
         call.steps = ()
         if call.window is not None:
-            self._capture.attempt(call.window.closes, call)
+            self._capture.attempt(call.window.end_call, call)
 
     # Steps that a strategy runs, be it the strategy that Keras uses where there is none
 
     def replicas_due(self, due: events.ReplicasDue) -> None:
         if self._training.call() is None:
             return
-        together, run = ReplicaRound(), due.call
-        due.function = self._step_function(due.function, together)
+        replica_round, run = ReplicaRound(), due.call
+        due.function = self._step_function(due.function, replica_round)
 
         def call(function: Function) -> Any:
             result = run(function)
-            host = functools.partial(self._rejections.call_host_together, due.strategy, together)
-            self._capture.attempt(together.end, host)
+            host = functools.partial(self._rejections.call_host_together, due.strategy, replica_round)
+            self._capture.attempt(replica_round.end, host)
             return result
 
         due.call = call
 
-    def _step_function(self, fn: Function, together: ReplicaRound) -> Function:
+    def _step_function(self, function: Function, replica_round: ReplicaRound) -> Function:
         status = private_api.module("autograph_status").control_status_ctx()
-        converted = private_api.module("autograph").tf_convert(fn, status, convert_by_default=False)
-        origin = FIT if private_api.is_of_keras(str(getattr(fn, "__module__", ""))) else SCRIPT
+        converted = private_api.module("autograph").tf_convert(function, status, convert_by_default=False)
+        origin = FIT if private_api.is_of_keras(str(getattr(function, "__module__", ""))) else SCRIPT
 
         def step_function(*arguments: Any, **keywords: Any) -> Any:
-            step = self._training.step() if self._xla.tracing is not None else together.step
+            step = self._training.step() if self._xla.tracing is not None else replica_round.step
             step = step or self._training.begin_step()
             step.pinned = True
-            batch = (origin, one_of(arguments, keywords))
+            batch = (origin, as_one_value(arguments, keywords))
             if replica() is not None:
-                together.add(step, batch)
+                replica_round.add(step, batch)
                 return converted(*arguments, **keywords)
             step.values.batches = [batch]
             try:
@@ -292,129 +298,135 @@ class OutermostCalls:
         return step_function
 
     def _step_ends(self, step: TensorFlowStep) -> None:
-        """What a step that was not applied moved after its update, as metrics, is put back where training goes on."""
+        """Restore what a rejected step changed after its update, such as metrics, if training goes on."""
         step.pinned = False
-        moved = list(step.variables.held.values())[step.variables.count :]
-        if step.finite is None or not step.applied or not moved or self._capture.settings.action == STOP:
+        changed = list(step.variables.saved.values())[step.variables.count :]
+        if step.finite is None or not step.applied or not changed or self._capture.settings.action == STOP:
             return
-        step.passes = True
+        step.is_updating = True
         if step.graph is None:
-            put_back(moved)
+            restore_values(changed)
         else:
             tensorflow = sys.modules["tensorflow"]
-            tensorflow.cond(step.finite, lambda: None, lambda: put_back(moved))
+            tensorflow.cond(step.finite, lambda: None, lambda: restore_values(changed))
 
 
 class XlaCalls:
-    """Calls of functions that XLA compiles: what they update is held before, and behind them the flag is looked at.
+    """Handles calls of XLA-compiled functions: saves the variables they update, and checks a flag after the call.
 
-    A graph cannot be asked for more than it hands out once XLA has compiled it, so a step that should not have happened
-    has, and is undone: the variables are given what they had. Its gradients are computed once more to be kept.
+    A compiled graph returns nothing beyond its outputs. So a step that must not happen does, and is then undone by
+    restoring the variables. Its gradients are computed again for the snapshot.
     """
 
-    def __init__(self, rejections: Rejections) -> None:
-        self.tracing: dict[str, Any] | None = None  # of a function that gives gradients: by the id of the optimizer
+    def __init__(self, rejections: RejectionHandler) -> None:
+        self.tracing: dict[str, Any] | None = None  # gradients by optimizer's id, while a gradient function is traced
         self._rejections = rejections
         self._capture = rejections.capture
         self._training = rejections.training
 
     # ---- calls of compiled functions ---------------------------------------------------------------------------------
 
-    def call(self, bare: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Call a function that XLA compiles, by what calls it as TensorFlow does."""
-        record, here = FunctionRecord.of(function), self._training.here
-        if here.compiled is not None or self.tracing is not None or record.reveals is function:
-            return bare(function, *arguments, **keywords)
-        before = self._capture.attempt(self._before, record, function, arguments, keywords)
+    def call(self, call_function: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call an XLA-compiled function by TensorFlow's own way, and check its steps afterwards."""
+        record, here = FunctionRecord.of(function), self._training.thread_state
+        if here.compiled is not None or self.tracing is not None or record.gradient_function is function:
+            return call_function(function, *arguments, **keywords)
+        values_before = self._capture.attempt(self._before, record, function, arguments, keywords)
         here.compiled = record
         try:
-            result = bare(function, *arguments, **keywords)
+            result = call_function(function, *arguments, **keywords)
         finally:
             here.compiled = None
-        if before is not None:
-            look = self._look if private_api.executing_eagerly() else self._look_in_graph
-            self._capture.attempt(look, function, arguments, keywords, before)
+        if values_before is not None:
+            check = self._check_flags if private_api.executing_eagerly() else self._check_flags_in_graph
+            self._capture.attempt(check, function, arguments, keywords, values_before)
         return result
 
-    def expect(self, site: UpdateSite, step: TensorFlowStep) -> None:
-        """Behind the call of the outermost function that is being built, its flag is to be looked at."""
-        record = self._training.here.compiled
+    def add_site(self, site: UpdateSite, step: TensorFlowStep) -> None:
+        """Have the flag of this update checked after the call of the outermost function that is being built."""
+        record = self._training.thread_state.compiled
         if record is None:
             raise RuntimeError("a function compiled by XLA was built by no call of it")
-        site.moved = step.variables.held
-        record.sites = [*[one for one in record.sites or () if one.known is not site.known], site]
-        record.moved = None
+        site.changed = step.variables.saved
+        record.sites = [*[other for other in record.sites or () if other.watched is not site.watched], site]
+        record.changed = None
 
     def _before(self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
-        """Return what the variables that a compiled function updates have before it is called."""
-        if record.sites is None:  # its graph is built before, so that it is known what it updates
-            self._training.here.compiled = record
+        """Return the variables that a compiled function updates, with their values before its call."""
+        if record.sites is None:  # its graph is built first, which shows what it updates
+            self._training.thread_state.compiled = record
             self._capture.attempt(lambda: function.get_concrete_function(*arguments, **keywords))
-            self._training.here.compiled = None
+            self._training.thread_state.compiled = None
             record.sites = record.sites or []
-        if record.moved is None:
-            moved = [variable for site in record.sites for variable, _ in site.moved.values()]
-            updated = [variable for site in record.sites for variable in [*site.variables, *site.known.updated]]
-            record.moved = list({resource_id(one): plain(one) for one in [*updated, *moved]}.values())
-        return [(variable, variable.read_value()) for variable in record.moved]
+        if record.changed is None:
+            changed = [variable for site in record.sites for variable, _ in site.changed.values()]
+            updated = [variable for site in record.sites for variable in [*site.variables, *site.watched.updated]]
+            record.changed = list({resource_id(one): plain(one) for one in [*updated, *changed]}.values())
+        return [(variable, variable.read_value()) for variable in record.changed]
 
-    # ---- behind them -------------------------------------------------------------------------------------------------
+    # ---- after calls ------------------------------------------------------------------------------------------------
 
-    def _look(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
-        """Behind a call of a compiled function from eager code."""
+    def _check_flags(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
+        """Check the flags after a call from eager code; undo a step that should not have happened."""
         for site in FunctionRecord.of(function).sites or ():
             after = list(map(read, site.updated))
-            if site.known.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
+            if site.watched.memory.is_flagged() or not all(is_finite(as_array(value)) for value in after):
                 for variable, value in before:
                     put_variable(variable, value)
-                self._revealed(site, function, arguments, keywords, {"after": after}, loops=False)
+                self._report_rejected(site, function, arguments, keywords, {"after": after}, loops=False)
 
-    def _look_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
-        """Behind a call of a compiled function from a graph that is being built."""
+    def _check_flags_in_graph(self, function: Any, arguments: Arguments, keywords: Keywords, before: Pairs) -> None:
+        """Add the same check after a call from a graph that is being built."""
         tensorflow, loops = sys.modules["tensorflow"], in_loop()
         for site in FunctionRecord.of(function).sites or ():
 
             def host(site: UpdateSite = site) -> Any:
-                def on_host(seen: dict[str, Any]) -> None:
-                    self._revealed(site, function, tuple(seen["arguments"]), seen["keywords"], seen, loops=loops)
+                def on_host(values: dict[str, Any]) -> None:
+                    self._report_rejected(
+                        site, function, tuple(values["arguments"]), values["keywords"], values, loops=loops
+                    )
 
-                after = now(site.updated)
-                put_back(before)
+                after = current_values(site.updated)
+                restore_values(before)
                 graph = private_api.default_graph()
-                put = [one for one in graph.get_operations() if one.type == "AssignVariableOp"]
-                with tensorflow.control_dependencies(put):
+                assignments = [
+                    operation for operation in graph.get_operations() if operation.type == "AssignVariableOp"
+                ]
+                with tensorflow.control_dependencies(assignments):
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
                 return tensorflow.constant(0)
 
-            good = tensorflow.logical_and(site.known.memory.good.read_value(), are_finite(now(site.updated)))
-            tensorflow.cond(good, lambda: tensorflow.constant(0), host)
+            is_good = tensorflow.logical_and(
+                site.watched.memory.all_good.read_value(), are_finite(current_values(site.updated))
+            )
+            tensorflow.cond(is_good, lambda: tensorflow.constant(0), host)
 
-    def _revealed(
+    def _report_rejected(
         self,
         site: UpdateSite,
         function: Any,
         arguments: Arguments,
         keywords: Keywords,
-        known: dict[str, Any],
+        host_values: dict[str, Any],
         *,
         loops: bool,
     ) -> None:
-        put_variable(site.known.memory.good, True)
-        key = str(id(site.known.optimizer()))
-        seen = self._capture.attempt(lambda: self._reveal(function)(*arguments, **keywords)[key])
+        put_variable(site.watched.memory.all_good, True)
+        key = str(id(site.watched.optimizer()))
+        values = self._capture.attempt(lambda: self._gradient_function(function)(*arguments, **keywords)[key])
         note = COMPUTED_AGAIN
-        if seen is None:
-            seen = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
+        if values is None:
+            values = {"gradients": [None] * len(site.variables), "loss": None, "activations": []}
             note = NOT_COMPUTED_AGAIN
-        seen = {**seen, "batches": [one_of(arguments, keywords)], "after": known["after"]}
-        found = self._rejections.of_site(site, seen, [FIT if site.model is not None else SCRIPT])
-        found.notes.append(note)
-        self._rejections.end_behind(site, found, loops=loops)
+        values = {**values, "batches": [as_one_value(arguments, keywords)], "after": host_values["after"]}
+        rejected = self._rejections.of_site(site, values, [FIT if site.model is not None else SCRIPT])
+        rejected.notes.append(note)
+        self._rejections.end_after_call(site, rejected, loops=loops)
 
     # ---- gradients ---------------------------------------------------------------------------------------------------
 
-    def take(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
-        """Note gradients in the place of an update."""
+    def record_gradients(self, step: TensorFlowStep, optimizer: Any, pairs: list[tuple[Any, Any]]) -> None:
+        """Record gradients in place of an update, while a gradient function is traced."""
         assert self.tracing is not None
         self.tracing[str(id(optimizer))] = {
             "gradients": [gradient for gradient, _ in pairs],
@@ -422,33 +434,35 @@ class XlaCalls:
             "activations": [finite for _, finite in step.values.activations],
         }
 
-    def _reveal(self, function: Any) -> Any:
-        """Return the function that gives the gradients, loss and activations of the step that another takes."""
+    def _gradient_function(self, function: Any) -> Any:
+        """Return a function that computes gradients, loss and activations of a function's step without applying."""
         record = FunctionRecord.of(function)
-        if record.reveals is None:
+        if record.gradient_function is None:
             make = sys.modules["tensorflow"].function
             is_compiled = private_api.is_compiled(function)
-            record.reveals = make(self._revealing(function), jit_compile=is_compiled, autograph=False)
-            FunctionRecord.of(record.reveals).reveals = record.reveals
-        return record.reveals
+            record.gradient_function = make(
+                self._collecting_gradients(function), jit_compile=is_compiled, autograph=False
+            )
+            FunctionRecord.of(record.gradient_function).gradient_function = record.gradient_function
+        return record.gradient_function
 
-    def _revealing(self, function: Any) -> Function:
+    def _collecting_gradients(self, function: Any) -> Function:
         python, is_converted = private_api.python_function(function)
-        if is_converted:  # as autograph makes it
+        if is_converted:  # AutoGraph would convert it, too
             status = private_api.module("autograph_status")
             enabled = status.ControlStatusCtx(status=status.Status.ENABLED)
             python = private_api.module("autograph").tf_convert(python, enabled)
 
         def reveal(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-            found = self.tracing = {}
+            gradients = self.tracing = {}
             step = self._training.begin_step()
             step.pinned = True
             try:
                 python(*arguments, **keywords)
             finally:
                 self.tracing = None
-                step.passes = True
-                put_back(list(step.variables.held.values()))
-            return found
+                step.is_updating = True
+                restore_values(list(step.variables.saved.values()))
+            return gradients
 
         return reveal

@@ -24,7 +24,7 @@ from .causes import (
     cause,
     line,
 )
-from .tensorflow_rows import SampleRows
+from .tensorflow_rows import SampleOrderTracker
 from .tensorflow_state import as_array, is_finite, limits_of, numbers
 from .variables import lines_that_made, user_functions
 
@@ -56,7 +56,7 @@ class OperationWatcher:
         self._gradient_stack: list[CallOrigin] = []  # forward operations whose gradients are being computed
         self._layer_names: list[str] = []  # of the layers being called, the outermost first
         self._updates: list[OperatorEvent] = []  # of optimizers
-        self._rows = SampleRows(samples)
+        self._rows = SampleOrderTracker(samples)
         self._hooks = OperationHooks(self)
 
     def __enter__(self) -> OperationWatcher:
@@ -90,7 +90,7 @@ class OperationWatcher:
     # What is executed
 
     def executed(self, name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self._rows.made(name, inputs, outputs, attributes)
+        self._rows.note_operation(name, inputs, outputs, attributes)
         phase, origin = FORWARD, None
         if self._gradient_stack:
             phase, origin = BACKWARD, self._gradient_stack[-1]

@@ -1,4 +1,4 @@
-"""Puts the state of a snapshot back into a TensorFlow training."""
+"""Restores a snapshot's state into a TensorFlow training."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ..tensorflow.state import optimizer_variables
 from ..tensorflow.tensors import name_of
 from .random_states import put_back
 from .store import DTYPES, NAMES, SnapshotError, saved_optimizers
-from .tensorflow_graphs import drawing
-from .tensorflow_snapshot import all_owners
+from .tensorflow_graphs import random_operations
+from .tensorflow_snapshot import models_of
 from .tensorflow_state import (
     VARIABLES,
-    besides,
     distinct_names,
     keras_generator,
     model_variables,
     plain,
     put_variable,
     resource_id,
+    variables_of_no_owner,
 )
 from .trees import BadTree, unpack
 
@@ -38,79 +38,85 @@ if TYPE_CHECKING:
 
 
 def restore(file: SnapshotFile, model: Any, optimizers: Sequence[Any]) -> list[str]:
-    """Put a snapshot's state into a model and its optimizers; what could not be put, in words."""
+    """Restore a snapshot's state into a model, or models, and optimizers; return the snapshot's notes."""
     models = list(model) if isinstance(model, (list, tuple)) else [] if model is None else [model]
-    put_models(file, models)
+    restore_models(file, models)
     if optimizers:
-        _put_entries(file, saved_optimizers(file.facts, len(optimizers)), optimizers)
-    put_random(file)
+        _restore_optimizers(file, saved_optimizers(file.facts, len(optimizers)), optimizers)
+    restore_random(file)
     return list(file.facts.notes)
 
 
-def put_moved(file: SnapshotFile, moved: list[Any]) -> None:
-    """Put what a step wrote to besides models and optimizers, as far as the snapshot has it."""
+def restore_changed_variables(file: SnapshotFile, changed: list[Any]) -> None:
+    """Restore variables of no model or optimizer that a step writes to, as far as the snapshot has them."""
     entries = [entry for entry in file.facts.models if entry.get("class") == VARIABLES]
-    names = distinct_names(moved)
+    names = distinct_names(changed)
     for entry in entries:
         tensors = entry.get("tensors")
-        kept = tensors if isinstance(tensors, dict) else {}
-        found = [variable for name, variable in zip(names, moved) if name in kept]
-        put_variables(file, kept, found, "a variable of the script")
+        names_in_file = tensors if isinstance(tensors, dict) else {}
+        variables = [variable for name, variable in zip(names, changed) if name in names_in_file]
+        restore_variables(file, names_in_file, variables, "a variable of the script")
 
 
-def put_models(file: SnapshotFile, models: list[Any]) -> None:
-    """Put the variables of models; a list of variables may stand for a model."""
+def restore_models(file: SnapshotFile, models: list[Any]) -> None:
+    """Restore the variables of models; a list of variables may stand for a model."""
     entries = file.facts.models
     if len(models) > len(entries):
         raise SnapshotError(f"the snapshot has {len(entries)} models, not {len(models)}")
     for entry, model in zip(entries, models):
-        if isinstance(model, list):  # the last in both, where the script may have fewer models now
-            kept = next((one for one in reversed(entries) if one.get("class") == VARIABLES), entry)
-            put_variables(file, kept.get("tensors"), model, str(kept.get("name", "model")))
+        if isinstance(model, list):  # it comes last, also if the script has fewer models now
+            saved_entry = next((other for other in reversed(entries) if other.get("class") == VARIABLES), entry)
+            restore_variables(file, saved_entry.get("tensors"), model, str(saved_entry.get("name", "model")))
         else:
-            put_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
+            restore_variables(file, entry.get("tensors"), model_variables(model), str(entry.get("name", "model")))
 
 
-def _put_entries(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
+def _restore_optimizers(file: SnapshotFile, entries: Sequence[dict[str, Any]], optimizers: Sequence[Any]) -> None:
     for entry, optimizer in zip(entries, optimizers):
-        put_variables(file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer")))
+        restore_variables(
+            file, state_tensors(entry), optimizer_variables(optimizer), str(entry.get("name", "optimizer"))
+        )
 
 
 def state_tensors(entry: dict[str, Any]) -> dict[str, str]:
-    """By its name, the name in the file of each variable of an optimizer."""
+    """Return the names in the file of an optimizer's variables, by their own names."""
     try:
         return {name["text"]: node["tensor"] for name, node in entry["state"]["dict"]}
     except (KeyError, TypeError, ValueError):
         raise SnapshotError("the snapshot's optimizer has no state of TensorFlow") from None
 
 
-def put_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
-    """Put tensors into variables of the same names, or in their order where the names are all others."""
-    pairs = _matched(file, tensors, variables, whose)
+def restore_variables(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> None:
+    """Restore tensors into variables of the same names, or in order if all names differ."""
+    pairs = _variable_pairs(file, tensors, variables, whose)
     for variable, tensor in pairs:
         _check(variable, tensor, whose)
     for variable, tensor in pairs:
         put_variable(variable, array_of(tensor))
 
 
-def _matched(file: SnapshotFile, tensors: Any, variables: list[Any], whose: str) -> list[tuple[Any, SavedTensor]]:
-    """Return which tensor goes into which variable: by names, or in their order where the names are all others."""
+def _variable_pairs(
+    file: SnapshotFile, tensors: Any, variables: list[Any], whose: str
+) -> list[tuple[Any, SavedTensor]]:
+    """Match variables with tensors: by names, or in order if all names differ."""
     if not isinstance(tensors, dict):
         raise SnapshotError(f"the snapshot's {whose} has no tensors")
     names = distinct_names(variables)
-    found = {name: file.tensors.get(kept) for name, kept in tensors.items() if isinstance(kept, str)}
-    missing = [name for name in names if found.get(name) is None]
+    by_name = {
+        name: file.tensors.get(name_in_file) for name, name_in_file in tensors.items() if isinstance(name_in_file, str)
+    }
+    missing = [name for name in names if by_name.get(name) is None]
     if not missing:
-        return [(variable, found[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]
-    in_order = [tensor for tensor in found.values() if tensor is not None]
-    are_all_others = len(missing) == len(names) or list(map(_ending, names)) == list(map(_ending, found))
+        return [(variable, by_name[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]
+    in_order = [tensor for tensor in by_name.values() if tensor is not None]
+    are_all_others = len(missing) == len(names) or list(map(_role, names)) == list(map(_role, by_name))
     if len(in_order) == len(variables) and are_all_others:
         return list(zip(variables, in_order))
     raise SnapshotError(f"{whose} has a variable {missing[0]}, which the snapshot lacks")
 
 
-def _ending(name: str) -> str:
-    """Return what a variable is for: its name begins with its layer's, which counts the layers of the process."""
+def _role(name: str) -> str:
+    """Return the part of a variable's name that says its role, without the layer's name, which is numbered."""
     return re.split("[/_]", name.rpartition("#")[0] or name)[-1]
 
 
@@ -124,7 +130,7 @@ def _check(variable: Any, tensor: SavedTensor, whose: str) -> None:
 
 
 def array_of(tensor: SavedTensor) -> Any:
-    """Return a tensor of a snapshot as an array of NumPy of its own."""
+    """Return a copy of a snapshot's tensor as a NumPy array."""
     numpy = sys.modules["numpy"]
     name = NAMES[tensor.dtype]
     dtype = getattr(sys.modules["tensorflow"], name).as_numpy_dtype if "float" in name else numpy.dtype(name)
@@ -132,7 +138,7 @@ def array_of(tensor: SavedTensor) -> Any:
 
 
 def value_of(file: SnapshotFile, node: Any, like: Any = None, *, has_arrays: bool = False) -> Any:
-    """Return the value of a node, whose tensors become eager tensors, or arrays."""
+    """Return the value of a node; its tensors become eager tensors, or NumPy arrays with ``has_arrays``."""
     tensorflow = sys.modules["tensorflow"]
 
     def get(leaf: Node) -> Any:
@@ -148,11 +154,11 @@ def value_of(file: SnapshotFile, node: Any, like: Any = None, *, has_arrays: boo
             splits = [value_of(file, row) for row in content["row_splits"]]
             return tensorflow.RaggedTensor.from_nested_row_splits(value_of(file, content["values"]), splits)
         if kind in ("sparse", "slices"):
-            made = tensorflow.SparseTensor if kind == "sparse" else tensorflow.IndexedSlices
+            make = tensorflow.SparseTensor if kind == "sparse" else tensorflow.IndexedSlices
             fields = {field: value_of(file, content[field]) for field in ("indices", "values", "dense_shape")}
-            return made(**fields)
+            return make(**fields)
         if kind == "replicas":
-            return [value_of(file, one) for one in content]
+            return [value_of(file, part) for part in content]
         raise BadTree(f"there is no node {kind!r}")
 
     try:
@@ -162,31 +168,31 @@ def value_of(file: SnapshotFile, node: Any, like: Any = None, *, has_arrays: boo
 
 
 def _tensor(file: SnapshotFile, name: Any) -> SavedTensor:
-    found = file.tensors.get(name) if isinstance(name, str) else None
-    if found is None:
+    tensor = file.tensors.get(name) if isinstance(name, str) else None
+    if tensor is None:
         raise SnapshotError(f"the snapshot lacks the tensor {str(name)[:100]}")
-    return found
+    return tensor
 
 
 def batches(file: SnapshotFile, likes: Sequence[Any] = ()) -> list[Any]:
-    """Return the batches as the step was given them."""
+    """Return the step's batches; ``likes`` are values of the script with the same structure, or None."""
     entries = file.facts.batches
-    known = list(likes) + [None] * len(entries)
-    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, known)]
+    all_likes = list(likes) + [None] * len(entries)
+    return [value_of(file, entry.get("value"), like) for entry, like in zip(entries, all_likes)]
 
 
-def put_random(file: SnapshotFile) -> None:
-    """Put the random states of the start of the step."""
+def restore_random(file: SnapshotFile) -> None:
+    """Restore the random states of the step's start."""
     random = {name: value_of(file, node, has_arrays=True) for name, node in file.facts.random.items()}
     try:
         put_back(random)
-        _put_tensorflow(random.get("tensorflow") or {})
+        _restore_generators(random.get("tensorflow") or {})
     except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise SnapshotError(f"a random state of the snapshot cannot be put: {error}") from None
 
 
 def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
-    """Return what operations drew whose random states nobody can read: their types, and arrays."""
+    """Return types and results of the operations whose random states were unreadable."""
     node = file.facts.random.get("tensorflow")
     value = value_of(file, node, has_arrays=True) if node is not None else {}
     try:
@@ -195,8 +201,8 @@ def drawn(file: SnapshotFile) -> list[tuple[str, Any]]:
         raise SnapshotError("the random numbers of the snapshot cannot be read") from None
 
 
-def _put_tensorflow(value: Mapping[str, Any]) -> None:
-    put_eager(value)
+def _restore_generators(value: Mapping[str, Any]) -> None:
+    restore_eager_seed(value)
     for generator, (_, state) in zip(generators(), value.get("generators") or ()):
         put_variable(private_api.state(generator), state)
     keras = keras_generator()
@@ -204,8 +210,8 @@ def _put_tensorflow(value: Mapping[str, Any]) -> None:
         put_variable(keras.state, value["keras"])
 
 
-def put_eager(value: Mapping[str, Any]) -> None:
-    """Put the seed of eager TensorFlow, and the generator of the seeds that its operations draw."""
+def restore_eager_seed(value: Mapping[str, Any]) -> None:
+    """Restore the seed of eager TensorFlow, and the generator of its operations' seeds."""
     operations = value.get("operations")
     if private_api.context() is not None and operations is not None:
         generator = private_api.set_eager_seed(value.get("seed"))
@@ -213,115 +219,117 @@ def put_eager(value: Mapping[str, Any]) -> None:
 
 
 class StateRestorer:
-    """Puts the state before a captured step into what the script has built."""
+    """Restores the state before a captured step into the script's models and optimizers."""
 
     def __init__(self, driver: RedoDriver, training: TrainingState) -> None:
         self._driver = driver
         self._training = training
 
-    def put(self, model: Any, calls: Sequence[OutermostCall]) -> None:
-        """Put the state before the step into all that it reads, and into what these calls of it wrote to."""
+    def restore(self, model: Any, calls: Sequence[OutermostCall]) -> None:
+        """Restore the state before the step, also of variables that these accumulating calls write to."""
         optimizers, variables = self._trained(model)
-        known = [plain(variable) for entry in self._training.order for variable in entry.alive]
-        models = [model] if model is not None else _models(variables, known)
+        trained = [plain(variable) for entry in self._training.watched for variable in entry.alive]
+        models = [model] if model is not None else _models(variables, trained)
         file = self._driver.file
-        put_models(file, models)
-        put_moved(file, self._moved(models, optimizers, [*variables, *known], calls))
-        _put_entries(file, self._entries(len(optimizers)), optimizers)
-        put_random(file)
+        restore_models(file, models)
+        restore_changed_variables(file, self._changed_variables(models, optimizers, [*variables, *trained], calls))
+        _restore_optimizers(file, self._optimizer_entries(len(optimizers)), optimizers)
+        restore_random(file)
 
-    def _moved(self, models: list[Any], optimizers: list[Any], trained: list[Any], calls: Any) -> list[Any]:
-        """Variables that the step writes to and that nothing else puts."""
+    def _changed_variables(self, models: list[Any], optimizers: list[Any], trained: list[Any], calls: Any) -> list[Any]:
+        """Return the variables that the step writes to and that nothing else restores."""
         whole = [model for model in models if not isinstance(model, list)]
-        moved = [variable for known in self._training.order for variable in known.moved.values()]
-        moved += [variable for call in calls for variable in call.traced.written.values()]
+        changed = [variable for watched in self._training.watched for variable in watched.changed.values()]
+        changed += [variable for call in calls for variable in call.record.written.values()]
         ids = set(map(resource_id, trained))
-        return [one for one in besides(whole, optimizers, moved) if resource_id(one) not in ids]
+        return [each for each in variables_of_no_owner(whole, optimizers, changed) if resource_id(each) not in ids]
 
     def _trained(self, model: Any) -> tuple[list[Any], list[Any]]:
-        """Return the optimizers, and the variables of the one whose step was captured."""
-        known = [entry for entry in self._training.order if entry.optimizer() is not None]
-        if not known:
+        """Return the optimizers, and the variables that the captured one trains."""
+        alive = [entry for entry in self._training.watched if entry.optimizer() is not None]
+        if not alive:
             return [model.optimizer], []
-        number = _number(self._driver.file)
-        entry = known[number] if number < len(known) else known[-1]
-        return [one.optimizer() for one in known], [plain(variable) for variable in entry.variables]
+        number = _captured_number(self._driver.file)
+        entry = alive[number] if number < len(alive) else alive[-1]
+        return [watched.optimizer() for watched in alive], [plain(variable) for variable in entry.variables]
 
-    def _entries(self, count: int) -> list[dict[str, Any]]:
-        """Of so many optimizers, as the script may have fewer now: that of the step, and those before it."""
-        known = list(self._driver.file.facts.optimizers)
-        first = max(0, _number(self._driver.file) - count + 1)
-        found = known[first : first + count] or known[:count]
-        if count > len(found):
-            raise SnapshotError(f"the snapshot has {len(found)} optimizers, not {count}")
-        return found
+    def _optimizer_entries(self, count: int) -> list[dict[str, Any]]:
+        """Return the entries for so many optimizers: the captured one and those before it, if there are fewer now."""
+        entries = list(self._driver.file.facts.optimizers)
+        first = max(0, _captured_number(self._driver.file) - count + 1)
+        chosen = entries[first : first + count] or entries[:count]
+        if count > len(chosen):
+            raise SnapshotError(f"the snapshot has {len(chosen)} optimizers, not {count}")
+        return chosen
 
-    def is_wanted(self, optimizer: Any) -> bool:
-        """Return whether this optimizer's step is the one that was captured."""
+    def is_captured_optimizer(self, optimizer: Any) -> bool:
+        """Return whether the captured step was this optimizer's."""
         optimizers = self._trained(None)[0]
-        number = min(_number(self._driver.file), len(optimizers) - 1)
+        number = min(_captured_number(self._driver.file), len(optimizers) - 1)
         return optimizers[number] is optimizer
 
 
-def _number(file: SnapshotFile) -> int:
-    """Return which optimizer's step was captured."""
+def _captured_number(file: SnapshotFile) -> int:
+    """Return the number of the optimizer whose step was captured."""
     name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0
 
 
 def _models(variables: list[Any], others: list[Any]) -> list[Any]:
-    """Return the models that have these variables, and a list of those that are in none, as a snapshot has them."""
-    models = all_owners(variables, others)
-    others = besides(models, [], [*variables, *others])
+    """Return the models that own these variables, and a list of the variables of no model, as in a snapshot."""
+    models = models_of(variables, others)
+    others = variables_of_no_owner(models, [], [*variables, *others])
     return [*models, *([others] if others else [])]
 
 
 class RandomReplay:
-    """Gives the operations of a step that is done again what they drew before."""
+    """Replaces the random numbers of a re-executed step with those of the captured step."""
 
     def __init__(self) -> None:
-        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # those of steps
-        self._kept: Sequence[tuple[str, Any]] | None = None  # types, and what each drew; None: the script's own step
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()  # graphs with a step's update
+        self._drawn: Sequence[tuple[str, Any]] | None = None  # types and results; None: replace nothing
         self._samples: Sequence[int] | None = None
-        self._of = 0
-        self._eager = 0  # operations executed so far, one after the other
+        self._sample_count = 0
+        self._eager = 0  # number of random operations executed eagerly so far
 
-    def belongs(self, graph: Any) -> None:
-        """A step's update is in this graph."""
+    def add_graph(self, graph: Any) -> None:
+        """Replace random numbers in this graph, which contains a step's update."""
         self._graphs.add(graph)
 
-    def begins(self, kept: Sequence[tuple[str, Any]] | None, samples: Sequence[int] | None, of: int) -> None:
-        """From now on these are given, of a part of the batch the rows of its samples."""
-        self._kept, self._samples, self._of, self._eager = kept, samples, of, 0
+    def set_replay(self, drawn: Sequence[tuple[str, Any]] | None, samples: Sequence[int] | None, of: int) -> None:
+        """Set the results to use from now on; with ``samples``, only these of the ``of`` rows."""
+        self._drawn, self._samples, self._sample_count, self._eager = drawn, samples, of, 0
 
-    def given(self, kind: str, drawn: Any) -> Any:
-        """Return what is known in the place of what an operation drew just now."""
+    def replayed(self, kind: str, drawn: Any) -> Any:
+        """Return the result that replaces what an operation has just drawn."""
         if private_api.has_value(drawn):
-            return drawn if self._kept is None else self._in_eager_code(kind, drawn)
+            return drawn if self._drawn is None else self._in_eager_code(kind, drawn)
         return drawn if private_api.in_xla() else self._in_graph(kind, drawn)
 
     def _in_eager_code(self, kind: str, drawn: Any) -> Any:
-        """Of a loop in eager code, or of a function that is executed operation by operation."""
+        """Return the replacement in eager code, or in a function that runs operation by operation."""
         self._eager += 1
-        return sys.modules["tensorflow"].convert_to_tensor(self._given(kind, self._eager - 1, private_api.value(drawn)))
+        return sys.modules["tensorflow"].convert_to_tensor(
+            self._replayed_value(kind, self._eager - 1, private_api.value(drawn))
+        )
 
     def _in_graph(self, kind: str, drawn: Any) -> Any:
         graph = weakref.ref(drawn.graph)
-        place = len(drawing(drawn.graph)) - 1
+        place = len(random_operations(drawn.graph)) - 1
 
-        def given(drawn: Any) -> Any:
-            return self._given(kind, place, drawn) if graph() in self._graphs else drawn
+        def replayed(drawn: Any) -> Any:
+            return self._replayed_value(kind, place, drawn) if graph() in self._graphs else drawn
 
         tensorflow = sys.modules["tensorflow"]
-        result = tensorflow.numpy_function(given, [drawn], drawn.dtype)
-        return tensorflow.ensure_shape(result, drawn.shape)  # what optimizes the graph is to know it as before
+        result = tensorflow.numpy_function(replayed, [drawn], drawn.dtype)
+        return tensorflow.ensure_shape(result, drawn.shape)  # for the graph's optimizer
 
-    def _given(self, kind: str, place: int, drawn: Any) -> Any:
-        """Return what is known of this place, where it is of the same type and shape."""
-        kept = self._kept or ()
-        if place >= len(kept):
+    def _replayed_value(self, kind: str, place: int, drawn: Any) -> Any:
+        """Return the recorded result at this position, if it has the same type and shape."""
+        recorded = self._drawn or ()
+        if place >= len(recorded):
             return drawn
-        kind_then, then = kept[place]
-        if self._samples is not None and then.shape[:1] == (self._of,) and then.shape != drawn.shape:
-            then = then[list(self._samples)]
-        return then if (kind_then, then.dtype, then.shape) == (kind, drawn.dtype, drawn.shape) else drawn
+        recorded_kind, value = recorded[place]
+        if self._samples is not None and value.shape[:1] == (self._sample_count,) and value.shape != drawn.shape:
+            value = value[list(self._samples)]
+        return value if (recorded_kind, value.dtype, value.shape) == (kind, drawn.dtype, drawn.shape) else drawn

@@ -1,4 +1,4 @@
-"""Knows of which tensors of a step of TensorFlow the rows are the batch's samples in their order."""
+"""Tracks the tensors of a TensorFlow step whose rows are the batch's samples in order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NONE, IN_ORDER, LOST = "none", "in-order", "lost"  # what is known of samples in a tensor: there are none, or where
+NONE, IN_ORDER, LOST = "none", "in-order", "lost"  # a tensor has no samples, has them in order, or in no known order
 _SUMS = {"Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm", "ArgMax", "ArgMin"}
 _AXES = {
     "ReverseV2": 1,
@@ -21,81 +21,85 @@ _AXES = {
     "SplitV": 2,
     **dict.fromkeys(_SUMS, 1),
 }
-_LAST = {"TopKV2", "Softmax", "LogSoftmax"}  # they work along the last axis
-_OF_FEATURES = {"Shape", "BiasAddGrad", "Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"}
-_MOVES = {"RandomShuffle", "ScatterNd", "TensorScatterUpdate", "TensorScatterAdd", "ReverseSequence"}
-_MOVES |= {"DynamicPartition", "DynamicStitch", "ParallelDynamicStitch"}
+_ALONG_LAST_AXIS = {"TopKV2", "Softmax", "LogSoftmax"}  # they work along the last axis
+_WITHOUT_SAMPLES = {"Shape", "BiasAddGrad", "Conv2DBackpropFilter", "DepthwiseConv2dNativeBackpropFilter"}
+_REORDERS = {"RandomShuffle", "ScatterNd", "TensorScatterUpdate", "TensorScatterAdd", "ReverseSequence"}
+_REORDERS |= {"DynamicPartition", "DynamicStitch", "ParallelDynamicStitch"}
 
 
-class SampleRows:
-    """Follows a step's operations from the batch on, whose tensors none of them made."""
+class SampleOrderTracker:
+    """Follows a step's operations, from the batch's tensors on, which no operation made."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._known: dict[int, str] = {}  # of what operations made
-        self._of_others = IN_ORDER  # of what has a row for each sample, and no operation made
+        self._orders: dict[int, str] = {}  # of results, by their numbers
+        self._order_of_inputs = IN_ORDER  # of tensors with a row for each sample that no operation made
 
     def in_order(self, tensor: Any) -> bool:
-        """Return whether row i of a tensor is of sample i, if it has as many."""
-        return self._of(tensor) == IN_ORDER
+        """Return whether row i of a tensor belongs to sample i, if it has as many rows as samples."""
+        return self._order_of(tensor) == IN_ORDER
 
-    def made(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], attributes: Sequence[Any]) -> None:
-        """Take in an operation."""
-        known = [self._of(one) for one in inputs]
-        result = LOST if LOST in known else NONE
-        if result == NONE and IN_ORDER in known and outputs:
+    def note_operation(
+        self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], attributes: Sequence[Any]
+    ) -> None:
+        """Record the order of an operation's results."""
+        orders = [self._order_of(operand) for operand in inputs]
+        result = LOST if LOST in orders else NONE
+        if result == NONE and IN_ORDER in orders and outputs:
             try:
-                result = self._after(name, inputs, outputs, dict(zip(attributes[::2], attributes[1::2])))
+                result = self._order_after(name, inputs, outputs, dict(zip(attributes[::2], attributes[1::2])))
             except (LookupError, TypeError, ValueError):  # another release's operation of that name
                 result = LOST
-        if name == "RandomShuffle":  # what it gave in the captured step is put in its place, unseen
-            self._of_others = LOST if result == LOST else self._of_others
+        if name == "RandomShuffle":  # its result is replaced with the captured one, without an operation
+            self._order_of_inputs = LOST if result == LOST else self._order_of_inputs
         for number, tensor in enumerate(outputs):
             is_of_features = not tensor.shape.rank or (number and name.startswith("FusedBatchNorm"))
-            self._known[private_api.number(tensor)] = NONE if is_of_features else result
+            self._orders[private_api.number(tensor)] = NONE if is_of_features else result
 
-    def _of(self, tensor: Any) -> str:
-        known = self._known.get(private_api.number(tensor))
-        return known or (self._of_others if tensor.shape.rank and tensor.shape[0] == self._count else NONE)
+    def _order_of(self, tensor: Any) -> str:
+        order = self._orders.get(private_api.number(tensor))
+        return order or (self._order_of_inputs if tensor.shape.rank and tensor.shape[0] == self._count else NONE)
 
     def _axis(self, tensor: Any) -> int:
-        """Return the axis of the samples; where none is as long as the batch, the first has them among others."""
+        """Return the axis of the samples: the first one of the batch's size, else axis 0."""
         shape = list(tensor.shape)
         return shape.index(self._count) if self._count in shape else 0
 
-    def _after(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], attributes: Mapping[str, Any]) -> str:
-        """Return what is known of samples in the results of an operation that was given samples in their order."""
-        given, result = [one for one in inputs if self._of(one) == IN_ORDER], outputs[0]
-        first = given[0] if name in ("ConcatV2", "Pack", "Split") else inputs[0]
-        axis, is_given = self._axis(first), first is given[0]
-        if name in _OF_FEATURES:
+    def _order_after(
+        self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> str:
+        """Return the order of an operation's results, given at least one input in order."""
+        in_order, result = [each for each in inputs if self._order_of(each) == IN_ORDER], outputs[0]
+        first = in_order[0] if name in ("ConcatV2", "Pack", "Split") else inputs[0]
+        axis, is_first_in_order = self._axis(first), first is in_order[0]
+        if name in _WITHOUT_SAMPLES:
             return NONE
-        if name in _MOVES or name.startswith(("Segment", "UnsortedSegment", "SparseSegment")):
+        if name in _REORDERS or name.startswith(("Segment", "UnsortedSegment", "SparseSegment")):
             return LOST
         if name == "Einsum":
-            return self._after_einsum(attributes["equation"], inputs)
+            return self._order_after_einsum(attributes["equation"], inputs)
         if name == "MatMul":
-            is_sum = is_given and attributes["transpose_a"] and axis == 0
-            return NONE if is_sum else LOST if not is_given and result.shape[0] == self._count else IN_ORDER
-        if not is_given:  # as where a table is looked up
+            is_sum = is_first_in_order and attributes["transpose_a"] and axis == 0
+            return NONE if is_sum else LOST if not is_first_in_order and result.shape[0] == self._count else IN_ORDER
+        if not is_first_in_order:  # as where a table is looked up
             return IN_ORDER
         if name in ("GatherV2", "GatherNd"):
-            return self._after_gather(name, inputs, attributes)
+            return self._order_after_gather(name, inputs, attributes)
         if name in ("StridedSlice", "Slice"):
             is_cut = axis == 0 and result.shape[:1] != first.shape[:1]
             return LOST if is_cut or (name == "StridedSlice" and min(_numbers(inputs[3]), default=1) < 0) else IN_ORDER
         if name == "Transpose":
             is_turned = result.shape[0] == self._count and _numbers(inputs[1])[0] != axis
             return LOST if is_turned else IN_ORDER
-        axes = [-1] if name in _LAST else _numbers(inputs[_AXES[name]]) if name in _AXES else []
+        axes = [-1] if name in _ALONG_LAST_AXIS else _numbers(inputs[_AXES[name]]) if name in _AXES else []
         axes = [attributes["axis"]] if name == "Unpack" else axes
         if name == "Pack":
             return LOST if attributes["axis"] == axis == 0 and result.shape[0] == self._count else IN_ORDER
-        if axis not in [one % first.shape.rank for one in axes]:
+        if axis not in [each % first.shape.rank for each in axes]:
             return IN_ORDER
         return NONE if name in _SUMS else LOST
 
-    def _after_gather(self, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> str:
+    def _order_after_gather(self, name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> str:
         axis, is_nested = self._axis(inputs[0]), name == "GatherNd"
         if not is_nested and (_numbers(inputs[2])[0] % inputs[0].shape.rank != axis or attributes["batch_dims"]):
             return IN_ORDER
@@ -103,12 +107,12 @@ class SampleRows:
         rows = indices[:, 0] if is_nested and indices.ndim == 2 else indices
         return IN_ORDER if rows.tolist() == list(range(inputs[0].shape[axis])) else LOST
 
-    def _after_einsum(self, equation: Any, inputs: Sequence[Any]) -> str:
-        read, _, result = (equation.decode() if isinstance(equation, bytes) else equation).partition("->")
+    def _order_after_einsum(self, equation: Any, inputs: Sequence[Any]) -> str:
+        operands, _, result = (equation.decode() if isinstance(equation, bytes) else equation).partition("->")
         letters = [
-            "".join(text.strip()[self._axis(one) : self._axis(one) + 1])
-            for text, one in zip(read.split(","), inputs)
-            if self._of(one) == IN_ORDER
+            "".join(text.strip()[self._axis(tensor) : self._axis(tensor) + 1])
+            for text, tensor in zip(operands.split(","), inputs)
+            if self._order_of(tensor) == IN_ORDER
         ]
         is_first = set(letters) == {result.strip()[:1]}
         return IN_ORDER if is_first else LOST if set(letters) & set(result) else NONE

@@ -1,4 +1,4 @@
-"""A step of TensorFlow that must not be applied: why, and what a snapshot holds of it."""
+"""A TensorFlow step that must not be applied: its triggers, and the contents of its snapshot."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .tensorflow_state import (
     SCRIPT,
     TensorCollector,
     as_array,
-    besides,
     digest,
     distinct_names,
-    held_or_now,
     is_float,
     loss_scale,
     model_variables,
     numbers,
     plain,
     resource_id,
+    saved_or_current,
     take_models,
     take_optimizers,
     take_random,
+    variables_of_no_owner,
 )
 from .variables import user_functions
 
@@ -46,20 +46,20 @@ _NUMBERS = ("EagerTensor", "ndarray", "RaggedTensor", "SparseTensor")
 
 
 class RejectedState:
-    """What a step was taken with: models, optimizers, variables and random states."""
+    """The state that a rejected step began with: models, optimizers, variables and random states."""
 
     def __init__(self, optimizer: Any) -> None:
         self.model: Any = None
         self.optimizers: list[Any] = [optimizer]
-        self.others: list[Any] = []  # what other optimizers train
-        self.held: dict[int, Any] = {}  # values of what the forward pass had moved, by resource_id
-        self.moved: list[Any] = []  # variables that the step wrote to before its update
-        self.random: dict[str, Any] = {}  # Python's and NumPy's, by the agent, and "eager" of TensorFlow
-        self.unreadable: list[str] = []  # operations of which not even what they drew is known
+        self.others: list[Any] = []  # variables that other optimizers train
+        self.saved: dict[int, Any] = {}  # values from before the step, by resource_id
+        self.changed: list[Any] = []  # variables that the step wrote to before its update
+        self.random: dict[str, Any] = {}  # states of Python and NumPy, and TensorFlow's as "eager"
+        self.unreadable: list[str] = []  # random operations of which neither state nor result is known
 
 
 class RejectedStep:
-    """What was seen of a step, all of it in values."""
+    """A rejected step, with all its gradients, losses and outputs as values."""
 
     def __init__(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any], values: StepValues) -> None:
         self.optimizer = optimizer
@@ -67,27 +67,27 @@ class RejectedStep:
         self.names = distinct_names(variables)
         self.gradients = list(gradients)
         self.values = values
-        self.after: list[Any] = []  # the variables as the update has made them, or left them
-        self.norm_mean: float | None = None  # of steps before
-        self.only_in = -1  # the replica, of several processes', where alone it is not finite
-        self.facts = SnapshotHeader()  # as far as they are known
+        self.after: list[Any] = []  # values of the variables after the update
+        self.norm_mean: float | None = None  # running mean of the gradients' norm
+        self.only_replica = -1  # number of the only replica that is not finite, if there is one
+        self.facts = SnapshotHeader()  # the part of the header that is known so far
         self.state = RejectedState(optimizer)
         self.notes: list[str] = []
 
     def triggers(self, conditions: Conditions) -> list[Trigger]:
-        """Why it must not be applied, the most telling first."""
-        found = [*self._ruined_before(), *self.not_finite(), self.bad_loss(conditions.loss_above)]
-        found = [trigger for trigger in found if trigger is not None]
-        found = found or [trigger for trigger in self.ruined() if trigger is not None]
-        if self.norm_mean is not None and not found:
-            found.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
-        if not found and self.only_in >= 0:
-            found.append(checks.other_rank(self.only_in, "a gradient, loss or output is not finite"))
+        """Return why the step must not be applied, the most informative trigger first."""
+        triggers = [*self._ruined_before(), *self.not_finite(), self.bad_loss(conditions.loss_above)]
+        triggers = [trigger for trigger in triggers if trigger is not None]
+        triggers = triggers or [trigger for trigger in self.ruined() if trigger is not None]
+        if self.norm_mean is not None and not triggers:
+            triggers.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
+        if not triggers and self.only_replica >= 0:
+            triggers.append(checks.other_rank(self.only_replica, "a gradient, loss or output is not finite"))
         where = self.facts.trigger.where
-        return [trigger.with_(where=where) for trigger in found[:MAX_TRIGGERS] if trigger is not None]
+        return [trigger.with_(where=where) for trigger in triggers[:MAX_TRIGGERS] if trigger is not None]
 
     def not_finite(self) -> Iterator[Trigger | None]:
-        """Judge layers' outputs and gradients."""
+        """Yield triggers for layers' outputs and gradients that are not finite."""
         for place, (name, finite) in enumerate(self.values.activations):
             if not finite:
                 yield Trigger(ACTIVATION, "not finite", name=name, place=place)
@@ -95,42 +95,42 @@ class RejectedStep:
             yield checks.elements(GRADIENT, name, *_not_finite(gradient))
 
     def _ruined_before(self) -> Iterator[Trigger | None]:
-        """Judge the variables as they were before the step."""
+        """Yield triggers for variables that were not finite before the step."""
         for name, variable in zip(self.names, self.variables):
-            found = checks.elements(PARAMETER, name, *_not_finite(held_or_now(variable, self.state.held)))
-            yield None if found is None else found.with_(was_before=True)
+            trigger = checks.elements(PARAMETER, name, *_not_finite(saved_or_current(variable, self.state.saved)))
+            yield None if trigger is None else trigger.with_(was_before=True)
 
     def ruined(self) -> Iterator[Trigger | None]:
-        """Judge the variables as they are after the update."""
+        """Yield triggers for variables that are not finite after the update."""
         for name, value in zip(self.names, self.after):
             yield checks.elements(PARAMETER, name, *_not_finite(value))
 
     def norm(self) -> float:
-        """Of all gradients."""
+        """Return the L2 norm of all gradients together."""
         return float(sum(_norm(gradient) ** 2 for gradient in self.gradients if gradient is not None) ** 0.5)
 
     def bad_loss(self, above: float | None) -> Trigger | None:
-        """Judge the loss."""
+        """Return a trigger if the loss is not finite, or above a limit."""
         if self.values.loss is None:
             return None
         numbers = as_array(self.values.loss).astype("float64").reshape(-1).tolist()
-        bad = [number for number in numbers if number - number != 0]
-        return checks.loss(bad[0] if bad else max(numbers), above) if numbers else None
+        not_finite = [number for number in numbers if number - number != 0]
+        return checks.loss(not_finite[0] if not_finite else max(numbers), above) if numbers else None
 
     def contents(self, conditions: Conditions) -> tuple[SnapshotHeader, list[Part]]:
-        """Header and tensors of the snapshot."""
+        """Return header and tensors of the snapshot."""
         taking, triggers = TensorCollector(), self.triggers(conditions) or [Trigger(CONDITION)]
         state = self.state
-        number = next((n for n, one in enumerate(state.optimizers) if one is self.optimizer), 0)
+        number = next((n for n, optimizer in enumerate(state.optimizers) if optimizer is self.optimizer), 0)
         header = self.facts.with_(
             framework="keras" if state.model is not None else "tensorflow",
             trigger=triggers[0].with_(optimizers=(f"optimizer#{number}",)),
             also=tuple(triggers[1:]),
             models=tuple(self._models(taking)),
-            optimizers=tuple(take_optimizers(taking, state.optimizers, state.held)),
+            optimizers=tuple(take_optimizers(taking, state.optimizers, state.saved)),
             batches=tuple(self._batches(taking)),
             loss=self._loss(),
-            random=take_random(taking, state.random, state.held, self.values.drawn),
+            random=take_random(taking, state.random, state.saved, self.values.drawn),
             precision=self._precision(),
             environment={"deterministic": _deterministic()},
             **self._gradients(taking),
@@ -155,21 +155,21 @@ class RejectedStep:
         }
 
     def _models(self, taking: TensorCollector) -> list[dict[str, Any]]:
-        known = self.state
-        models = [known.model] if known.model is not None else all_owners(self.variables, known.others)
-        others = besides(models, known.optimizers, [*self.variables, *known.others, *known.moved])
-        return take_models(taking, models, known.held, others)
+        state = self.state
+        models = [state.model] if state.model is not None else models_of(self.variables, state.others)
+        others = variables_of_no_owner(models, state.optimizers, [*self.variables, *state.others, *state.changed])
+        return take_models(taking, models, state.saved, others)
 
     def _gradients(self, taking: TensorCollector) -> dict[str, Any]:
-        kept, digests = {}, {}
+        bad_gradients, digests = {}, {}
         for name, gradient in zip(self.names, self.gradients):
             if gradient is None:
                 continue
-            whole = dense(gradient)
-            digests[name] = digest(whole)
-            if _not_finite(whole)[0]:
-                kept[name] = whole
-        return {"gradients": taking.tensors("gradient.", kept.items()), "gradient_digests": digests}
+            tensor = dense(gradient)
+            digests[name] = digest(tensor)
+            if _not_finite(tensor)[0]:
+                bad_gradients[name] = tensor
+        return {"gradients": taking.tensors("gradient.", bad_gradients.items()), "gradient_digests": digests}
 
     def _precision(self) -> dict[str, Any]:
         policy = getattr(getattr(self.state.model, "dtype_policy", None), "name", None)
@@ -183,7 +183,7 @@ def _batch(taking: TensorCollector, place: int, origin: str, value: Any) -> dict
 
 
 def samples(value: Any) -> int | None:
-    """How many samples a batch has: what most of its tensors have along their first axis; None if that is unclear."""
+    """Return the number of samples of a batch: the most frequent size of its tensors' first axes; None if unclear."""
     flat = sys.modules["tensorflow"].nest.flatten(value)
     sizes = Counter(rows for rows in map(_rows, flat) if rows is not None)
     (most, count), *others = [*sizes.most_common(2), (None, 0)]
@@ -191,13 +191,13 @@ def samples(value: Any) -> int | None:
 
 
 def _rows(tensor: Any) -> int | None:
-    """Return how many entries it has along its first axis."""
+    """Return the size of a tensor's first axis; None if it has none."""
     shape = tensor.shape if hasattr(type(tensor), "shape") else None
     return None if shape is None or not len(shape) or shape[0] is None else int(shape[0])
 
 
 def dense(gradient: Any) -> Any:
-    """Return a gradient as one tensor."""
+    """Return a gradient as a dense tensor."""
     return sys.modules["tensorflow"].convert_to_tensor(gradient) if hasattr(gradient, "indices") else gradient
 
 
@@ -206,7 +206,7 @@ def _values(gradient: Any) -> Any:
 
 
 def _not_finite(gradient: Any) -> tuple[int, int]:
-    """Return how many numbers are not finite, and of how many."""
+    """Return how many numbers are not finite, and how many there are."""
     if gradient is None:
         return 0, 0
     array = _values(gradient)
@@ -219,40 +219,40 @@ def _norm(gradient: Any) -> float:
     return float(sys.modules["numpy"].linalg.norm(values))
 
 
-def all_owners(variables: list[Any], others: list[Any]) -> list[Any]:
-    """Return the models of what one optimizer trains, and behind them those of what others do."""
-    first = owners(variables)
-    held = {resource_id(variable) for model in first for variable in model_variables(model)}
-    return [*first, *owners([variable for variable in others if resource_id(variable) not in held])]
+def models_of(variables: list[Any], others: list[Any]) -> list[Any]:
+    """Return the models of the variables that one optimizer trains, then those of the others."""
+    first = owning_models(variables)
+    owned = {resource_id(variable) for model in first for variable in model_variables(model)}
+    return [*first, *owning_models([variable for variable in others if resource_id(variable) not in owned])]
 
 
-def owners(variables: list[Any]) -> list[Any]:
-    """Return the models, of Keras or modules, that hold these variables: the fewest, each not part of another."""
-    wanted = set(map(id, variables))
+def owning_models(variables: list[Any]) -> list[Any]:
+    """Return the fewest Keras models or modules that own these variables, none of them part of another."""
+    wanted_ids = set(map(id, variables))
     kinds = (*private_api.keras_classes("Layer"), private_api.module("modules").Module)
-    found: list[Any] = []
-    for one in live_objects.instances(*kinds):
-        if not _is_optimizer(one):
-            ids = _ids(one)
-            if ids & wanted:
-                found.append((len(ids & wanted), len(ids), len(found), one, ids))
-    found.sort(key=lambda entry: (-entry[0], -entry[1], not hasattr(entry[3], "fit"), entry[2]))
+    candidates: list[Any] = []
+    for instance in live_objects.instances(*kinds):
+        if not _is_optimizer(instance):
+            ids = _variable_ids(instance)
+            if ids & wanted_ids:
+                candidates.append((len(ids & wanted_ids), len(ids), len(candidates), instance, ids))
+    candidates.sort(key=lambda entry: (-entry[0], -entry[1], not hasattr(entry[3], "fit"), entry[2]))
     chosen = []
-    for _, _, _, one, ids in found:
-        if ids & wanted:
-            chosen.append(one)
-            wanted -= ids
+    for _, _, _, instance, ids in candidates:
+        if ids & wanted_ids:
+            chosen.append(instance)
+            wanted_ids -= ids
     return chosen
 
 
-def _is_optimizer(one: Any) -> bool:
-    return hasattr(one, "apply_gradients")
+def _is_optimizer(value: Any) -> bool:
+    return hasattr(value, "apply_gradients")
 
 
-def _ids(one: Any) -> set[int]:
+def _variable_ids(owner: Any) -> set[int]:
     try:
-        return {resource_id(variable) for variable in one.variables}
-    except Exception as error:  # not built
+        return {resource_id(variable) for variable in owner.variables}
+    except Exception as error:  # it is not built
         pass_on(error)
         return set()
 
@@ -263,26 +263,26 @@ def _deterministic() -> str:
 
 
 def in_fit(frame: Any) -> tuple[int | None, int | None]:
-    """Epoch and step of the fit that a frame is called by."""
+    """Return epoch and step of the fit() that called this frame."""
     while frame is not None:
-        known = variables_of(frame) if frame.f_code.co_name == "fit" else {}
-        if "epoch" in known:
-            step, epoch = known.get("begin_step", known.get("step")), known["epoch"]
+        variables = variables_of(frame) if frame.f_code.co_name == "fit" else {}
+        if "epoch" in variables:
+            step, epoch = variables.get("begin_step", variables.get("step")), variables["epoch"]
             return (epoch if type(epoch) is int else None), (step if type(step) is int else None)
         frame = frame.f_back
     return None, None
 
 
 def local_batch(frame: Any) -> list[tuple[str, Any]]:
-    """Return the batch that nobody handed over: what variables of the user's innermost function hold of numbers.
+    """Return the batch from the numeric local variables of the user's innermost function.
 
-    Tensors and arrays, and dictionaries of them; lists are often those of gradients.
+    These are tensors, arrays, and dictionaries of them, but no lists, which often hold gradients.
     """
     function = next(user_functions(frame), None)
-    known = {} if function is None else variables_of(function)
-    named = {name: known[name] for name in known if name[0] != "_"}
+    variables = {} if function is None else variables_of(function)
+    named = {name: variables[name] for name in variables if name[0] != "_"}
     values = {name: value for name, value in named.items() if _are_numbers(_parts(value))}
-    return [(SCRIPT, _without_data(values))] if values else []
+    return [(SCRIPT, _without_data_sets(values))] if values else []
 
 
 def _parts(value: Any) -> list[Any]:
@@ -293,13 +293,15 @@ def _are_numbers(parts: list[Any]) -> bool:
     return bool(parts) and all(type(part).__name__ in _NUMBERS for part in parts)
 
 
-def _without_data(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what batches are taken of: as many rows as only tensors have of which there is one with fewer, too."""
-    least: dict[str, int] = {}  # rows, by what a row is
+def _without_data_sets(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the variables without whole data sets: tensors with more rows than others of the same row shape."""
+    fewest_rows: dict[str, int] = {}  # rows, by what a row is
     shapes = {name: [part.shape for part in _parts(values[name]) if _rows(part) is not None] for name in values}
     for shape in chain.from_iterable(shapes.values()):
-        least[str(shape[1:])] = min(int(shape[0]), least.get(str(shape[1:]), int(shape[0])))
-    batches = set(least.values())
+        fewest_rows[str(shape[1:])] = min(int(shape[0]), fewest_rows.get(str(shape[1:]), int(shape[0])))
+    batches = set(fewest_rows.values())
     return {
-        name: values[name] for name in values if not shapes[name] or any(int(one[0]) in batches for one in shapes[name])
+        name: values[name]
+        for name in values
+        if not shapes[name] or any(int(part_shape[0]) in batches for part_shape in shapes[name])
     }

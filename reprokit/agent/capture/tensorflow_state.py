@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from .trees import Node
 
-FIT, SCRIPT, LOADER = "fit", "script", "loader"  # makes a call, or gives a batch
-VARIABLES = "Variables"  # the class of those of no model
+FIT, SCRIPT, LOADER = "fit", "script", "loader"  # origins of a call, or of a batch
+VARIABLES = "Variables"  # "class" of the entry for variables of no model
 MAX_STRINGS = 1_000_000  # bytes of texts in a batch, which are kept in snapshot.json
 
 
 class TensorCollector:
-    """Collects the tensors of a snapshot while its header is made."""
+    """Collects the tensors of a snapshot while its header is built."""
 
     def __init__(self) -> None:
         self.parts: list[Part] = []
@@ -36,7 +36,7 @@ class TensorCollector:
         self._taken: set[str] = set()
 
     def tensor(self, wanted: str, value: Any) -> str | None:
-        """Write an eager tensor, variable or array; return its name, None where that is impossible."""
+        """Add an eager tensor, variable or array; return its name in the file, None if it cannot be saved."""
         try:
             array = as_array(value)
         except Exception as error:
@@ -55,19 +55,19 @@ class TensorCollector:
         self.notes.append(f"{name} is not in the snapshot: {why}")
 
     def tensors(self, start: str, named: Iterable[tuple[str, Any]]) -> dict[str, str]:
-        """By its name, the name in the file of each tensor."""
-        found: dict[str, str] = {}
+        """Add named tensors; return their names in the file, without ``start``."""
+        names_in_file: dict[str, str] = {}
         for name, value in named:
-            kept = self.tensor(start + name, value)
-            if kept is not None:
-                found[kept[len(start) :]] = kept
-        return found
+            name_in_file = self.tensor(start + name, value)
+            if name_in_file is not None:
+                names_in_file[name_in_file[len(start) :]] = name_in_file
+        return names_in_file
 
     def value(self, name: str, value: Any) -> Node:
         """Return the node of a nested value."""
-        return pack(value, lambda leaf: self._put(name, leaf))
+        return pack(value, lambda leaf: self._leaf_node(name, leaf))
 
-    def _put(self, name: str, leaf: Any) -> Node | None:
+    def _leaf_node(self, name: str, leaf: Any) -> Node | None:
         kind = type(leaf).__name__
         if kind == "RaggedTensor":
             rows = [self.value(name, row) for row in leaf.nested_row_splits]
@@ -80,14 +80,14 @@ class TensorCollector:
                 }
             }
         if kind in ("PerReplica", "Mirrored"):
-            return {"replicas": [self.value(name, one) for one in leaf.values]}
+            return {"replicas": [self.value(name, value) for value in leaf.values]}
         if not isinstance(leaf, array) and not (hasattr(type(leaf), "dtype") and hasattr(type(leaf), "shape")):
             return None
         dtype = getattr(leaf, "dtype", "")
         if str(getattr(dtype, "name", dtype)).startswith(("string", "object", "str", "bytes")):
             return self._strings(name, leaf)
-        kept = self.tensor(name, leaf)
-        return None if kept is None else {"tensor": kept}
+        name_in_file = self.tensor(name, leaf)
+        return None if name_in_file is None else {"tensor": name_in_file}
 
     def _strings(self, name: str, leaf: Any) -> Node | None:
         array = leaf.numpy() if hasattr(leaf, "numpy") else leaf
@@ -104,7 +104,7 @@ class TensorCollector:
 
 
 def as_array(value: Any) -> Any:
-    """Return a tensor, a variable or an array as an array of NumPy, without a copy where it lies on this side."""
+    """Return a tensor, variable or array as a NumPy array, without a copy if it is in host memory."""
     value = private_api.primary(plain(value))
     if hasattr(value, "handle"):
         value = read(value)
@@ -114,24 +114,24 @@ def as_array(value: Any) -> Any:
 
 
 def is_float(array: Any) -> bool:
-    """Return whether an array, of a type that NumPy itself may not know, can hold what is not finite."""
+    """Return whether an array's dtype, which NumPy may not know, has non-finite values."""
     return array.dtype.kind in "fc" or "float" in array.dtype.name
 
 
 def numbers(array: Any) -> Any:
-    """Return an array in a type that NumPy can compute with: complex numbers by their size."""
+    """Return an array in a dtype that NumPy can compute with; complex numbers as absolute values."""
     if array.dtype.kind == "c":
         return abs(array)
     return array.astype("float32") if array.dtype.kind == "V" or array.dtype.name == "bfloat16" else array
 
 
 def is_finite(array: Any) -> bool:
-    """Return whether an array holds no infinity and no NaN, or nothing that could be one."""
+    """Return whether an array has no infinity and no NaN."""
     return not is_float(array) or bool(sys.modules["numpy"].isfinite(numbers(array)).all())
 
 
 def limits_of(array: Any) -> Any:
-    """Return what the type of an array can hold; None of whole numbers."""
+    """Return the limits (finfo) of an array's dtype; None for integers."""
     if not is_float(array):
         return None
     try:
@@ -141,7 +141,7 @@ def limits_of(array: Any) -> Any:
 
 
 def read(variable: Any) -> Any:
-    """Return the value of a variable as an eager tensor that shares its memory: a later update makes itself another."""
+    """Return a variable's value as an eager tensor that shares its memory; a later update allocates another."""
     variable = private_api.primary(plain(variable))
     raw = sys.modules["tensorflow"].raw_ops
     with private_api.ops().init_scope():
@@ -157,13 +157,13 @@ def bytes_of(array: Any) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Return the digest of a tensor's bits; of gradients and losses, which a later run compares."""
+    """Return the digest of a gradient's or a loss's bits, which a later run compares."""
     array = as_array(value)
     return tensor_digest(array.dtype.name, [int(size) for size in array.shape], bytes_of(array))
 
 
 def distinct_names(variables: Iterable[Any]) -> list[str]:
-    """Return the names of variables; a name that comes again gets #2, #3, ..."""
+    """Return the names of variables; repeated names get #2, #3, ..."""
     seen: dict[str, int] = {}
     result = []
     for variable in variables:
@@ -174,46 +174,48 @@ def distinct_names(variables: Iterable[Any]) -> list[str]:
     return result
 
 
-def besides(models: list[Any], optimizers: list[Any], variables: list[Any]) -> list[Any]:
-    """Of these variables those that are no model's, no optimizer's and no random state, each once."""
-    known = {resource_id(variable) for model in models for variable in model_variables(model)}
-    known.update(resource_id(variable) for optimizer in optimizers for variable in optimizer_variables(optimizer))
-    known.update(resource_id(private_api.state(generator)) for generator in generators())
+def variables_of_no_owner(models: list[Any], optimizers: list[Any], variables: list[Any]) -> list[Any]:
+    """Return those variables that belong to no model, no optimizer and no random state, each once."""
+    owned = {resource_id(variable) for model in models for variable in model_variables(model)}
+    owned.update(resource_id(variable) for optimizer in optimizers for variable in optimizer_variables(optimizer))
+    owned.update(resource_id(private_api.state(generator)) for generator in generators())
     keras = keras_generator()
     if keras is not None:
-        known.add(resource_id(keras.state))
-    found = {resource_id(variable): variable for variable in variables}
-    return [variable for key, variable in found.items() if key not in known]
+        owned.add(resource_id(keras.state))
+    by_id = {resource_id(variable): variable for variable in variables}
+    return [variable for key, variable in by_id.items() if key not in owned]
 
 
 def take_models(
-    taking: TensorCollector, models: list[Any], held: dict[int, Any], trained: list[Any]
+    taking: TensorCollector, models: list[Any], saved: dict[int, Any], trained: list[Any]
 ) -> list[dict[str, Any]]:
-    """Return the entries of the models, and one of these variables where there is no model that has them."""
-    whole = [(type(model).__name__, model_variables(model), private_api.layers(model)) for model in models]
-    known = {resource_id(variable) for _, variables, _ in whole for variable in variables}
-    others = [variable for variable in trained if resource_id(variable) not in known]
+    """Return the entries of the models, and one more for trained variables of no model, if there are any."""
+    owners = [(type(model).__name__, model_variables(model), private_api.layers(model)) for model in models]
+    owned = {resource_id(variable) for _, variables, _ in owners for variable in variables}
+    others = [variable for variable in trained if resource_id(variable) not in owned]
     return [
         {
             "name": f"model#{number}",
             "class": kind,
-            "tensors": _take_variables(taking, f"model.{number}.", variables, held),
+            "tensors": _take_variables(taking, f"model.{number}.", variables, saved),
             "training": {str(layer.name): bool(getattr(layer, "trainable", True)) for layer in layers},
         }
-        for number, (kind, variables, layers) in enumerate([*whole, *([(VARIABLES, others, [])] if others else [])])
+        for number, (kind, variables, layers) in enumerate([*owners, *([(VARIABLES, others, [])] if others else [])])
     ]
 
 
-def _take_variables(taking: TensorCollector, start: str, variables: list[Any], held: dict[int, Any]) -> dict[str, str]:
-    """By its name, the name in the file of each of these variables, as it was at the start of the step."""
-    return taking.tensors(start, zip(distinct_names(variables), [held_or_now(one, held) for one in variables]))
+def _take_variables(taking: TensorCollector, start: str, variables: list[Any], saved: dict[int, Any]) -> dict[str, str]:
+    """Add variables as of the step's start; return their names in the file by their own names."""
+    return taking.tensors(
+        start, zip(distinct_names(variables), [saved_or_current(variable, saved) for variable in variables])
+    )
 
 
-def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[int, Any]) -> list[dict[str, Any]]:
-    """Return the entries of the optimizers: their variables, what they train, and their learning rates."""
+def take_optimizers(taking: TensorCollector, optimizers: list[Any], saved: dict[int, Any]) -> list[dict[str, Any]]:
+    """Return the entries of the optimizers: variables, names of trained variables, and learning rates."""
     entries = []
     for number, optimizer in enumerate(optimizers):
-        tensors = _take_variables(taking, f"optimizer.{number}.", optimizer_variables(optimizer), held)
+        tensors = _take_variables(taking, f"optimizer.{number}.", optimizer_variables(optimizer), saved)
         entries.append(
             {
                 "name": f"optimizer#{number}",
@@ -227,40 +229,40 @@ def take_optimizers(taking: TensorCollector, optimizers: list[Any], held: dict[i
 
 
 def _numbers(optimizer: Any) -> dict[str, float]:
-    """Learning rate and steps as numbers, for who reads; what counts is in the variables."""
-    found: dict[str, float] = {}
+    """Return learning rate and step count as numbers, for human readers only: restoring uses the variables."""
+    numbers: dict[str, float] = {}
     for name in ("learning_rate", "iterations"):
         try:
-            found[name] = float(as_array(getattr(optimizer, name)))
-        except Exception as error:  # a schedule of the script's own
+            numbers[name] = float(as_array(getattr(optimizer, name)))
+        except Exception as error:  # it is a schedule of the script's own
             pass_on(error)
             continue
-    return found
+    return numbers
 
 
-def held_or_now(variable: Any, held: dict[int, Any]) -> Any:
-    """Return the value at the start of the step."""
-    return held.get(resource_id(variable), variable)
+def saved_or_current(variable: Any, saved: dict[int, Any]) -> Any:
+    """Return a variable's saved value; if it has none, the variable itself."""
+    return saved.get(resource_id(variable), variable)
 
 
 def resource_id(variable: Any) -> int:
-    """Return the same number for a variable of Keras 3 and the one of TensorFlow in it."""
+    """Return an id that is the same for a Keras 3 variable and for the TensorFlow variable in it."""
     return id(private_api.primary(plain(variable)))  # of a mirrored one, that of the first replica
 
 
 def plain(variable: Any) -> Any:
-    """Return the variable of TensorFlow in one of Keras 3."""
+    """Return the TensorFlow variable of a Keras 3 variable; others unchanged."""
     return private_api.plain(variable) if hasattr(variable, "path") else variable
 
 
 def size_of(variable: Any) -> int:
-    """Return how many bytes a variable has."""
-    one = plain(variable)
-    return int(one.shape.num_elements() or 0) * int(one.dtype.size)
+    """Return the size of a variable in bytes."""
+    tensor = plain(variable)
+    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
 
 
 def model_variables(model: Any) -> list[Any]:
-    """Return what a model of Keras, or a module of TensorFlow, keeps, with its metrics."""
+    """Return the variables of a Keras model or TensorFlow module, including its metrics'."""
     variables = list(model.variables)
     ids = set(map(resource_id, variables))
     for metric in getattr(model, "metrics", ()) if hasattr(model, "fit") else ():
@@ -273,24 +275,27 @@ def model_variables(model: Any) -> list[Any]:
 
 def take_random(
     taking: TensorCollector,
-    kept: dict[str, Any],
-    held: dict[int, Any],
+    states_by_name: dict[str, Any],
+    saved: dict[int, Any],
     drawn: list[tuple[str, Any]],
 ) -> dict[str, Node]:
-    """The random states at the start of the step, of which ``kept`` has Python's, NumPy's and TensorFlow's "eager"."""
-    states = {name: state for name, state in as_values(kept).items() if name != "eager"}
+    """Return nodes of the random states at the step's start; ``states_by_name`` has "python", "numpy" and "eager"."""
+    states = {name: state for name, state in as_values(states_by_name).items() if name != "eager"}
     nodes = {name: taking.value(f"random.{name}", state) for name, state in states.items()}
     value: dict[str, Any] = {}
-    if kept.get("eager") is not None:
-        seed, state = kept["eager"]
+    if states_by_name.get("eager") is not None:
+        seed, state = states_by_name["eager"]
         value["seed"] = seed
         if state is not None:
             value["operations"] = (state[0], array("I", state[1]), state[2])
-    known = [(getattr(one, "algorithm", 0), held_or_now(private_api.state(one), held)) for one in generators()]
-    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in known]
+    generator_states = [
+        (getattr(generator, "algorithm", 0), saved_or_current(private_api.state(generator), saved))
+        for generator in generators()
+    ]
+    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in generator_states]
     keras = keras_generator()
     if keras is not None:
-        value["keras"] = as_array(held_or_now(keras.state, held))
+        value["keras"] = as_array(saved_or_current(keras.state, saved))
     if drawn:
         value["drawn"] = drawn
     nodes["tensorflow"] = taking.value("random.tensorflow", value)
@@ -298,13 +303,13 @@ def take_random(
 
 
 def keras_generator() -> Any:
-    """The generator that Keras 3 draws from where a layer has none of its own; None where nobody asked for it."""
+    """Return Keras 3's global seed generator, for layers without their own; None if it was never used."""
     module = private_api.module("keras_state")
     return None if module is None else module.get_global_attribute("global_seed_generator")
 
 
 def eager_state() -> tuple[Any, Any] | None:
-    """Seed and generator of the seeds that eager operations draw."""
+    """Return the seed and the state of the generator from which eager operations draw their seeds."""
     if private_api.context() is None:
         return None
     generator = private_api.seed_generator()
@@ -319,7 +324,7 @@ def put_variable(variable: Any, value: Any) -> None:
 
 
 def loss_scale(optimizer: Any) -> Any:
-    """Return the scale of the loss that an optimizer changes by itself, None of one that has none."""
+    """Return the dynamic loss scale of an optimizer; None if it has none."""
     scale = getattr(optimizer, "dynamic_scale", None)  # Keras 3
     if scale is None and getattr(optimizer, "dynamic", False):
         scale = getattr(optimizer, "loss_scale", None)

@@ -8,7 +8,7 @@ import itertools
 import sys
 
 from ..capture.random_states import RandomStates, put_back
-from ..capture.tensorflow_restore import put_eager, put_variables, value_of
+from ..capture.tensorflow_restore import restore_eager_seed, restore_variables, value_of
 from ..capture.tensorflow_state import (
     TensorCollector,
     as_array,
@@ -108,12 +108,12 @@ class KerasState:
         private_api.build(step.optimizer, getattr(step.model, "trainable_variables", step.model))
         for part, variables in variables_of(step).items():
             if part in parts:
-                attempt(part, put_variables, file, file.header["variables"][part], variables, part)
+                attempt(part, restore_variables, file, file.header["variables"][part], variables, part)
         nodes = file.header["random"]
         chosen = [name for name in nodes if GENERATORS.get(name) in parts]
         attempt("generators", lambda: put_back({name: value_of(file, nodes[name], has_arrays=True) for name in chosen}))
         if EAGER in parts:
-            attempt(EAGER, lambda: put_eager(value_of(file, nodes["tensorflow"], has_arrays=True)))
+            attempt(EAGER, lambda: restore_eager_seed(value_of(file, nodes["tensorflow"], has_arrays=True)))
 
 
 def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:
