@@ -1,6 +1,6 @@
-"""Writes snapshots, whole or not at all, and only where the disk has room; reads those of anybody.
+"""Writes snapshots atomically, and only if the disk has room for them; reads untrusted ones.
 
-What is read may come from anywhere: sizes are bounded, digests checked, nothing is executed.
+Files that are read are untrusted: sizes are bounded, digests checked, and nothing is executed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ HEADER = "snapshot.json"
 TENSORS = "tensors.safetensors"
 PARTIAL = ".partial-"
 PREFIX = "step-"
-SPARE = 64 << 10  # bytes beside the tensors that a file system needs for directories
-KEEP_FREE = 0.05  # of the free disk
-BLOCK = 1 << 24  # bytes written, or read, at once
+SPARE = 64 << 10  # bytes for the header, and for the file system's directories
+KEEP_FREE = 0.05  # share of the free disk space that is left
+BLOCK = 1 << 24  # bytes that are written or read at once
 MAX_RANK = 64
 MAX_HEADER = 64 << 20
 MAX_TENSORS = 100 << 20  # bytes of the JSON before the tensors, as in every reader of safetensors
-# What is not compared between two runs: it tells where and when a step was captured, not what it was.
+# Header fields that two runs may differ in: they say where and when a step was captured.
 NOT_COMPARED = frozenset(["command", "created", "directory", "environment", "host", "notes", "pid", "versions"])
-COMPLEX = "C128"  # which safetensors lacks: kept as F64 with a last axis of two, and named in snapshot.json
+COMPLEX = "C128"  # missing in safetensors: stored as F64 with a last axis of two, and listed in snapshot.json
 _BITS = {"F": (64, 32, 16), "I": (64, 32, 16, 8), "U": (64, 32, 16, 8), "C": (64,)}
 _KINDS = {"F": "float", "I": "int", "U": "uint", "C": "complex"}
 NAMES = {f"{kind}{bits}": f"{_KINDS[kind]}{bits}" for kind in _BITS for bits in _BITS[kind]}
 SIZES = {spelled: int(spelled[1:]) // 8 for spelled in NAMES}  # bytes, by how safetensors spells a data type
 SIZES.update(BOOL=1, BF16=2, F8_E4M3=1, F8_E5M2=1, F8_E8M0=1, F8_E4M3FNUZ=1, F8_E5M2FNUZ=1)
-# How NumPy, PyTorch and TensorFlow spell it.
+# How NumPy, PyTorch and TensorFlow name these data types.
 NAMES.update({"BOOL": "bool", "BF16": "bfloat16", COMPLEX: "complex128"})
 NAMES.update({"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"})
 NAMES.update({"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"})
@@ -50,15 +50,15 @@ DTYPES = {name: spelled for spelled, name in NAMES.items()}
 
 
 class StoreError(Exception):
-    """Why there is no snapshot, in one line."""
+    """The reason why a snapshot was not written, in one line."""
 
 
 class NoRoomError(StoreError):
-    """The disk is too full for it."""
+    """The disk is too full for the snapshot."""
 
 
 class Part:
-    """One tensor: how it is named and read. ``read`` is called once, while the file is written."""
+    """A tensor to be written. ``read`` returns its bytes, and is called once, while the file is written."""
 
     def __init__(self, name: str, dtype: str, shape: Sequence[int], nbytes: int, read: Callable[[], Bytes]) -> None:
         self.name = name
@@ -68,31 +68,31 @@ class Part:
         self.read = read
 
     @property
-    def kept_as(self) -> tuple[str, tuple[int, ...]]:
-        """Data type and shape in the file."""
+    def stored_as(self) -> tuple[str, tuple[int, ...]]:
+        """The data type and shape in the file."""
         return ("F64", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
-    """Return this name, or where it is taken the first that is free with a number behind it, and take it."""
-    name, number = wanted, 1
+def free_name(preferred: str, taken: set[str]) -> str:
+    """Return a name that is not taken, with #2, #3, ... if needed, and mark it as taken."""
+    name, number = preferred, 1
     while name in taken:
         number += 1
-        name = f"{wanted}#{number}"
+        name = f"{preferred}#{number}"
     taken.add(name)
     return name
 
 
 class SnapshotContents:
-    """What a snapshot holds: JSON and tensors."""
+    """The contents of a snapshot: its JSON header and its tensors."""
 
     def __init__(self, header: Mapping[str, Any], parts: Sequence[Part]) -> None:
         self.header = dict(header)
-        self.parts = sorted(parts, key=lambda part: -SIZES.get(part.kept_as[0], 0))  # so that all are aligned
+        self.parts = sorted(parts, key=lambda part: -SIZES.get(part.stored_as[0], 0))  # so that all are aligned
 
 
 class Store:
-    """The directory of a run's snapshots."""
+    """The directory of a run's snapshots, which writes them within its limits."""
 
     def __init__(
         self, directory: str, max_snapshots: int = 3, max_bytes: int | None = None, fallback: str | None = None
@@ -102,10 +102,10 @@ class Store:
         self.fallback = None if fallback is None else Store(os.path.join(fallback, run), max_snapshots, max_bytes)
         self.max_snapshots = max_snapshots
         self.max_bytes = max_bytes
-        self._made = 0
+        self._write_count = 0
 
     def save(self, contents: SnapshotContents) -> str:
-        """Write a snapshot, if need be to the fallback, and return its path; raises StoreError if both fail."""
+        """Write a snapshot, to the fallback if the disk is full; return its path. Raises StoreError if both fail."""
         try:
             return self._save(contents)
         except NoRoomError as error:
@@ -128,14 +128,14 @@ class Store:
             raise StoreError(f"{self.directory}: {error.strerror or error}") from None
 
     def _require_few(self, name: str) -> None:
-        """Ranks of one training may each have as many."""
+        """Raise StoreError if this rank has its maximum of snapshots; each rank of a training may have as many."""
         rank = _rank(name)
-        there = [entry for entry in listdir(self.directory) if entry.startswith(PREFIX) and _rank(entry) == rank]
-        if len(there) >= self.max_snapshots:
-            raise StoreError(f"there are {len(there)} already, and no more are kept (--max-snapshots)")
+        snapshots = [entry for entry in listdir(self.directory) if entry.startswith(PREFIX) and _rank(entry) == rank]
+        if len(snapshots) >= self.max_snapshots:
+            raise StoreError(f"there are {len(snapshots)} already, and no more are kept (--max-snapshots)")
 
     def _require_room(self, contents: SnapshotContents, index: int) -> None:
-        """Ask before the first byte: a disk that is full would be everybody's trouble."""
+        """Raise StoreError before anything is written if the snapshot is too large, or the disk too full for it."""
         needed = 8 + index + sum(part.nbytes for part in contents.parts) + SPARE
         if self.max_bytes is not None and needed > self.max_bytes:
             raise StoreError(f"it would have {needed:,} bytes, {self.max_bytes:,} are allowed (--snapshot-size)")
@@ -148,8 +148,8 @@ class Store:
             )
 
     def _write(self, name: str, contents: SnapshotContents, index: bytes) -> str:
-        self._made += 1
-        partial = os.path.join(self.directory, f"{PARTIAL}{os.getpid()}-{self._made}")
+        self._write_count += 1
+        partial = os.path.join(self.directory, f"{PARTIAL}{os.getpid()}-{self._write_count}")
         os.mkdir(partial, 0o700)
         try:
             with _create(partial, TENSORS) as file:
@@ -181,18 +181,18 @@ def _name(header: Mapping[str, Any]) -> str:
 
 
 def _rank(name: str) -> str:
-    """Return the part of a snapshot's name that tells ranks apart."""
+    """Return the part of a snapshot's name that identifies the rank."""
     return next((word for word in name.split("-") if word.startswith("rank")), "")
 
 
 def index_of(parts: Sequence[Part]) -> bytes:
-    """Return the JSON in front of the tensors."""
+    """Return the safetensors index: the JSON before the tensors, padded to 8 bytes."""
     entries: dict[str, Any] = {}
     offset = 0
     for part in parts:
         if part.name in entries:
             raise StoreError(f"two tensors have the name {part.name!r}")
-        dtype, shape = part.kept_as
+        dtype, shape = part.stored_as
         if dtype not in SIZES:
             raise StoreError(f"{part.name!r} has the data type {dtype}, which safetensors does not know")
         entries[part.name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, offset + part.nbytes]}
@@ -204,7 +204,7 @@ def index_of(parts: Sequence[Part]) -> bytes:
 
 
 def write_tensors(file: BinaryIO, index: bytes, parts: Sequence[Part]) -> str:
-    """Write one tensor after the other, never two in memory; returns the digest of the whole file."""
+    """Write one tensor after the other, with one in memory at a time; return the digest of the whole file."""
     digest = hashlib.sha256()
     for data in (len(index).to_bytes(8, "little"), index):
         digest.update(data)
@@ -227,20 +227,20 @@ def _blocks(part: Part) -> Iterator[memoryview]:
         yield data[start : start + BLOCK]
 
 
-def _write_all(file: BinaryIO, data: Any, what: str) -> None:
-    """Write to a file without a buffer; what did not fit is named."""
+def _write_all(file: BinaryIO, data: Any, description: str) -> None:
+    """Write to an unbuffered file; raises NoRoomError with the description of what did not fit."""
     rest = memoryview(data)
     try:
         while rest.nbytes:
             rest = rest[file.write(rest) :]
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise NoRoomError(f"{error.strerror} after {file.tell():,} bytes: {what} did not fit") from None
+            raise NoRoomError(f"{error.strerror} after {file.tell():,} bytes: {description} did not fit") from None
         raise
 
 
 def _completed(contents: SnapshotContents, size: int, digest: str) -> bytes:
-    """snapshot.json with what is known of the whole, and its own seal last."""
+    """Return snapshot.json with facts about the tensors' file, and its own digests last."""
     header = plain({"format": FORMAT, **contents.header})
     header["complex"] = [part.name for part in contents.parts if part.dtype == COMPLEX]
     header["tensors"] = {"file": TENSORS, "size": size, "sha256": digest}
@@ -253,23 +253,23 @@ def _completed(contents: SnapshotContents, size: int, digest: str) -> bytes:
 
 
 def seal(header: Mapping[str, Any]) -> str:
-    """Return the check of snapshot.json: SHA-256 of its sorted, compact text without the check itself."""
+    """Return the checksum of snapshot.json: SHA-256 of its sorted, compact text without the checksum itself."""
     return _sha256({key: value for key, value in header.items() if key != "check"})
 
 
 def comparable_digest(header: Mapping[str, Any]) -> str:
-    """Return what two captures of the same step have the same: everything but paths, times, host and process ids."""
-    left_out = {"check", "digest", *NOT_COMPARED}
-    rest = {key: value for key, value in header.items() if key not in left_out}
+    """Return a digest that captures of one step share: without paths, times, host and process ids."""
+    excluded = {"check", "digest", *NOT_COMPARED}
+    rest = {key: value for key, value in header.items() if key not in excluded}
     for key in ("trigger", "also"):
         rest[key] = _without_places(rest.get(key))
     return _sha256(rest)
 
 
 def _without_places(trigger: Any) -> Any:
-    """Return a trigger without the places in the code, whose paths may differ."""
+    """Return a trigger, or a list of them, without places in the code, whose paths may differ."""
     if isinstance(trigger, list):
-        return [_without_places(one) for one in trigger]
+        return [_without_places(item) for item in trigger]
     return {key: trigger[key] for key in trigger if key != "where"} if isinstance(trigger, dict) else trigger
 
 
@@ -279,7 +279,7 @@ def _sha256(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON knows; numbers that it does not know become texts."""
+    """Return a value as plain JSON types; other numbers and objects become integers or texts."""
     if isinstance(value, dict):
         return {str(key): plain(value[key]) for key in value}
     if isinstance(value, (list, tuple)):
@@ -296,10 +296,10 @@ def _create(directory: str, name: str) -> BinaryIO:
     return os.fdopen(os.open(os.path.join(directory, name), flags, 0o600), "wb", buffering=0)
 
 
-def _rename(partial: str, wanted: str) -> str:
-    """Give the snapshot its name, or the next that is free."""
+def _rename(partial: str, target: str) -> str:
+    """Rename the finished snapshot to its name, or to the next free one; return the path."""
     for number in range(1, 1000):
-        path = wanted if number == 1 else f"{wanted}-{number}"
+        path = target if number == 1 else f"{target}-{number}"
         try:
             os.rename(partial, path)
         except OSError as error:
@@ -307,7 +307,7 @@ def _rename(partial: str, wanted: str) -> str:
                 raise
         else:
             return path
-    raise StoreError(f"{wanted} and its next numbers are taken")
+    raise StoreError(f"{target} and its next numbers are taken")
 
 
 def _discard(partial: str) -> None:
@@ -321,7 +321,7 @@ def _discard(partial: str) -> None:
 
 
 def _synchronize(directory: str) -> None:
-    """Write a directory's entries to the disk; some file systems cannot."""
+    """Flush a directory's entries to the disk, if the file system supports it."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -335,11 +335,11 @@ def _synchronize(directory: str) -> None:
 
 
 class SnapshotError(Exception):
-    """What is wrong with a snapshot, in one line."""
+    """What is wrong with a snapshot that is read, in one line."""
 
 
 class SavedTensor:
-    """A tensor of a snapshot as it lies in the file."""
+    """A tensor of a snapshot, mapped from the file."""
 
     def __init__(self, name: str, dtype: str, shape: tuple[int, ...], data: memoryview) -> None:
         self.name = name
@@ -349,10 +349,10 @@ class SavedTensor:
 
 
 class SnapshotFile:
-    """An open snapshot: its header (snapshot.json) and its tensors, which are read as they are asked for."""
+    """An open snapshot: its header (snapshot.json) and its tensors, mapped into memory."""
 
     def __init__(self, path: str) -> None:
-        """Open the snapshot in this directory, and read all bytes for their digest; raises SnapshotError."""
+        """Open the snapshot in this directory, and check all digests; raises SnapshotError."""
         self.path = path
         self.header = read_header(path)
         self.tensors = _tensors(path, self.header)
@@ -364,7 +364,7 @@ class SnapshotFile:
 
 
 def read_header(path: str) -> dict[str, Any]:
-    """snapshot.json, whose seal fits."""
+    """Return the parsed snapshot.json, after its checksums were verified; raises SnapshotError."""
     where = os.path.join(path, HEADER)
     data = _read(where, path)
     try:
@@ -384,7 +384,7 @@ def read_header(path: str) -> dict[str, Any]:
 
 
 def saved_optimizers(header: SnapshotHeader, count: int) -> list[dict[str, Any]]:
-    """The optimizers for so many given ones: in order; where there are more, first those whose step was captured."""
+    """Return entries for so many optimizers: in order, but those of the captured step first if there are more."""
     saved, captured = list(header.optimizers), header.trigger.optimizers
     if count > len(saved):
         raise SnapshotError(f"the snapshot has {len(saved)} optimizers, not {count}")
@@ -409,7 +409,7 @@ def _words(error: Exception) -> str:
 
 
 def _open(where: str, directory: str) -> int:
-    """Return a descriptor of a regular file, never through a symbolic link."""
+    """Open a regular file, never through a symbolic link; return its descriptor."""
     if not os.path.isdir(directory):
         raise SnapshotError(f"{directory} is no directory; name the directory of a snapshot")
     try:
@@ -433,7 +433,7 @@ def _read(where: str, directory: str) -> bytes:
 
 
 def _tensors(path: str, header: dict[str, Any]) -> dict[str, SavedTensor]:
-    """Return the tensors by their names, after a look at all that was said of them."""
+    """Return the tensors by name, after the file's size, digest and index were verified."""
     where = os.path.join(path, TENSORS)
     facts = header.get("tensors")
     if not isinstance(facts, dict) or facts.get("file") != TENSORS:
