@@ -1,6 +1,6 @@
-"""Nested values as JSON, and back: dictionaries, lists, tuples, numbers and texts, with tensors kept beside.
+"""Converts nested values to JSON and back: dictionaries, lists, tuples, numbers and texts; tensors stay outside.
 
-Nothing is pickled: what has no form here is left out by the name of its type. docs/format.md lists the nodes.
+Nothing is pickled: a value without a form here is replaced by its type's name. docs/format.md lists the nodes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     Node = dict[str, Any]
 
     class PartTaker(Protocol):
-        """Takes some samples of a batch."""
+        """Selects samples of a batch while it is unpacked."""
 
         def rows(self, value: Any) -> Any:
-            """Return them of a tensor or an array."""
+            """Return the selected rows of a tensor or an array."""
 
         def items(self, nodes: list[Node]) -> list[Node]:
-            """Return them of a list."""
+            """Return the selected items of a list."""
 
 
 MAX_DEPTH = 32
@@ -34,28 +34,28 @@ MAX_OBJECTS = 10_000  # of the user's classes
 
 
 class BadTree(ValueError):
-    """A node that no value was packed into."""
+    """A node that pack() cannot have made."""
 
 
 def pack(value: Any, put: Callable[[Any], Node | None], *, has_objects: bool = False) -> Node:
-    """Return the node of a value; ``put`` is asked first for each leaf, and returns None for what it does not know.
+    """Return the node of a value; ``put`` returns the node of a framework's leaf, or None.
 
-    ``has_objects`` takes in objects of the user's classes, if there is such a leaf among their attributes.
+    ``has_objects``: pack objects of the user's classes, too, if such a leaf is among their attributes.
     """
-    return _Packing(put, has_objects).node(value, 0)
+    return _Packer(put, has_objects).node(value, 0)
 
 
 def unpack(node: Node, get: Callable[[Node], Any], like: Any = None, cut: PartTaker | None = None) -> Any:
-    """Return the value of a node; ``get`` gives those of tensors and other nodes that frameworks put.
+    """Return the value of a node; ``get`` returns the values of nodes that ``put`` made.
 
-    ``like`` is a value of the same build, if there is one: named tuples and other classes are made as its are, what was
-    left out is taken from it, and attributes are put into its objects. ``cut`` takes a part of the samples.
+    ``like`` is a value of the same structure, if there is one: it provides classes, left-out values, and objects whose
+    attributes are set. ``cut`` selects samples.
     """
-    return _Unpacking(get, cut, is_given=like is not None).value(node, like, 0)
+    return _Unpacker(get, cut, is_given=like is not None).value(node, like, 0)
 
 
 def below(node: Node) -> list[Node]:
-    """Return the nodes that are directly within a node."""
+    """Return the direct children of a node."""
     ((kind, content),) = node.items()
     if kind in ("list", "tuple"):
         return list(content)
@@ -64,7 +64,7 @@ def below(node: Node) -> list[Node]:
 
 
 def filled(node: Any, put: Callable[[Any], Node | None]) -> Any:
-    """Return a node with what ``put`` makes of the values that {"held": value} stands for."""
+    """Return a copy of a node in which each {"held": value} is replaced by the node that ``put`` returns."""
     if isinstance(node, list):
         return [filled(part, put) for part in node]
     if not isinstance(node, dict):
@@ -75,21 +75,21 @@ def filled(node: Any, put: Callable[[Any], Node | None]) -> Any:
 
 
 def refers(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]:
-    """The names of a value's tensors and arrays, in order; or of what its nodes of other kinds have for theirs."""
-    found: list[str] = []
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
+    """Return the names of the tensors and arrays in a node, in order; or the contents of other kinds of nodes."""
+    names: list[str] = []
+    queue = [node]
+    while queue:
+        part = queue.pop()
         if isinstance(part, dict):
             if len(part) == 1:
-                found += [part[kind] for kind in kinds if isinstance(part.get(kind), str)]
-            waiting.extend(reversed(list(part.values())))
+                names += [part[kind] for kind in kinds if isinstance(part.get(kind), str)]
+            queue.extend(reversed(list(part.values())))
         elif isinstance(part, list):
-            waiting.extend(reversed(part))
-    return found
+            queue.extend(reversed(part))
+    return names
 
 
-class _Packing:
+class _Packer:
     def __init__(self, put: Callable[[Any], Node | None], has_objects: bool) -> None:
         self._put = put
         self._count = 0
@@ -101,8 +101,8 @@ class _Packing:
         if depth >= MAX_DEPTH or self._count > MAX_NODES:
             return _left_out(value)
         kind = type(value)
-        if kind in _PLAIN:
-            return _PLAIN[kind](value)
+        if kind in _PACKERS:
+            return _PACKERS[kind](value)
         if kind in (list, tuple):
             return {kind.__name__: [self.node(item, depth + 1) for item in value]}
         if kind is dict:
@@ -118,7 +118,7 @@ class _Packing:
         return [[name, self.node(values[name], depth + 1)] for name in values]
 
     def _other(self, value: Any, depth: int) -> Node:
-        """Return what is of a class of its own."""
+        """Return the node of a value of any other class."""
         if isinstance(value, Mapping):
             return self._mapping(value, depth)
         fields = _fields(value)
@@ -128,7 +128,7 @@ class _Packing:
             }
         for plain in _SUBCLASSED:
             if isinstance(value, plain):
-                return _PLAIN[plain](plain(value))
+                return _PACKERS[plain](plain(value))
         if isinstance(value, (list, tuple)):
             base = "list" if isinstance(value, list) else "tuple"
             return {base: [self.node(item, depth + 1) for item in value]}
@@ -138,17 +138,17 @@ class _Packing:
         if self._open is None or id(value) in self._open or self._objects >= MAX_OBJECTS:
             return None
         self._objects += 1
-        before = self._count, self._leaves
+        counts_before = self._count, self._leaves
         self._open.add(id(value))
         pairs = self._pairs(own_attributes(value), depth)
         self._open.discard(id(value))
-        if self._leaves > before[1]:
+        if self._leaves > counts_before[1]:
             return {"object": [class_name(value), pairs]}
-        self._count = before[0]  # what is not kept leaves room for the rest
+        self._count = counts_before[0]  # an object that is left out does not count
         return None
 
 
-_PLAIN: dict[Any, Callable[[Any], Node]] = {
+_PACKERS: dict[Any, Callable[[Any], Node]] = {
     type(None): lambda value: {"none": True},
     bool: lambda value: {"bool": value},
     int: lambda value: {"integer": str(value) if -(10**300) < value < 10**300 else hex(value)},
@@ -165,17 +165,17 @@ def _left_out(value: Any) -> Node:
 
 
 def _fields(value: Any) -> tuple[str, ...] | None:
-    """Return the fields of a named tuple or of a dataclass."""
+    """Return the fields of a named tuple or a dataclass; None for other values."""
     kind = type(value)
     names = getattr(kind, "_fields", None) if issubclass(kind, tuple) else getattr(kind, "__dataclass_fields__", None)
     return None if names is None else tuple(names)
 
 
-class _Unpacking:
+class _Unpacker:
     def __init__(self, get: Callable[[Node], Any], cut: PartTaker | None, *, is_given: bool) -> None:
         self._get = get
-        self._cut = cut
-        self._is_given = is_given  # a value of the same build
+        self._selection = cut
+        self._has_like = is_given  # the caller passed a value of the same structure
         self._count = 0
 
     def value(self, node: Any, like: Any, depth: int) -> Any:
@@ -185,7 +185,7 @@ class _Unpacking:
         if not isinstance(node, dict) or len(node) != 1:
             raise BadTree("a node of a value is no object with one key")
         ((kind, content),) = node.items()
-        if kind in _FROM_TEXT:
+        if kind in _DECODERS:
             return _from_text(kind, content)
         if kind in ("list", "tuple"):
             return self._sequence(kind, content, like, depth)
@@ -195,32 +195,32 @@ class _Unpacking:
             return self._named(content, like, depth)
         if kind == "object":
             return self._object(content, like, depth)
-        found = like if kind == "left_out" else self._get(node)
-        return found if self._cut is None else self._cut.rows(found)
+        leaf = like if kind == "left_out" else self._get(node)
+        return leaf if self._selection is None else self._selection.rows(leaf)
 
     def _sequence(self, kind: str, content: Any, like: Any, depth: int) -> Any:
         likes = like if isinstance(like, (list, tuple)) else ()
-        items = _list(content) if self._cut is None else self._cut.items(_list(content))
+        items = _list(content) if self._selection is None else self._selection.items(_list(content))
         values = [self.value(item, likes[i] if i < len(likes) else None, depth + 1) for i, item in enumerate(items)]
         return values if kind == "list" else tuple(values)
 
     def _mapping(self, content: Any, like: Any, depth: int) -> Any:
-        found: dict[Any, Any] = {}
+        result: dict[Any, Any] = {}
         for pair in _list(content):
             node, item = _list(pair, 2)
             key = self.value(node, None, depth + 1)
             try:
-                known = like[key] if isinstance(like, Mapping) and key in like else None
-                found[key] = self.value(item, known, depth + 1)
+                like_item = like[key] if isinstance(like, Mapping) and key in like else None
+                result[key] = self.value(item, like_item, depth + 1)
             except TypeError:
                 raise BadTree("a key of a dictionary cannot be one") from None
-        return found if type(like) is dict or not isinstance(like, Mapping) else _as_mapping(like, found)
+        return result if type(like) is dict or not isinstance(like, Mapping) else _as_mapping(like, result)
 
     def _object(self, content: Any, like: Any, depth: int) -> Any:
-        """Put the attributes into the script's own object: no class is looked up by name."""
+        """Set the attributes of the script's own object: no class is looked up by name."""
         name, pairs = _list(content, 2)
         values = self._fields(pairs, own_attributes(like), depth)
-        if not self._is_given:
+        if not self._has_like:
             return ObjectFields(str(name), values)
         if class_name(like) != name:
             raise BadTree(f"the snapshot has a {str(name)[:MAX_NAME]}, where the script has a {class_name(like)}")
@@ -253,7 +253,7 @@ def _integer(text: str) -> int:
     return int(text, 16) if "0x" in text else int(text)
 
 
-_FROM_TEXT: dict[str, Any] = {
+_DECODERS: dict[str, Any] = {
     "none": (bool, lambda content: None),
     "bool": (bool, bool),
     "integer": (str, _integer),
@@ -265,9 +265,9 @@ _FROM_TEXT: dict[str, Any] = {
 
 
 def _from_text(kind: str, content: Any) -> Any:
-    wanted, convert = _FROM_TEXT[kind]
+    expected, convert = _DECODERS[kind]
     try:
-        if isinstance(content, wanted):
+        if isinstance(content, expected):
             return convert(content)
     except (ValueError, TypeError, IndexError, OverflowError):
         pass
@@ -280,27 +280,27 @@ def _list(content: Any, length: int | None = None) -> list[Any]:
     return content
 
 
-def _as_mapping(like: Any, found: dict[Any, Any]) -> Any:
-    """Return a mapping of another class than dict, filled anew; a plain one where it cannot be."""
+def _as_mapping(like: Any, items: dict[Any, Any]) -> Any:
+    """Return a copy of a mapping of another class, with these items; a plain dict if that fails."""
     try:
-        made = copy.copy(like)
-        for key in list(made):
-            del made[key]
-        for key, value in found.items():
-            made[key] = value
+        copied = copy.copy(like)
+        for key in list(copied):
+            del copied[key]
+        for key, value in items.items():
+            copied[key] = value
     except Exception as error:
         pass_on(error)
-        return found
-    return made
+        return items
+    return copied
 
 
 def _as_named(like: Any, fields: tuple[str, ...], values: dict[str, Any]) -> Any:
-    """Return a named tuple or dataclass of the class that ``like`` has."""
+    """Return a named tuple or dataclass of the class of ``like``."""
     if isinstance(like, tuple):
         kind: Any = type(like)
         return kind(*[values.get(name) for name in fields])
-    made = copy.copy(like)
+    copied = copy.copy(like)
     for name in fields:
         if name in values:
-            object.__setattr__(made, name, values[name])
-    return made
+            object.__setattr__(copied, name, values[name])
+    return copied
