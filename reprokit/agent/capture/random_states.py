@@ -1,7 +1,7 @@
-"""Holds the random states of the start of a step.
+"""Saves the random states at the start of a step.
 
-Python and NumPy take up to 200 microseconds to say their states, which a small step has not: where the memory of their
-generators is known, compiled code copies it, and it is made into what they take only when asked.
+Python and NumPy take up to 200 microseconds to return their states, too much for a small step. If the memory of their
+generators is known, compiled code copies it, and it is converted only when the states are needed.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    RandomReader = Callable[[], dict[str, Any]]  # gives the states that were held at one moment
+    RandomReader = Callable[[], dict[str, Any]]  # returns the states saved at one moment
 
 _WORDS = struct.Struct("<625I")
-_GAUSS = struct.Struct("<i4xd")  # of NumPy: whether there is a second normal number, and which
-_VERSION = 3  # of what Python's generator gives
+_GAUSS = struct.Struct("<i4xd")  # of NumPy: whether a second normal number is cached, and its value
+_VERSION = 3  # of the state of Python's generator
 
 
 class RandomStates:
-    """The states of Python's, NumPy's and PyTorch's global generators at one moment."""
+    """The saved states of Python's, NumPy's and PyTorch's global generators."""
 
     def __init__(self, torch: Any = None, compiled: Any = None) -> None:
         self._torch = torch
         self._compiled = compiled
         self._words = Words()
-        self._gauss_offset: int | None = None  # in a RandomState of NumPy's, once it was looked for
+        self._gauss_offset: int | None = None  # of _GAUSS in a RandomState of NumPy; 0: unknown; None: not searched yet
         self._held: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
 
     def keep(self) -> None:
-        """Hold the states as they are now."""
+        """Save the current states."""
         compiled = self._compiled
         copies = compiled and compiled.random_states(self._words.known, self._gauss_offset or 0)
-        states = self._asked() if copies is None else {}
+        states = self._states_by_call() if copies is None else {}
         torch = self._torch
         if torch is not None and private_api.uses_cuda(torch):
-            cuda = torch.cuda  # seeds and offsets, which the processor has
+            cuda = torch.cuda  # seeds and offsets, which lie in host memory
             devices = [] if cuda.is_current_stream_capturing() else cuda.default_generators
             states["torch.cuda"] = [generator.get_state() for generator in devices]
         self._held = copies, states, None if torch is None else torch.default_generator.get_state()
 
-    def _asked(self) -> dict[str, Any]:
-        """Ask Python and NumPy for their states, and learn where these lie."""
-        held: dict[str, Any] = {}
+    def _states_by_call(self) -> dict[str, Any]:
+        """Return the states that Python and NumPy report, and find out where they lie in memory."""
+        states: dict[str, Any] = {}
         python = getattr(sys.modules.get("random"), "_inst", None)
         numpy = getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None)  # None while it is being imported
         if python is not None:
-            held["python"] = python.getstate()
+            states["python"] = python.getstate()
         if numpy is not None:
-            held["numpy"] = _asked(numpy)
+            states["numpy"] = _generator_state(numpy)
         if self._compiled is not None:
             self._words.both()
             if self._gauss_offset is None and numpy is not None:
                 self._gauss_offset = _gauss_offset(type(numpy))
-        return held
+        return states
 
     def kept(self) -> dict[str, Any]:
-        """Return what `setstate`, `set_state` and `set_rng_state` take: of "python", "numpy", "torch", "torch.cuda"."""
+        """Return the saved states of "python", "numpy", "torch" and "torch.cuda", as their setters take them."""
         return self.taken()()
 
     def taken(self) -> RandomReader:
-        """Return what gives the states that are held now, also after keep() was called again."""
+        """Return a function that returns the states saved now, even after another keep()."""
         return functools.partial(_states, *self._held)
 
 
@@ -87,7 +87,7 @@ def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:
 
 
 def as_values(states: Mapping[str, Any]) -> dict[str, Any]:
-    """Return states with arrays for long tuples of numbers, as snapshots hold them."""
+    """Return states with arrays in place of long tuples of numbers, for snapshots."""
     if "python" not in states:
         return dict(states)
     version, words, following = states["python"]
@@ -95,7 +95,7 @@ def as_values(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put_back(states: Mapping[str, Any]) -> None:
-    """Put Python's and NumPy's generators to such states, as far as these have some."""
+    """Restore the states of Python's and NumPy's generators, as far as ``states`` has them."""
     module: Any = sys.modules.get("numpy.random")
     if "python" in states:
         version, words, following = states["python"]
@@ -104,39 +104,42 @@ def put_back(states: Mapping[str, Any]) -> None:
         module.set_state(states["numpy"])
 
 
-def _asked(state: Any) -> Any:
-    """Ask a RandomState, without its warning where it has another generator than the usual one."""
+def _generator_state(state: Any) -> Any:
+    """Return the state of a RandomState, without its warning about unusual bit generators."""
     bits = getattr(state, "_bit_generator", state)
     is_usual = bits is state or type(bits).__name__ == "MT19937"
     return state.get_state() if is_usual else state.get_state(legacy=False)
 
 
 def _gauss_offset(kind: Any) -> int:
-    """Return where a RandomState holds its second normal number, proved by one of our own; 0: it is asked each time."""
+    """Return the offset of _GAUSS in a RandomState, verified with a private one; 0 if it is not found."""
     from ctypes import string_at
 
     try:
-        mine = _own(kind)
-        mine.standard_normal()
-        offset = string_at(id(mine), kind.__basicsize__).find(_GAUSS.pack(1, mine.get_state()[4]))
+        generator = _private_generator(kind)
+        generator.standard_normal()
+        offset = string_at(id(generator), kind.__basicsize__).find(_GAUSS.pack(1, generator.get_state()[4]))
         for _ in range(3):
-            mine.standard_normal()
-            if offset < 0 or _GAUSS.unpack(string_at(id(mine) + offset, _GAUSS.size)) != mine.get_state()[3:5]:
+            generator.standard_normal()
+            if (
+                offset < 0
+                or _GAUSS.unpack(string_at(id(generator) + offset, _GAUSS.size)) != generator.get_state()[3:5]
+            ):
                 return 0
-    except Exception as error:  # another NumPy
+    except Exception as error:  # an unknown version of NumPy
         pass_on(error)
         return 0
     return offset
 
 
-def _own(kind: Any) -> Any:
-    """Return a RandomState of ours, made without a seeding call and without entropy: both are the training's."""
+def _private_generator(kind: Any) -> Any:
+    """Return a private RandomState, made without a seeding call and without entropy, which a recording would see."""
     module: Any = sys.modules.get("numpy.random.bit_generator")
     if module is None:  # before NumPy 1.17
         return kind(7)
 
-    class Same(module.ISeedSequence):  # type: ignore[misc]
+    class ConstantSeed(module.ISeedSequence):  # type: ignore[misc]
         def generate_state(self, words: int, dtype: Any = None) -> Any:
             return sys.modules["numpy"].ones(words, dtype or "uint32")
 
-    return kind(sys.modules["numpy"].random.MT19937(Same()))
+    return kind(sys.modules["numpy"].random.MT19937(ConstantSeed()))
