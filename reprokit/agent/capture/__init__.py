@@ -1,9 +1,9 @@
 """Captures the training's state as it was at the start of a step whose gradients or loss are not finite.
 
-A framework's part is a class in a module here (PARTS), made with the Capture when the first of the modules that it
-waits for has been executed. Its `begin(name, module)` is called for each of them; it watches the training, and hands
-what it kept to CaptureSession.save. In a forked child its `forget()` drops what the parent noted. A run that does a
-captured step again has REDO in their place.
+A framework's part is a class in a module here (PARTS), created with the CaptureSession when the first module that it
+waits for was imported. Its `begin(name, module)` is called for each of them; it watches the training, and passes
+what it saved to CaptureSession.save. In a forked child, `forget()` drops the parent's state. A run that re-executes a
+captured step uses REDO in their place.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_CAPTURED",
+    "CaptureExit",
     "CaptureSession",
     "CaptureSettings",
-    "Captured",
     "Part",
     "SnapshotContents",
     "Store",
@@ -37,13 +37,25 @@ __all__ = [
 ]
 
 EXIT_CAPTURED = 123
-MAX_TOLD = 20  # steps without a snapshot of which a line is said
+MAX_REPORTED = 20  # captures without a snapshot that are reported on stderr
 MAX_VARIABLES = 100
-# Of the environment: what can decide what a step comes to, and holds no secret.
-_VARIABLES = ("CUBLAS_", "CUDA_", "JAX_", "KERAS_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TF_", "TORCH_", "XLA_")
+# Environment variables that can affect a step's result, and are saved unless their name suggests a secret.
+_VARIABLE_PREFIXES = (
+    "CUBLAS_",
+    "CUDA_",
+    "JAX_",
+    "KERAS_",
+    "MKL_",
+    "NCCL_",
+    "OMP_",
+    "PYTORCH_",
+    "TF_",
+    "TORCH_",
+    "XLA_",
+)
 _SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE", "SECRET", "SIGNATURE", "TOKEN")
 
-running: CaptureSession | None = None  # the one that the launcher asked for
+running: CaptureSession | None = None  # the session that the launcher asked for
 
 _LIBRARIES = ("torch", "tensorflow", "keras", "tf_keras", "numpy")
 
@@ -72,40 +84,40 @@ _TORCH = (
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
-# Which part waits for a module: its file here and its class.
+# Framework parts by the modules that they wait for: file here, and class.
 PARTS = {
     **dict.fromkeys(_TORCH, "torch_capture.TorchCapture"),
     **dict.fromkeys(("tensorflow", *_KERAS), "tensorflow_capture.TensorFlowCapture"),
     "jax._src.api": "jax_capture.JaxCapture",
 }
-REDO = {  # what is in the place of these where a captured step is done again
+REDO = {  # their replacements in a run that re-executes a captured step
     "torch_capture.TorchCapture": "torch_redo.TorchRedo",
     "tensorflow_capture.TensorFlowCapture": "tensorflow_redo.TensorFlowRedo",
 }
 
 
-class Captured(SystemExit):
-    """Ends a training whose step was captured, with a status of its own."""
+class CaptureExit(SystemExit):
+    """Ends the training after a captured step, with exit status EXIT_CAPTURED."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_CAPTURED)
 
 
 class CaptureSession:
-    """What the parts of the frameworks share; without an agent where a script made it itself (guard)."""
+    """What the frameworks' parts share: settings, store, messages. Has no agent if a script's guard created it."""
 
     def __init__(self, settings: CaptureSettings, agent: Agent | None = None) -> None:
         self.settings = settings
         self.agent = agent
         self.store = Store(settings.directory, settings.max_snapshots, settings.max_bytes, settings.fallback)
         self._parts: dict[str, Any] = {}
-        self._said: set[str] = set()
-        self._captured = 0
+        self._messages: set[str] = set()
+        self._capture_count = 0
 
     # What the parts of the frameworks call
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of ours; what goes wrong is said, and None returned. Captured passes, being no Exception."""
+        """Call an internal function; report an Exception and return None. CaptureExit passes, as it is none."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -114,35 +126,35 @@ class CaptureSession:
             return None
 
     def failed(self, function: Callable[..., Any], error: Exception) -> None:
-        """Say that a function of ours has failed."""
+        """Report that an internal function has failed."""
         if self.agent is not None:
             self.agent.failed(function, error)
         else:
             self.say(f"warning: {getattr(function, '__qualname__', function)}: {type(error).__name__}: {error}")
 
     def say(self, text: str) -> None:
-        """One line on stderr; a stderr that is closed or full is no reason to fail."""
+        """Write a line to stderr; ignore a stderr that is closed or full."""
         text = "".join([character if character.isprintable() else ascii(character)[1:-1] for character in text])
         line = f"reprokit: {text[:4000]}\n"
         try:
-            if not _said_aside(line):
+            if not _written_directly(line):
                 sys.stderr.write(line)
                 sys.stderr.flush()
         except Exception as error:
             pass_on(error)
 
     def say_once(self, text: str) -> None:
-        """The same, for what would be said at each step."""
-        if text not in self._said and len(self._said) < 100:
-            self._said.add(text)
+        """Write a line to stderr unless it was written before."""
+        if text not in self._messages and len(self._messages) < 100:
+            self._messages.add(text)
             self.say(text)
 
     def save(self, header: Mapping[str, Any], parts: list[Part]) -> str | None:
-        """Write a snapshot, with what is known of the process; returns its path, or None having said why not."""
+        """Write a snapshot, with facts about the process; return its path, or None after a warning."""
         try:
-            known = self.about_process()
-            environment = {**known["environment"], **(header.get("environment") or {})}
-            path = self.store.save(SnapshotContents({**known, **header, "environment": environment}, parts))
+            process_facts = self.about_process()
+            environment = {**process_facts["environment"], **(header.get("environment") or {})}
+            path = self.store.save(SnapshotContents({**process_facts, **header, "environment": environment}, parts))
         except StoreError as error:
             self.say_once(f"warning: no snapshot: {error}")
         except Exception as error:
@@ -152,32 +164,32 @@ class CaptureSession:
             return path
         return None
 
-    def captured(self, step: int, what: str, path: str | None) -> None:
-        """Say what was captured and where; ends the training where it is to be stopped."""
-        self._captured += 1
-        if self._captured <= MAX_TOLD or path:
+    def captured(self, step: int, trigger_text: str, path: str | None) -> None:
+        """Report a captured step and its snapshot; raise CaptureExit if the training is to stop."""
+        self._capture_count += 1
+        if self._capture_count <= MAX_REPORTED or path:
             where = f"snapshot: {path}" if path else "there is no snapshot of it"
-            self.say(f"captured: step {step}: {what}; {where}; the step was not applied")
+            self.say(f"captured: step {step}: {trigger_text}; {where}; the step was not applied")
         else:
-            self.say_once(f"further captures are not reported (limit {MAX_TOLD})")
+            self.say_once(f"further captures are not reported (limit {MAX_REPORTED})")
         if self.settings.action == STOP:
-            raise Captured
+            raise CaptureExit
 
     def unavailable(self, framework: str, version: str, reason: str) -> None:
-        """Say and write down, once, that steps of this framework are not captured; the training goes on."""
+        """Report and record, once, that steps of this framework are not captured; the training continues."""
         text = f"warning: steps of {framework} {version} are not captured: {UNAVAILABLE[reason]}"
-        is_new = text not in self._said
+        is_new = text not in self._messages
         self.say_once(text)
         if is_new and self.agent is not None:
             fields = {"framework": framework, "version": version, "reason": reason}
             self.agent.journal.write("capture_unavailable", fields, aside=True)
 
-    def done(self) -> NoReturn:
-        """End a process that has done a captured step again: its result is written."""
+    def end_process(self) -> NoReturn:
+        """End a process that has re-executed a captured step, after its result was written."""
         raise SystemExit(0)
 
     def about_process(self) -> dict[str, Any]:
-        """Return what a snapshot says about the process that wrote it."""
+        """Return the facts about this process that a snapshot's header holds."""
         return {
             "versions": {n: str(getattr(sys.modules[n], "__version__", "")) for n in _LIBRARIES if n in sys.modules},
             "process": "" if self.agent is None else self.agent.journal.identity,
@@ -193,11 +205,11 @@ class CaptureSession:
     # What the agent calls
 
     def loaded(self, name: str, module: ModuleType) -> None:
-        """A module that a part waits for has been executed."""
+        """Pass a module that was just imported to the part that waits for it."""
         self.part(name).begin(name, module)
 
     def part(self, name: str) -> Any:
-        """Return the part that waits for this module."""
+        """Return the part that waits for this module; create it at the first use."""
         from importlib import import_module
 
         place, redo = PARTS[name], self.settings.redo
@@ -208,13 +220,13 @@ class CaptureSession:
         return self._parts[place]
 
     def forget(self) -> None:
-        """In a forked child: what the parent noted is the parent's."""
+        """Drop the parent's state, in a forked child."""
         for part in self._parts.values():
             self.attempt(part.forget)
 
 
 def start(agent: Agent, plan: bytes) -> CaptureSession:
-    """Capture what this plan asks for."""
+    """Start the captures that this plan.json asks for."""
     import json
 
     global running
@@ -224,23 +236,23 @@ def start(agent: Agent, plan: bytes) -> CaptureSession:
     return capture
 
 
-def _said_aside(line: str) -> bool:
-    """Write a line by a descriptor of its own, as it is nothing that the script prints; False where stderr has none."""
+def _written_directly(line: str) -> bool:
+    """Write a line past sys.stderr, as it is no output of the script; return False if that has no descriptor."""
     try:
         sys.stderr.flush()
-        own = os.dup(sys.stderr.fileno())
+        descriptor = os.dup(sys.stderr.fileno())
     except Exception as error:
         pass_on(error)
         return False
     try:
-        os.write(own, line.encode(errors="backslashreplace"))
+        os.write(descriptor, line.encode(errors="backslashreplace"))
     finally:
-        os.close(own)
+        os.close(descriptor)
     return True
 
 
 def numeric_variable(name: str) -> int | None:
-    """Return a number that a launcher of several processes gave by a variable."""
+    """Return the number in an environment variable of a distributed launcher, such as RANK; None if there is none."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() and len(text) < 10 else None
 
@@ -257,14 +269,14 @@ def _current_directory() -> str:
 
 
 def _environment() -> dict[str, object]:
-    """Facts that decide what a step comes to."""
-    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)]
-    told = [name for name in names if not any(word in name for word in _SECRETS)][:MAX_VARIABLES]
+    """Return facts about the environment that can affect a step's result."""
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLE_PREFIXES)]
+    reported = [name for name in names if not any(word in name for word in _SECRETS)][:MAX_VARIABLES]
     return {
         "python": "{}.{}.{}".format(*sys.version_info),
         "platform": sys.platform,
         "machine": os.uname().machine,
         "kernel": os.uname().release,
         "processors": len(os.sched_getaffinity(0)),
-        "variables": {name: os.environ[name][:1000] for name in told},
+        "variables": {name: os.environ[name][:1000] for name in reported},
     }

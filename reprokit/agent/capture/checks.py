@@ -1,4 +1,4 @@
-"""Judges the numbers of a step, whatever its framework: pure functions from gradients and losses to a Trigger."""
+"""Checks the numbers of a step of any framework: pure functions from gradients and losses to a Trigger."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WARM = 10  # norms of gradients whose mean is worth comparing with
-MEMORY = 0.95  # of the running mean
-SMALLEST_SCALE = 2.0**-10  # of a loss: with less than that gradients overflow by themselves
+WARM = 10  # steps after which the mean of the norms is compared with
+MEMORY = 0.95  # weight of the past in the running mean
+SMALLEST_SCALE = 2.0**-10  # of a loss: below it, gradients overflow even without a scale
 MAX_OVERFLOWS = 64  # in a row
 
 
 def elements(kind: str, name: str, count: int, of: int) -> Trigger | None:
-    """Judge a tensor by how many of its elements are not finite."""
+    """Return a trigger if any of a tensor's elements is not finite."""
     return Trigger(kind, "not finite", name=name, count=count, of=of) if count else None
 
 
 def loss(value: float, above: float | None = None) -> Trigger | None:
-    """Judge a loss, and whether it is beyond a limit."""
+    """Return a trigger if a loss is not finite, or above a limit."""
     if value - value != 0:
         return Trigger(OF_LOSS, str(value))
     if above is not None and value > above:
@@ -31,30 +31,30 @@ def loss(value: float, above: float | None = None) -> Trigger | None:
 
 
 class NormMean:
-    """The running mean of the norms of gradients."""
+    """The running mean of the norms of gradients, over applied steps."""
 
     def __init__(self) -> None:
         self.mean = 0.0
         self.count = 0
 
     def add(self, norm: float) -> None:
-        """Take in the norm of a step that was applied."""
+        """Add the norm of a step that was applied."""
         self.mean = norm if not self.count else MEMORY * self.mean + (1 - MEMORY) * norm
         self.count += 1
 
 
 def jump(norm: float, factor: float, mean: float) -> Trigger | None:
-    """Judge the norm of all gradients by its mean so far."""
+    """Return a trigger if the norm of all gradients is beyond ``factor`` times its mean."""
     return jumped(norm, factor, mean) if norm > factor * mean else None
 
 
 def jumped(norm: float, factor: float, mean: float) -> Trigger:
-    """Return the trigger of a norm that was judged elsewhere."""
+    """Return the trigger for a norm that is known to be beyond ``factor`` times its mean."""
     return _beyond(GRADIENT_JUMP, f"{JUMP}{factor:g}", factor * mean, norm)
 
 
 def loss_scale(scale: float, overflows: int) -> Trigger | None:
-    """Judge the scale of a loss, which no overflow should make smaller for long."""
+    """Return a trigger if a loss's scale is too small, or too many overflows came in a row."""
     if scale >= SMALLEST_SCALE and overflows < MAX_OVERFLOWS:
         return None
     what = f"the scale of the gradients has fallen to {scale:.3g}, after {overflows} overflows in a row"
@@ -62,7 +62,7 @@ def loss_scale(scale: float, overflows: int) -> Trigger | None:
 
 
 def other_rank(rank: int, what: str) -> Trigger:
-    """Return what another process told."""
+    """Return the trigger for a problem that another rank reported."""
     return Trigger(CONDITION, f"{what} on rank {rank}", OTHER_RANK, rank=rank)
 
 
@@ -70,12 +70,14 @@ def _beyond(condition: str, what: str, limit: float, value: float) -> Trigger:
     return Trigger(CONDITION, what, condition, limit=limit, value=value)
 
 
-def seen_again(wanted: Trigger, seen: Sequence[Trigger], loss: float | None, norm: float | None) -> Trigger | None:
-    """Return what is seen now of the kind that was captured: of the same name, else the first."""
-    if wanted.kind == CONDITION and wanted.condition != GRADIENT_SCALE:
-        value = {LOSS_ABOVE: loss, GRADIENT_JUMP: norm}.get(wanted.condition)
-        is_beyond = value is not None and wanted.limit is not None and not value <= wanted.limit
-        return wanted.with_(value=value) if is_beyond else None
-    kind = GRADIENT if wanted.kind == CONDITION else wanted.kind
-    same = [one for one in seen if one.kind == kind]
-    return next((one for one in same if one.name == wanted.name), same[0] if same else None)
+def seen_again(captured: Trigger, seen: Sequence[Trigger], loss: float | None, norm: float | None) -> Trigger | None:
+    """Return the trigger by which a captured one is seen again: of its kind, and preferably of its name."""
+    if captured.kind == CONDITION and captured.condition != GRADIENT_SCALE:
+        value = {LOSS_ABOVE: loss, GRADIENT_JUMP: norm}.get(captured.condition)
+        is_beyond = value is not None and captured.limit is not None and not value <= captured.limit
+        return captured.with_(value=value) if is_beyond else None
+    kind = GRADIENT if captured.kind == CONDITION else captured.kind
+    candidates = [trigger for trigger in seen if trigger.kind == kind]
+    return next(
+        (trigger for trigger in candidates if trigger.name == captured.name), candidates[0] if candidates else None
+    )

@@ -1,6 +1,6 @@
-"""What snapshot.json says of a captured step, typed and declared once: for who writes it and for who reads it.
+"""The header of a snapshot (snapshot.json), typed and declared once, for writers and readers.
 
-A Trigger says why the step was captured, from the check that saw it to the screen.
+A Trigger says why the step was captured; it is passed from the check that made it up to the screen.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ MAX_TEXT = 300
 
 @dataclass(frozen=True)
 class Trigger:
-    """What was not as it should be. What is not known of it is None or empty."""
+    """Why a step was captured. Unknown fields are None or empty."""
 
     kind: str = ""  # one of KINDS
-    what: str = ""  # for people
+    what: str = ""  # a text for people
     condition: str = ""  # one of CONDITIONS, of kind CONDITION
     name: str = ""  # of the parameter, module or layer
     count: int | None = None  # of elements that are not finite
-    of: int | None = None  # how many
-    limit: float | None = None  # of a condition, beyond which the value is
+    of: int | None = None  # number of all elements
+    limit: float | None = None  # of a condition; the value is beyond it
     value: float | None = None
-    rank: int | None = None  # where it was seen, of OTHER_RANK
-    place: int | None = None  # of TensorFlow: which of the step's layer calls
-    updates: int | None = None  # of kind PARAMETER: since the state that is kept, where there may have been several
-    was_before: bool | None = None  # of kind PARAMETER: in the state itself, as none from before is held
-    evaluation: int | None = None  # of a closure
-    began_here: bool | None = None  # of several ranks: whether it went wrong on this one
+    rank: int | None = None  # that reported it, for OTHER_RANK
+    place: int | None = None  # in TensorFlow: number of the step's layer call
+    updates: int | None = None  # of kind PARAMETER: since the saved state, if there may have been several
+    was_before: bool | None = None  # of kind PARAMETER: in the saved state itself, as there is no earlier one
+    evaluation: int | None = None  # number of the closure's evaluation in the step
+    began_here: bool | None = None  # with several ranks: whether the problem began on this one
     where: tuple[Any, ...] = field(default=(), compare=False)  # places in the user's code, the innermost first
     optimizers: tuple[str, ...] = ()  # first the one that was to update
 
     def with_(self, **changes: Any) -> Trigger:
-        """Return the same with other fields."""
+        """Return a copy with other values for some fields."""
         return replace(self, **changes)
 
     def line(self) -> dict[str, Any]:
-        """Return the fields that are known, as JSON holds them."""
-        known = {name: value for name, value in vars(self).items() if value is not None and value not in ("", ())}
-        return {name: value.hex() if isinstance(value, float) else value for name, value in known.items()}
+        """Return the known fields as a JSON object; floats as hexadecimal texts."""
+        values = {name: value for name, value in vars(self).items() if value is not None and value not in ("", ())}
+        return {name: value.hex() if isinstance(value, float) else value for name, value in values.items()}
 
     @classmethod
     def read(cls, content: Any) -> Trigger:
-        """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
+        """Read untrusted JSON; a field of a wrong type counts as missing."""
         return cls(**typed(cls, content))
 
     @property
     def is_of_known_condition(self) -> bool:
-        """Whether it is of no condition, or says which one held."""
+        """Whether it is not of kind CONDITION, or its condition is known."""
         return self.kind != CONDITION or self.condition in CONDITIONS
 
 
@@ -67,7 +67,7 @@ def _number(value: Any) -> int | None:
 
 
 def _float(value: Any) -> float | None:
-    """Return a number, which may be the text of one."""
+    """Return a float from a number or its text; None for anything else."""
     try:
         if isinstance(value, str):
             return float.fromhex(value) if "0x" in value else float(value)
@@ -77,8 +77,8 @@ def _float(value: Any) -> float | None:
 
 
 def list_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Read a list of values of this type."""
-    return lambda value: tuple([one for one in value if isinstance(one, kind)]) if isinstance(value, list) else ()
+    """Return a reader that makes a tuple of the items of this type in a list."""
+    return lambda value: tuple([item for item in value if isinstance(item, kind)]) if isinstance(value, list) else ()
 
 
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -94,13 +94,13 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def typed(kind: Any, content: Any, readers: Mapping[str, Callable[[Any], Any]] = READERS) -> dict[str, Any]:
-    """Return what JSON of unknown origin says of a dataclass; a field of another type is as one that is not there."""
-    known = content if isinstance(content, dict) else {}
-    return {each.name: readers[str(each.type)](known.get(each.name)) for each in fields(kind)}
+    """Return the fields of a dataclass from untrusted JSON; a field of a wrong type counts as missing."""
+    values = content if isinstance(content, dict) else {}
+    return {each.name: readers[str(each.type)](values.get(each.name)) for each in fields(kind)}
 
 
 def in_words(trigger: Trigger) -> str:
-    """Return the trigger in one phrase."""
+    """Return a phrase that describes a trigger."""
     if trigger.kind == GRADIENT:
         words = f"gradient of {trigger.name or 'a parameter'} is not finite{_counted(trigger)}"
     elif trigger.kind == PARAMETER and trigger.was_before:
@@ -128,16 +128,24 @@ def _counted(trigger: Trigger) -> str:
 
 
 _NO_TRIGGER = Trigger()
-_IF_KNOWN = ("versions", "rank", "world", "given_up", "loops", "random_after_update", "sharded")  # else not written
+_OMITTED_IF_EMPTY = (
+    "versions",
+    "rank",
+    "world",
+    "given_up",
+    "loops",
+    "random_after_update",
+    "sharded",
+)  # else not written
 
 
 @dataclass(frozen=True)
 class SnapshotHeader:
-    """The facts of a captured step; of tensors the names that they have in the file."""
+    """The facts of a captured step; tensors stand as their names in the file."""
 
     framework: str = ""  # pytorch, tensorflow or keras
     versions: Mapping[str, Any] = field(default_factory=dict)
-    step: int = 0  # steps that the optimizer had made before
+    step: int = 0  # number of the optimizer's steps before
     epoch: int | None = None
     steps_in_epoch: int | None = None
     rank: int | None = None
@@ -151,31 +159,33 @@ class SnapshotHeader:
     schedules: tuple[Entry, ...] = ()
     batches: tuple[Entry, ...] = ()
     loops: Mapping[str, Any] = field(default_factory=dict)  # variables of for loops, by functions
-    losses: tuple[Any, ...] = ()  # the last, as hexadecimal texts
+    losses: tuple[Any, ...] = ()  # the last ones, as hexadecimal texts
     loss: Mapping[str, Any] | None = None  # value and digest
     random: Mapping[str, Any] = field(default_factory=dict)
     random_after_update: Mapping[str, Any] = field(default_factory=dict)
     gradients: Mapping[str, Any] = field(default_factory=dict)  # that are not finite
     gradient_digests: Mapping[str, Any] = field(default_factory=dict)
-    given_up: tuple[str, ...] = ()  # gradients that were used to tell all ranks
+    given_up: tuple[str, ...] = ()  # gradients that were overwritten to inform all ranks
     sharded: bool = False  # tensors are one rank's shards
     precision: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what could not be kept
+    notes: tuple[str, ...] = ()  # what could not be saved
 
     def with_(self, **changes: Any) -> SnapshotHeader:
-        """Return the same with other fields."""
+        """Return a copy with other values for some fields."""
         return replace(self, **changes)
 
     def line(self) -> dict[str, Any]:
-        """Return what snapshot.json is to hold."""
+        """Return the header as snapshot.json holds it."""
         return {
-            name: _as_json(value) for name, value in vars(self).items() if name not in _IF_KNOWN or _is_known(value)
+            name: _as_json(value)
+            for name, value in vars(self).items()
+            if name not in _OMITTED_IF_EMPTY or _is_known(value)
         }
 
     @classmethod
     def read(cls, content: Any) -> SnapshotHeader:
-        """Return what JSON of unknown origin says; a field of another type is as one that is not there."""
+        """Read untrusted JSON; a field of a wrong type counts as missing."""
         return cls(**typed(cls, content, _READERS))
 
 
@@ -185,7 +195,7 @@ def _is_known(value: Any) -> bool:
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_as_json(one) for one in value]
+        return [_as_json(item) for item in value]
     return value.line() if isinstance(value, Trigger) else value
 
 

@@ -1,4 +1,4 @@
-"""Says of a training by JAX that its steps are not captured: nobody tests its gradients."""
+"""Reports that steps of a JAX training are not captured."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class JaxCapture:
-    """Speaks when gradients are asked for: TensorFlow, too, imports JAX where it is installed."""
+    """Reports it when gradients are requested, as TensorFlow, too, imports JAX if it is installed."""
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
 
     def begin(self, _name: str, module: ModuleType) -> None:
-        """Watch the functions that make others which compute gradients; jax has them from here."""
+        """Wrap jax.value_and_grad, which jax.grad calls, too."""
         replace(module, "value_and_grad", noting(self._capture.attempt, self._note))  # jax.grad calls it
 
     def _note(self, *_call: object) -> None:
         self._capture.unavailable("jax", sys.modules["jax"].__version__, NEEDS_OTHER_FRAMEWORK)
 
     def forget(self) -> None:
-        """Do nothing in a forked child: no step was kept."""
+        """Do nothing, in a forked child: there is no state."""

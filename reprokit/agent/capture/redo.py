@@ -217,7 +217,7 @@ class RedoDriver:
             result.update(explain())
         self.write(result)
         if ended is None:
-            self._capture.done()
+            self._capture.end_process()
 
     def record_trial(self, samples: Sequence[int], of: int, why: str, *, reproduced: bool = False) -> None:
         """Record a trial of the search: whether it reproduced the step, and why."""
@@ -261,7 +261,7 @@ class RedoDriver:
     def finish(self, result: Mapping[str, Any]) -> NoReturn:
         """Write the result, and end the process."""
         self.write(result)
-        self._capture.done()
+        self._capture.end_process()
 
     def write(self, result: Mapping[str, Any]) -> None:
         """Write the result atomically."""

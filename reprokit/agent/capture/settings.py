@@ -1,4 +1,4 @@
-"""What is captured and what then happens: the plan's words, made ready for the parts of the frameworks."""
+"""The settings of captures: what is captured, and what happens then, parsed from plan.json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 STOP, SKIP, ROLLBACK = "stop", "skip", "rollback"
 ACTIONS = (STOP, SKIP, ROLLBACK)
 ACTIVATIONS, LOSS, JUMP = "activations", "loss>", "gradient-jump>"
-# Values of "condition" in a trigger of kind "condition": what was beyond its limit, or who saw it.
+# Values of "condition" in a trigger of kind "condition": the quantity beyond its limit, or another rank.
 LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK = "loss-above", "gradient-jump", "gradient-scale", "other-rank"
-# Why a framework's steps are not captured: the state that the journal and run.json hold, and its words.
+# Why a framework's steps are not captured: values in the journal and run.json, and texts for them.
 NEEDS_TENSORFLOW_2 = "needs-tensorflow-2"
 NEEDS_KERAS_ON_TENSORFLOW = "needs-keras-on-tensorflow"
 NEEDS_OTHER_FRAMEWORK = "needs-other-framework"
@@ -28,17 +28,17 @@ CONDITIONS = (LOSS_ABOVE, GRADIENT_JUMP, GRADIENT_SCALE, OTHER_RANK)
 
 
 class Conditions:
-    """What is captured beside gradients and losses that are not finite."""
+    """The conditions under which steps are captured, beside gradients and losses that are not finite."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self.words = tuple(words)
-        self.activations = False  # also where a module's or layer's output is not finite
+        self.activations = False  # also if a module's or layer's output is not finite
         self.loss_above: float | None = None
         self.gradient_jump: float | None = None  # times the running mean of the norm of all gradients
         for word in self.words:
-            self._take("".join(word.split()))
+            self._add("".join(word.split()))
 
-    def _take(self, word: str) -> None:
+    def _add(self, word: str) -> None:
         if word == ACTIVATIONS:
             self.activations = True
         elif word.startswith(LOSS):
@@ -62,29 +62,29 @@ def _number(word: str, start: str) -> float:
 
 @dataclass
 class RedoOptions:
-    """A captured step that this process is to do again, at its first step."""
+    """Options of a process that re-executes a captured step, as its first step."""
 
     mode: str  # "reproduce", "minimize" or "explain"
     snapshot: str  # path of its directory
     result: str  # path of the JSON file to write
-    progress: str | None = None  # path of a file to which a line a trial is added
+    progress: str | None = None  # path of a file to which each trial adds a line
     trials: list[Any] = field(default_factory=list)
-    in_place: bool = False  # not at the first step: where a replay of the recording makes it
+    in_place: bool = False  # not as the first step, but where a replay of the recording reaches it
 
 
 @dataclass
 class CaptureSettings:
-    """The options of a capture."""
+    """The options of captures."""
 
     directory: str  # of the snapshots
     action: str = STOP
     max_snapshots: int = 3
     max_bytes: int | None = None  # of one snapshot; None: what the disk has free
-    fallback: str | None = None  # a directory for what the disk has no room for
+    fallback: str | None = None  # another directory, if the disk is full
     conditions: Any = ()  # words, of which Conditions are made
-    rollback_every: int = 100  # steps between two states to go back to
+    rollback_every: int = 100  # steps between two states to roll back to
     redo: RedoOptions | None = None
-    library: str | None = None  # path of libreprokit_trail.so, where there is one
+    library: str | None = None  # path of libreprokit_trail.so, if it was built
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
