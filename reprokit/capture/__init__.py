@@ -1,11 +1,11 @@
-"""Snapshots in scripts: read one, put its state into a model, or guard a training loop by oneself.
+"""Snapshots in scripts: read a snapshot, restore its state into a model, or guard a training loop.
 
     snapshot = reprokit.capture.load("snapshots/step-00001234")
     snapshot.restore(model, optimizer)
 
     guard = reprokit.capture.guard(model, optimizer)  # PyTorch, without the launcher
 
-Reading needs NumPy and nothing else; a model's framework is imported only by what is given a model.
+Reading needs NumPy only; a framework is imported only when a model of it is passed.
 """
 
 from __future__ import annotations

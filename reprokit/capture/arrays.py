@@ -1,4 +1,4 @@
-"""Tensors of a snapshot as NumPy arrays; types that NumPy lacks become float32, which holds their values exactly."""
+"""Tensors of a snapshot as NumPy arrays; dtypes that NumPy lacks become float32, which is exact for their values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy
 
 
-class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
-    """The tensors by name: read-only arrays, of which only what is looked at is read."""
+class TensorArrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
+    """A mapping of names to read-only arrays, which are read when they are accessed."""
 
     def __init__(self, tensors: Mapping[str, SavedTensor]) -> None:
         self._tensors = tensors
@@ -29,19 +29,19 @@ class Arrays(Mapping[str, "numpy.ndarray[Any, Any]"]):
 
 
 def array(tensor: SavedTensor) -> numpy.ndarray[Any, Any]:
-    """One tensor as an array that nobody may write to."""
+    """Return a tensor as a read-only array."""
     import numpy
 
     def raw(kind: str) -> Any:
         return numpy.frombuffer(tensor.data, dtype=numpy.dtype(kind).newbyteorder("<"))
 
     if tensor.dtype != "BF16" and "_" not in tensor.dtype:
-        found = raw(NAMES[tensor.dtype])
+        values = raw(NAMES[tensor.dtype])
     elif tensor.dtype == "BF16":
-        found = (raw("<u2").astype("<u4") << 16).view("<f4")
+        values = (raw("<u2").astype("<u4") << 16).view("<f4")
     else:
         small = dtypes.named(dtypes.SAFETENSORS[tensor.dtype])
-        found = numpy.array([dtypes.decoded(small, byte) for byte in range(256)], dtype="<f4")[raw("u1")]
-    found.flags.writeable = False
-    shaped: numpy.ndarray[Any, Any] = found.reshape(tensor.shape)
+        values = numpy.array([dtypes.decoded(small, byte) for byte in range(256)], dtype="<f4")[raw("u1")]
+    values.flags.writeable = False
+    shaped: numpy.ndarray[Any, Any] = values.reshape(tensor.shape)
     return shaped

@@ -1,4 +1,4 @@
-"""The snapshots below a directory, as the launcher and the command line read them: nothing of them is trusted."""
+"""Lists and reads the snapshots in a directory, for launcher and command line; their contents are untrusted."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LARGEST_STEP = 1 << 53
 
 
 def names(directory: Path) -> list[str]:
-    """Return the snapshots in a directory, by step."""
+    """Return the names of the snapshots in a directory, sorted by step."""
     return sorted(_entries(directory, PREFIX))
 
 
 def partials(directory: Path) -> list[str]:
-    """Return what was being written when its process ended."""
+    """Return the names of unfinished snapshots, whose process ended while it wrote them."""
     return sorted(_entries(directory, PARTIAL))
 
 
@@ -55,21 +55,21 @@ def _entries(directory: Path, prefix: str) -> Iterator[str]:
 
 
 def place(run: Path, facts: SnapshotFacts) -> Path:
-    """Return where a snapshot of a run lies."""
+    """Return the path of a run's snapshot."""
     return Path(facts.directory or run / SNAPSHOTS) / facts.name
 
 
 def collect(run: Path, fallback: Path | None = None) -> list[SnapshotFacts]:
-    """Return what is known of each snapshot of a run, and of those for which there was no room in it."""
-    found = [_facts(run / SNAPSHOTS, name) for name in names(run / SNAPSHOTS)]
+    """Return the facts of each snapshot of a run, and of those in the fallback directory."""
+    facts_list = [_facts(run / SNAPSHOTS, name) for name in names(run / SNAPSHOTS)]
     if fallback is None:
-        return found
+        return facts_list
     others = [_facts(fallback, name) for name in names(fallback)]
-    return [*found, *[msgspec.structs.replace(facts, directory=str(fallback)) for facts in others]]
+    return [*facts_list, *[msgspec.structs.replace(facts, directory=str(fallback)) for facts in others]]
 
 
 def of_run(run: RunDirectory) -> list[SnapshotFacts]:
-    """Return the snapshots as run.json has them; of a run that has not come to its end, as they are there."""
+    """Return the snapshots from run.json; of a run that has not ended, from its directory."""
     return run.run.snapshots if run.run.capture is None or run.run.ended else collect(run.path)
 
 

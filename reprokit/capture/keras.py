@@ -1,4 +1,4 @@
-"""Guards trainings by Keras and TensorFlow in the script itself, with or without the launcher.
+"""Captures bad steps of Keras and TensorFlow from the script itself, with or without the launcher.
 
     model.fit(x, y, callbacks=[reprokit.capture.keras.Callback()])
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from .loop_guard import is_captured_by_run, made
+from .loop_guard import is_captured_by_run, new_session
 
 try:
     _keras: Any = import_module("keras")
@@ -24,7 +24,7 @@ except ImportError:  # Keras 2 under its other name
 
 __all__ = ["Callback", "GuardedModel", "watch"]
 
-_parts: list[Any] = []  # of this process: methods of Keras are replaced once
+_parts: list[Any] = []  # at most one TensorFlowCapture: Keras' methods are wrapped once per process
 
 
 def watch(
@@ -36,14 +36,14 @@ def watch(
     max_bytes: int | None = None,
     rollback_every: int = 100,
 ) -> None:
-    """Keep the state before a step whose loss or gradients are not finite, and do not apply that step.
+    """Save the state before a step whose loss or gradients are not finite, and do not apply that step.
 
-    ``on_nan`` is stop (the training ends with status 123), skip or rollback, to a state that is held every
+    ``on_nan`` is stop (exit with status 123), skip or rollback, to a state that is saved every
     ``rollback_every`` steps; ``capture_when`` adds conditions:
     "loss>X", "gradient-jump>X", "activations". The first call in a process decides; under ``reprokit record`` and
     ``run`` with --on-nan the command line's choice holds. Models whose training has begun must be compiled anew.
     """
-    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
+    capture = new_session(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
     if _parts or is_captured_by_run():
         return
     from reprokit.agent.capture import PARTS
@@ -57,29 +57,29 @@ def watch(
 
 
 class Callback(_keras.callbacks.Callback):  # type: ignore[misc]
-    """Watches the fit that it is given to, and all that follow; takes what ``watch`` takes."""
+    """Calls ``watch`` with its options, for the fit that it is passed to and all later ones."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
         watch(**options)
 
     def set_model(self, model: Any) -> None:
-        """Build the model's step anew, as the one that it may have is not watched."""
+        """Have the model build its training step again, as an existing one is not watched."""
         super().set_model(model)
-        _renew(model)
+        _drop_train_function(model)
 
 
 class GuardedModel:
-    """Put before keras.Model among a class's bases: its trainings are watched from compile on."""
+    """A base class to put before keras.Model: trainings are watched from compile() on."""
 
-    reprokit_options: ClassVar[dict[str, Any]] = {}  # what ``watch`` is given
+    reprokit_options: ClassVar[dict[str, Any]] = {}  # keywords for ``watch``
 
     def compile(self, *arguments: Any, **keywords: Any) -> Any:
-        """Compile the model, whose steps are then watched."""
+        """Compile the model, so that its steps are watched."""
         watch(**self.reprokit_options)
         return super().compile(*arguments, **keywords)  # type: ignore[misc]
 
 
-def _renew(model: Any) -> None:
+def _drop_train_function(model: Any) -> None:
     if model.train_function is not None and not hasattr(model.train_function, "_reprokit_captured"):
         model.train_function = None

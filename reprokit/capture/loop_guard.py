@@ -1,4 +1,4 @@
-"""Guards a training loop of PyTorch in the script itself, with or without the launcher."""
+"""Captures bad steps of a PyTorch training loop from the script itself, with or without the launcher."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def guard(
     max_bytes: int | None = None,
     rollback_every: int = 100,
 ) -> Any:
-    """Keep the state before a step whose loss or gradients are not finite, and do not apply that step.
+    """Save the state before a step whose loss or gradients are not finite, and do not apply that step.
 
-    ``optimizer`` is one of PyTorch's or a list of them. ``on_nan`` is stop (the training ends with status 123), skip or
-    rollback, to a state that is held every ``rollback_every`` steps; ``capture_when`` adds conditions: "loss>X",
+    ``optimizer`` is a PyTorch optimizer, or a list of them. ``on_nan`` is stop (exit with status 123), skip or
+    rollback, to a state that is saved every ``rollback_every`` steps. ``capture_when`` adds conditions: "loss>X",
     "gradient-jump>X", "activations". Under ``reprokit record`` and ``run`` with --on-nan the command line's choice
-    holds. Returns an object whose ``close()`` ends the watch; it can be used by ``with``.
+    holds. Returns an object whose ``close()`` ends the guard; it is also a context manager.
     """
-    capture = made(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
+    capture = new_session(directory, on_nan, capture_when, max_snapshots, max_bytes, rollback_every)
     if is_captured_by_run():
-        return WatchingGuard()
+        return InactiveGuard()
     optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     part = import_module("reprokit.agent.capture.torch_capture").TorchCapture(capture)
     part.begin("torch", import_module("torch"))
     return part.guard(model, optimizers)
 
 
-def made(
+def new_session(
     directory: str | os.PathLike[str],
     on_nan: str,
     capture_when: Sequence[str],
@@ -51,7 +51,7 @@ def made(
     max_bytes: int | None,
     rollback_every: int,
 ) -> CaptureSession:
-    """Return a capture of the script's own; raises UsageError where its options make no sense."""
+    """Return a capture session for the script; raises UsageError for invalid options."""
     from reprokit.agent.capture import CaptureSession, CaptureSettings
     from reprokit.native import trail_path
 
@@ -75,13 +75,13 @@ def made(
     return CaptureSession(settings)
 
 
-class WatchingGuard:
-    """Stands for a guard where the launcher's agent watches all optimizers of the process by itself."""
+class InactiveGuard:
+    """A guard that does nothing, as the launcher's agent captures all optimizers of the process."""
 
     def close(self) -> None:
-        """The watch goes on as long as the run does."""
+        """Do nothing: the agent captures until the run ends."""
 
-    def __enter__(self) -> WatchingGuard:
+    def __enter__(self) -> InactiveGuard:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -89,5 +89,5 @@ class WatchingGuard:
 
 
 def is_captured_by_run() -> bool:
-    """Return whether the launcher's agent captures in this process: then its options hold."""
+    """Return whether the launcher's agent captures in this process, so that its options apply."""
     return getattr(sys.modules.get("_reprokit_agent.capture"), "running", None) is not None

@@ -1,4 +1,4 @@
-"""Presents snapshots, and what came of doing their step again, on one screen."""
+"""Prints snapshots, and results of re-executing their step, on one screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reprokit.screen import Cells, labeled, print_rows
 from reprokit.untrusted_json import object_in
 
 FORMAT = 1
-SHOWN = 6  # things of a kind
+SHOWN = 6  # entries of each kind
 NAMES = 3
 MAX_SHAPES = 8
 MAX_INDICES = 20
@@ -23,35 +23,35 @@ Rows = Iterator[tuple[str, str]]
 
 
 def print_snapshot(file: SnapshotFile) -> None:
-    """Print what a snapshot holds."""
+    """Print a summary of a snapshot."""
     headline = f"snapshot {file.path}: step {file.facts.step}: {in_words(file.facts.trigger)}"
     _print(headline, _of_snapshot(file), "bold red")
 
 
 def document(file: SnapshotFile) -> dict[str, Any]:
-    """Return the same as a JSON document: snapshot.json, and the tensors that lie beside it."""
+    """Return a snapshot as a JSON document: snapshot.json, and names, dtypes and shapes of its tensors."""
     tensors = [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in file.tensors.values()]
     return {"format": FORMAT, "path": file.path, "snapshot": file.header, "tensors": tensors}
 
 
-def print_result(found: Mapping[str, Any], mode: str) -> None:
-    """Print what came of a step that was done again."""
-    trigger = in_words(Trigger.read(found["trigger"])) if found.get("trigger") else ""
-    different, loss = _list(object_in(found, "gradients"), "different"), object_in(found, "loss")
-    if found.get("reproduced") and (different or loss.get("equal") is False):
-        rest = found.get("words") if mode == "explain" else trigger
+def print_result(result: Mapping[str, Any], mode: str) -> None:
+    """Print the result of a re-executed step."""
+    trigger = in_words(Trigger.read(result["trigger"])) if result.get("trigger") else ""
+    different, loss = _list(object_in(result, "gradients"), "different"), object_in(result, "loss")
+    if result.get("reproduced") and (different or loss.get("equal") is False):
+        rest = result.get("words") if mode == "explain" else trigger
         words = "other gradients" if different else "another loss"
         headline, style = f"reproduced with {words} than captured: {rest}", "bold yellow"
-    elif not found.get("reproduced"):
+    elif not result.get("reproduced"):
         rest = f"; instead: {trigger}" if trigger else ""
         headline, style = f"not reproduced{rest}", "bold yellow"
-    elif mode == "explain" and found.get("words"):
-        headline, style = str(found["words"]), "bold red"
+    elif mode == "explain" and result.get("words"):
+        headline, style = str(result["words"]), "bold red"
     elif mode == "minimize":
-        headline, style = _smallest(found), "bold red"
+        headline, style = _smallest(result), "bold red"
     else:
         headline, style = f"reproduced: {trigger}", "bold red"
-    _print(headline, _of_result(found, mode), style)
+    _print(headline, _of_result(result, mode), style)
 
 
 def _print(headline: str, rows: Rows, style: str) -> None:
@@ -83,8 +83,13 @@ def _of_snapshot(file: SnapshotFile) -> Rows:
 
 def _step(header: SnapshotHeader) -> Iterator[str]:
     yield f"{header.step} (steps begin with 0)"
-    known = {"epoch": header.epoch, "steps in it": header.steps_in_epoch, "rank": header.rank, "of ranks": header.world}
-    for words, number in known.items():
+    labeled_numbers = {
+        "epoch": header.epoch,
+        "steps in it": header.steps_in_epoch,
+        "rank": header.rank,
+        "of ranks": header.world,
+    }
+    for words, number in labeled_numbers.items():
         if number is not None:
             yield f"{words} {number}"
     loss = (header.loss or {}).get("value")
@@ -118,22 +123,22 @@ def _batches(file: SnapshotFile, header: SnapshotHeader) -> Iterator[str]:
 
 
 def _gradients(header: SnapshotHeader) -> str:
-    bad = sorted(header.gradients)
-    names = ", ".join(bad[:NAMES]) + (", ..." if len(bad) > NAMES else "")
-    return f"{len(bad)} of {len(header.gradient_digests)} are not finite" + (f": {names}" if bad else "")
+    not_finite = sorted(header.gradients)
+    names = ", ".join(not_finite[:NAMES]) + (", ..." if len(not_finite) > NAMES else "")
+    return f"{len(not_finite)} of {len(header.gradient_digests)} are not finite" + (f": {names}" if not_finite else "")
 
 
 # A result
 
 
-def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
+def _of_result(result: Mapping[str, Any], mode: str) -> Rows:
     if mode == "explain":
-        yield from _explained(found)
-    indices = _list(found, "indices")
+        yield from _explained(result)
+    indices = _list(result, "indices")
     if indices:
         more = ", ..." if len(indices) > MAX_INDICES else ""
         yield "data set", f"index {', '.join(map(str, indices[:MAX_INDICES]))}{more}, as the sampler chose"
-    gradients, loss = object_in(found, "gradients"), object_in(found, "loss")
+    gradients, loss = object_in(result, "gradients"), object_in(result, "loss")
     different = _list(gradients, "different")
     if gradients:
         equal = gradients.get("equal")
@@ -144,38 +149,38 @@ def _of_result(found: Mapping[str, Any], mode: str) -> Rows:
         equal = loss.get("equal")
         words = ", bitwise as captured" if equal is True else ", another" if equal is False else ""
         yield "loss", _number(loss["value"]) + words
-    yield from (("note", str(note)) for note in _list(found, "problems")[:SHOWN])
+    yield from (("note", str(note)) for note in _list(result, "problems")[:SHOWN])
 
 
-def _smallest(found: Mapping[str, Any]) -> str:
-    samples, whole, trials = _list(found, "samples"), found.get("of"), found.get("trials")
-    if found.get("only_full"):
+def _smallest(result: Mapping[str, Any]) -> str:
+    samples, whole, trials = _list(result, "samples"), result.get("of"), result.get("trials")
+    if result.get("only_full"):
         return (
             f"only the full batch of {whole} samples does it: without any one of them all is finite ({trials} trials)"
         )
     named = ", ".join(str(sample) for sample in samples[:20]) + (", ..." if len(samples) > 20 else "")
     words = "sample" if len(samples) == 1 else "samples"
-    bound = "" if found.get("smallest") else "; a smaller part may be enough, the trials ended before"
+    bound = "" if result.get("smallest") else "; a smaller part may be enough, the trials ended before"
     return f"{len(samples)} of {whole} samples are enough: {words} {named} (counted from 0; {trials} trials{bound})"
 
 
-def _explained(found: Mapping[str, Any]) -> Rows:
-    operation = found.get("operation")
+def _explained(result: Mapping[str, Any]) -> Rows:
+    operation = result.get("operation")
     if not operation:
         yield "operation", "none was seen that makes finite values not finite"
-        yield from (("where", line) for line in _places(found.get("where")))
+        yield from (("where", line) for line in _places(result.get("where")))
         return
-    operator = found.get("operator")
+    operator = result.get("operator")
     yield "operation", str(operation) + (f" ({operator})" if operator and operator != operation else "")
-    part = "update" if found.get("phase") == "update" else f"{found.get('phase')} pass"
-    yield "in", _joined([f"the {part}", f"layer {found['layer']}" if found.get("layer") else ""])
-    yield from (("where", line) for line in _places(found.get("where")))
+    part = "update" if result.get("phase") == "update" else f"{result.get('phase')} pass"
+    yield "in", _joined([f"the {part}", f"layer {result['layer']}" if result.get("layer") else ""])
+    yield from (("where", line) for line in _places(result.get("where")))
     for key in ("inputs", "outputs"):
-        yield from ((key, _statistics(entry)) for entry in _objects(found, key)[:SHOWN])
+        yield from ((key, _statistics(entry)) for entry in _objects(result, key)[:SHOWN])
 
 
 def _statistics(entry: Mapping[str, Any]) -> str:
-    """One tensor in a line: the numbers that say something."""
+    """Return one line for a tensor: dtype, shape, and its statistics that are not 0."""
     name = f"{entry['name']}: " if entry.get("name") else ""
     words = [f"{name}{entry.get('dtype')}{entry.get('shape')}"]
     words += [f"{key} {_number(entry[key])}" for key in ("min", "max", "mean") if entry.get(key) is not None]
@@ -194,7 +199,7 @@ def _places(where: Any) -> Iterator[str]:
 
 
 def _number(value: Any) -> str:
-    """Return a number, which may be written in hexadecimal to be exact."""
+    """Return a number as text; it may be given as an exact hexadecimal text."""
     try:
         is_exact = isinstance(value, str) and "0x" in value
         return f"{float.fromhex(value) if is_exact else float(value):.9g}"
@@ -211,8 +216,8 @@ def _pairs(values: Mapping[str, Any]) -> list[str]:
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
+    content = value.get(key)
+    return content if isinstance(content, list) else []
 
 
 def _objects(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

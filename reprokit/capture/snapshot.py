@@ -1,4 +1,4 @@
-"""A snapshot as a script sees it."""
+"""The public class for snapshots in scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from reprokit.agent.capture import trees
 from reprokit.agent.capture.header import in_words
 from reprokit.agent.capture.store import SnapshotError, SnapshotFile
-from reprokit.capture.arrays import Arrays
+from reprokit.capture.arrays import TensorArrays
 from reprokit.errors import BadSnapshot
 
 MODULES = {"pytorch": "torch_fit", "tensorflow": "tensorflow_restore", "keras": "tensorflow_restore"}
@@ -22,52 +22,52 @@ class Snapshot:
     def __init__(self, file: SnapshotFile) -> None:
         self._file = file
         self.header: Mapping[str, Any] = file.header  # snapshot.json, see docs/format.md
-        self.tensors = Arrays(file.tensors)
+        self.tensors = TensorArrays(file.tensors)
 
     @property
     def path(self) -> str:
-        """Its directory."""
+        """The directory of the snapshot."""
         return self._file.path
 
     @property
     def framework(self) -> str:
-        """pytorch, tensorflow or keras."""
+        """The framework: pytorch, tensorflow or keras."""
         return self._file.facts.framework
 
     @property
     def step(self) -> int:
-        """How many steps the optimizer had made before."""
+        """The number of steps that the optimizer had made before."""
         return self._file.facts.step
 
     @property
     def trigger(self) -> str:
-        """Why it was captured, in words."""
+        """Why the step was captured, as a text."""
         return in_words(self._file.facts.trigger)
 
     @property
     def batches(self) -> list[Any]:
-        """What went into the step, built as the script had it, with NumPy arrays for its tensors."""
-        with self._told("batches"):
+        """The step's inputs in the structure that the script gave them, with NumPy arrays for tensors."""
+        with self._reporting_damage("batches"):
             return [trees.unpack(batch["value"], self._leaf) for batch in self._file.facts.batches]
 
     @property
     def gradients(self) -> dict[str, Any]:
-        """The gradients that were not finite, by parameter."""
-        with self._told("gradients"):
-            found = self._file.facts.gradients
-            return {name: self.tensors[found[name]] for name in found}
+        """The gradients that were not finite, by parameter name."""
+        with self._reporting_damage("gradients"):
+            names = self._file.facts.gradients
+            return {name: self.tensors[names[name]] for name in names}
 
     @property
     def losses(self) -> list[float]:
         """The last losses, up to the captured step's."""
-        with self._told("losses"):
+        with self._reporting_damage("losses"):
             return [float.fromhex(text) for text in self._file.facts.losses]
 
     def restore(self, model: Any, optimizer: Any = None) -> list[str]:
-        """Put the state into a model, and into its optimizer (or a list of them); returns what could not be put back.
+        """Restore the state into a model and its optimizer, or a list of optimizers; return what could not be restored.
 
-        A state that was captured on a GPU goes to wherever the model lies. Random states are put back too. Raises
-        BadSnapshot where the model is another one, with the tensor that does not fit.
+        A state that was captured on a GPU goes to the model's device. Random states are restored, too. Raises
+        BadSnapshot if the model does not fit, with the tensor that differs.
         """
         from importlib import import_module
 
@@ -82,15 +82,15 @@ class Snapshot:
         return notes
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Turn what comes of a header that is not what it should be into one line."""
+    def _reporting_damage(self, attribute: str) -> Iterator[None]:
+        """Raise BadSnapshot in place of errors that a malformed header causes."""
         try:
             yield
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise BadSnapshot(f"{self.path}: its {what} cannot be read: {type(error).__name__}: {error}") from None
+            raise BadSnapshot(f"{self.path}: its {attribute} cannot be read: {type(error).__name__}: {error}") from None
 
     def _leaf(self, node: dict[str, Any]) -> Any:
-        """A tensor as an array; strings as an array of objects; of others the nodes with their tensors put in."""
+        """Return a tensor as an array, strings as an object array, other nodes with arrays for their tensors."""
         ((kind, content),) = node.items()
         if kind in ("tensor", "array"):
             return self.tensors[content]
@@ -98,14 +98,14 @@ class Snapshot:
             return _strings(content, kind)
         if kind == "replicas":
             return [trees.unpack(part, self._leaf) for part in content]
-        return {kind: _filled(content, self._leaf)}
+        return {kind: _with_arrays(content, self._leaf)}
 
     def __repr__(self) -> str:
         return f"<Snapshot of {self.framework}, step {self.step}: {self.trigger}>"
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
-    """Open a snapshot; raises BadSnapshot where it is damaged, altered or none."""
+    """Open a snapshot; raises BadSnapshot if it is damaged, altered, or no snapshot."""
     try:
         return Snapshot(SnapshotFile(os.fspath(path)))
     except SnapshotError as error:
@@ -121,8 +121,8 @@ def _strings(content: Any, kind: str) -> Any:
     return numpy.array(values, dtype=object).reshape(shape)
 
 
-def _filled(content: Any, leaf: Any) -> Any:
-    """Return what a node of a framework's holds, with arrays for the tensors in it."""
+def _with_arrays(content: Any, leaf: Any) -> Any:
+    """Return the content of a framework's node, with arrays for the tensors in it."""
     if (
         isinstance(content, dict)
         and len(content) == 1
@@ -130,7 +130,7 @@ def _filled(content: Any, leaf: Any) -> Any:
     ):
         return leaf(content)
     if isinstance(content, dict):
-        return {key: _filled(value, leaf) for key, value in content.items()}
+        return {key: _with_arrays(value, leaf) for key, value in content.items()}
     if isinstance(content, list):
-        return [_filled(value, leaf) for value in content]
+        return [_with_arrays(value, leaf) for value in content]
     return content
