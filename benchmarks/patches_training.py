@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from reprokit.agent.core.import_hooks import Watcher
+from reprokit.agent.core.import_hooks import ImportWatcher
 from reprokit.agent.patches import Patches, PatchWish
 from reprokit.patches import parse
 
@@ -45,7 +45,7 @@ def patch(texts: str) -> None:
         for chosen in parse([] if texts == "none" else [texts])
     ]
     patches = Patches(Alone(), [PatchWish(entry) for entry in entries])  # type: ignore[arg-type]
-    sys.meta_path.insert(0, Watcher(patches.modules, patches.loaded, print))
+    sys.meta_path.insert(0, ImportWatcher(patches.modules, patches.loaded, print))
 
 
 @dataclass

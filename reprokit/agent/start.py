@@ -58,11 +58,11 @@ def _follow_plan(agent: Agent) -> None:
 def _watch(agent: Agent) -> None:
     adapted = WATCHED if TRAINING in agent.keeps else ()
     watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
-    watcher = import_hooks.Watcher(frozenset(watched), agent.loaded, agent.warn)
+    watcher = import_hooks.ImportWatcher(frozenset(watched), agent.loaded, agent.warn)
     if agent.observer is not None:
         watcher.importing = agent.observer.importing
     sys.meta_path.insert(0, watcher)
-    sys.meta_path.append(import_hooks.Fallback())
+    sys.meta_path.append(import_hooks.FallbackFinder())
     for name in watched:
         module = sys.modules.get(name)
         if module is not None:

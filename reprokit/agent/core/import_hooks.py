@@ -1,4 +1,4 @@
-"""Import hooks: one tells when a watched module has been executed, one finds reprokit where it is not installed."""
+"""Import hooks: one reports when a watched module was imported, one finds reprokit if it is not installed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from types import ModuleType
 
-_MARK = "_reprokit_listens"  # an exec_module that tells of the module it executed
+_MARK = "_reprokit_listens"  # attribute of an exec_module that is wrapped already
 _PACKAGE = os.path.abspath(__file__).rpartition("/agent/core/")[0]  # where reprokit itself lies
 
 
-class Watcher:
-    """Stands at the front of sys.meta_path, lets the others find a module, and listens to its loader."""
+class ImportWatcher:
+    """A finder at the front of sys.meta_path that lets the others find a module, and wraps its loader."""
 
     def __init__(
         self, names: Collection[str], loaded: Callable[[str, ModuleType], None], warn: Callable[[str], None]
@@ -24,25 +24,25 @@ class Watcher:
         self._names = names
         self._loaded = loaded
         self._warn = warn
-        self._asking: set[str] = set()
-        self.importing: Callable[[str, bool], object] | None = None  # told the name before and after
+        self._in_progress: set[str] = set()
+        self.importing: Callable[[str, bool], object] | None = None  # called before and after each execution
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders give, listened to; None for a module that nobody waits for."""
-        if name not in self._names or name in self._asking:
+        """Return the other finders' spec of a watched module, with its loader wrapped; None for other modules."""
+        if name not in self._names or name in self._in_progress:
             return None
-        self._asking.add(name)  # some finders ask all of sys.meta_path themselves
+        self._in_progress.add(name)  # some finders search all of sys.meta_path themselves
         try:
-            spec = self._ask_others(name, path, target)
+            spec = self._find_by_others(name, path, target)
         finally:
-            self._asking.discard(name)
+            self._in_progress.discard(name)
         if spec is not None and spec.loader is not None:
-            self._listen(spec)
+            self._wrap_loader(spec)
         return spec
 
-    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    def _find_by_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find_spec = getattr(finder, "find_spec", None)
             if finder is not self and find_spec is not None:
@@ -51,8 +51,8 @@ class Watcher:
                     return spec
         return None
 
-    def _listen(self, spec: ModuleSpec) -> None:
-        """Put an exec_module on this one loader object, which stays what and where it was."""
+    def _wrap_loader(self, spec: ModuleSpec) -> None:
+        """Wrap the exec_module of this one loader object, which otherwise stays unchanged."""
         name, loader, loaded = spec.name, spec.loader, self._loaded
         previous = getattr(loader, "exec_module", None)
         if previous is None or isinstance(loader, type):
@@ -62,11 +62,11 @@ class Watcher:
             return
 
         def exec_module(module: ModuleType) -> None:
-            ours = getattr(module.__spec__, "name", name) == name  # a loader may serve several modules
-            if ours:
+            is_watched = getattr(module.__spec__, "name", name) == name  # a loader may serve several modules
+            if is_watched:
                 vars(loader).pop("exec_module", None)
             self._execute(previous, module)
-            if ours:
+            if is_watched:
                 loaded(name, module)
 
         try:
@@ -87,8 +87,8 @@ class Watcher:
             self.importing(name, False)
 
 
-class Fallback:
-    """Stands at the end of sys.meta_path, so that `import reprokit` works in a run where it is not installed."""
+class FallbackFinder:
+    """A finder at the end of sys.meta_path, so that `import reprokit` works in a run without it installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Return the spec of the package that this agent belongs to."""
