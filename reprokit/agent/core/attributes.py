@@ -1,4 +1,4 @@
-"""Reads and sets attributes of objects of the user's own classes as they lie, by no code of the class."""
+"""Reads and sets attributes of objects of the user's classes directly, without running code of the class."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 MAX_ATTRIBUTES = 10_000
 MAX_NAME = 200  # characters of a class's name
-_NOT_WALKED = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+_OPAQUE_TYPES = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class ObjectFields:
-    """The attributes of an object that holds tensors, each as it was when the object was handed over."""
+    """The attributes of an object in a snapshot, which stands for the object if its class is not available."""
 
     def __init__(self, kind: str, values: Mapping[str, Any]) -> None:
         self.kind = kind  # module and name of the class
@@ -35,34 +35,36 @@ def class_name(value: Any) -> str:
 
 
 def own_attributes(value: Any) -> dict[str, Any]:
-    """Return what lies in an object's ``__dict__`` and ``__slots__``; properties are not asked."""
-    if isinstance(value, _NOT_WALKED):
+    """Return the attributes in an object's ``__dict__`` and ``__slots__``; properties are not evaluated."""
+    if isinstance(value, _OPAQUE_TYPES):
         return {}
-    found = {name: _slot_value(slot, value) for name, slot in _slots(type(value))}
-    found = {name: part for name, part in found.items() if part is not NotImplemented}
-    own = _dictionary(value)
-    if own is not None and len(own) <= MAX_ATTRIBUTES and "_parameters" not in own:  # of no torch.nn.Module
-        found.update(own)
-    return found
+    attributes = {name: _slot_value(slot, value) for name, slot in _slots(type(value))}
+    attributes = {name: part for name, part in attributes.items() if part is not NotImplemented}
+    dictionary = _dictionary(value)
+    if (
+        dictionary is not None and len(dictionary) <= MAX_ATTRIBUTES and "_parameters" not in dictionary
+    ):  # not a torch.nn.Module
+        attributes.update(dictionary)
+    return attributes
 
 
 def set_own_attribute(value: Any, name: str, new: Any) -> None:
-    """Set what own_attributes() read, past ``__setattr__``."""
-    for known, slot in _slots(type(value)):
-        if known == name:
+    """Set an attribute that own_attributes() returns, bypassing ``__setattr__``."""
+    for slot_name, slot in _slots(type(value)):
+        if slot_name == name:
             slot.__set__(value, new)
             return
-    own = _dictionary(value)
-    if own is not None:
-        own[name] = new
+    dictionary = _dictionary(value)
+    if dictionary is not None:
+        dictionary[name] = new
 
 
 def _dictionary(value: Any) -> dict[str, Any] | None:
     try:
-        own = object.__getattribute__(value, "__dict__")
+        dictionary = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return None
-    return own if type(own) is dict else None
+    return dictionary if type(dictionary) is dict else None
 
 
 def _slots(kind: type) -> Iterator[tuple[str, Any]]:

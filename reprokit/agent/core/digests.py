@@ -13,44 +13,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    # What metrics.jsonl holds of one tensor: name, dtype, shape, digest.
+    # The entry of one tensor in metrics.jsonl: name, dtype, shape, digest.
     Tensor = tuple[str, str, list[int], str]
 
     Bytes = bytes | bytearray | memoryview
 
 
-MAX_SHORT, MAX_TEXTS = 100, 1000  # texts whose digests are kept
-MAX_TENSORS = 50_000  # listed in one line, whose length readers limit
+MAX_SHORT, MAX_TEXTS = 100, 1000  # characters and number of texts whose digests are cached
+MAX_TENSORS = 50_000  # listed in one line, as readers limit its length
 
 
 def tensor_digest(dtype: str, shape: Sequence[int], data: Bytes) -> str:
-    """Return the digest of a tensor of which these are the bytes: C order, little-endian."""
+    """Return the digest of a tensor with these bytes (C order, little-endian)."""
     return digest_behind(tensor_head(dtype, shape), data)
 
 
 def tensor_head(dtype: str, shape: Sequence[int]) -> bytes:
-    """Return what a tensor's digest begins with."""
+    """Return the bytes that are hashed before a tensor's data."""
     return "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join(str(size) for size in shape)).encode()
 
 
 def digest_behind(head: bytes, data: Any) -> str:
-    """Return the digest of these bytes behind that head."""
+    """Return the digest of a head and the bytes after it."""
     state = hashlib.sha256(head)
     state.update(data)
     return "sha256:" + state.hexdigest()
 
 
 def object_digest(tensors: Iterable[Tensor]) -> str:
-    """Return the digest of named tensors, which must come in the order of their names."""
+    """Return the digest of named tensors, which must be sorted by name."""
     text = "".join([f"{name}\0{digest}\n" for name, _, _, digest in tensors])
     return digest_behind(b"reprokit-object-1\0", text.encode("utf-8", "backslashreplace"))
 
 
-_texts: dict[str, str] = {}  # short ones: an optimizer's settings come again with each epoch
+_texts: dict[str, str] = {}  # digests of short texts, as an optimizer's settings repeat with each epoch
 
 
 def text_digest(text: str) -> str:
-    """Return the digest of something that is no tensor: a tensor of dtype "text"."""
+    """Return the digest of a value that is no tensor, as of a tensor of dtype "text"."""
     digest = _texts.get(text)
     if digest is None:
         digest = tensor_digest("text", (), text.encode("utf-8", "backslashreplace"))
@@ -60,12 +60,12 @@ def text_digest(text: str) -> str:
 
 
 def text_entry(name: str, text: str) -> Tensor:
-    """Return a value that is no tensor among tensors."""
+    """Return the entry of a value that is no tensor, among those of tensors."""
     return name, "text", [], text_digest(text)
 
 
 def distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """In the order of names; a name that comes again gets #1, #2, ... in the order of appearance."""
+    """Return tensors sorted by name; repeated names get #1, #2, ... in the order of appearance."""
     seen: dict[str, int] = {}
     result = []
     for name, dtype, shape, digest in tensors:
@@ -86,7 +86,7 @@ def weights_line(
 
 
 def describe_array(value: Any) -> dict[str, object]:
-    """Digest, shape and dtype of an array, a tensor or a list."""
+    """Return digest, shape and dtype of an array, a tensor or a list."""
     array = as_array(value)
     if array is None:
         return {"digest": text_digest(repr(value)), "shape": [], "dtype": "text"}
@@ -95,17 +95,17 @@ def describe_array(value: Any) -> dict[str, object]:
 
 
 def as_array(value: Any) -> Any:
-    """Return the value as an array of NumPy, or None where NumPy was not imported by the training."""
+    """Return the value as a NumPy array; None if the training has not imported NumPy."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
-    if hasattr(value, "detach"):  # PyTorch, which refuses np.asarray of what needs a gradient or is on a GPU
+    if hasattr(value, "detach"):  # np.asarray fails for PyTorch's tensors that need a gradient or are on a GPU
         value = value.detach().cpu()
     return numpy.asarray(value)
 
 
 def array_entry(name: str, array: Any) -> Tensor:
-    """Return what metrics.jsonl holds of an array of NumPy."""
+    """Return the entry of a NumPy array in metrics.jsonl."""
     shape, dtype = [int(size) for size in array.shape], str(array.dtype.name)
     if array.dtype.hasobject:
         return name, "text", shape, text_digest(repr(array.tolist()))
@@ -115,7 +115,7 @@ def array_entry(name: str, array: Any) -> Tensor:
 
 
 def array_bytes(array: Any) -> Any:
-    """Return the array's bytes in C order, without a copy where they lie so."""
+    """Return the array's bytes in C order, without a copy if it is contiguous."""
     if array.size and array.flags.c_contiguous:
         return array.reshape(-1).view("u1").data
     return array.tobytes()

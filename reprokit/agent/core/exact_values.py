@@ -1,4 +1,4 @@
-"""Exact descriptions of numbers: the VALUE of metrics.jsonl; of results of several parts under a name each."""
+"""Describes numbers exactly, as a VALUE of metrics.jsonl; nested results get one VALUE for each part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_TEXT = 65536
-MAX_SPREAD = 100  # elements of an array that are told one by one
+MAX_SPREAD = 100  # elements of an array that are described one by one
 _FLOATS = {"float16": "e", "float32": "f", "float64": "d"}
 _INTEGERS = frozenset(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
 
@@ -57,7 +57,7 @@ def from_number(dtype: str, number: Any) -> dict[str, object]:
 
 
 def from_float(dtype: str, number: float) -> dict[str, object]:
-    """Return the VALUE of a float with its exact bits; other widths than IEEE's and bfloat16 are spelled out."""
+    """Return the VALUE of a float with its exact bits; other types than IEEE's and bfloat16 become texts."""
     if dtype == "bfloat16":
         bits = struct.pack(">f", number)[:2]
     elif dtype in _FLOATS:
@@ -68,13 +68,13 @@ def from_float(dtype: str, number: float) -> dict[str, object]:
 
 
 def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
-    """Return the shortest decimal that means the same bits, as NumPy shows it."""
+    """Return the shortest decimal that rounds to the same bits, as NumPy prints it; None if it is not finite."""
     if number - number != 0:
         return None
     if dtype in ("float16", "float32"):
         form = ">" + _FLOATS[dtype]
         shortest = number
-        for precision in range(8, 0 if dtype == "float16" else 5, -1):  # most need nearly all
+        for precision in range(8, 0 if dtype == "float16" else 5, -1):  # most numbers need nearly all digits
             short = float(f"{number:.{precision}g}")
             if not _packs_to(form, short, bits):
                 break
@@ -86,7 +86,7 @@ def _shortest(dtype: str, number: float, bits: bytes) -> float | None:
 def _packs_to(form: str, number: float, bits: bytes) -> bool:
     try:
         return struct.pack(form, number) == bits
-    except OverflowError:  # rounded up beyond the largest
+    except OverflowError:  # it was rounded up beyond the largest number
         return False
 
 
@@ -97,7 +97,7 @@ def _integer(number: int) -> dict[str, object]:
 
 
 def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays or numbers in dictionaries, lists and tuples; nothing for None."""
+    """Yield name and value of each leaf in dictionaries, lists and tuples, except None."""
     if isinstance(value, dict):
         for key in value:
             yield from leaves(f"{name}/{key}", value[key])
@@ -109,13 +109,13 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def described(name: str, value: Any) -> dict[str, dict[str, object]]:
-    """Return the VALUEs of a metric's result by name; those of small arrays one by one."""
-    found: dict[str, dict[str, object]] = {}
+    """Return the VALUEs of a metric's result by name; elements of small arrays one by one."""
+    values: dict[str, dict[str, object]] = {}
     for part, leaf in leaves(name, value):
         count = leaf.numel() if hasattr(leaf, "numel") else getattr(leaf, "size", 1)
         if hasattr(leaf, "reshape") and 1 < count <= MAX_SPREAD:
             flat = leaf.reshape(-1)
-            found.update({f"{part}/{number}": describe(flat[number]) for number in range(count)})
+            values.update({f"{part}/{number}": describe(flat[number]) for number in range(count)})
         else:
-            found[part] = describe(leaf)
-    return found
+            values[part] = describe(leaf)
+    return values

@@ -1,4 +1,4 @@
-"""JSON without the json module, whose import costs a start more than all that is written at start."""
+"""Writes JSON without the json module, whose import takes longer than all that is written at start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_TEXT = 1 << 20
 
 
 def to_json(value: object) -> str:
-    """Return the value as JSON in pure ASCII; a float that JSON does not know becomes null."""
+    """Return the value as JSON in pure ASCII; floats that are not finite become null."""
     if isinstance(value, str):
         return _quote(value)
     if value is None or value is True or value is False:
@@ -28,7 +28,7 @@ def to_json(value: object) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quoted; bytes that were no text (surrogates) are spelled out, as JSON readers refuse them."""
+    """Return a quoted text; lone surrogates are escaped, as JSON readers reject them."""
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     quoted: str = _quote_ascii(text if len(text) <= MAX_TEXT else text[:MAX_TEXT])

@@ -1,4 +1,4 @@
-"""Looks for objects of given classes among all that are alive, so that other threads do not notice."""
+"""Finds the live objects of given classes, without affecting other threads."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
-# What is done to the list of all objects.
-_TO_GROUPS = partial(groupby, key=type)  # of neighbors, with their class
+# Stages that process the list of all objects.
+_TO_GROUPS = partial(groupby, key=type)  # groups of neighbors with one class
 _TO_MEMBERS = partial(map, itemgetter(1))
 
 
 def instances(*classes: type) -> list[Any]:
-    """Return all objects of these classes and of those that are derived of them.
+    """Return all objects of these classes and of their subclasses.
 
-    Who holds the list of all objects holds tuples that other threads are about to fill, and CPython's calls refuse to
-    fill what a second one holds (`tuple()` of a generator says SystemError). So the list is made, searched and dropped
-    in one call of `next`, with no bytecode in between at which threads change.
+    A list of all objects refers to tuples that other threads are about to fill, and CPython does not fill a tuple that
+    has a second reference (`tuple()` of a generator raises SystemError). So the list is made, searched and dropped in
+    one call of `next`, without bytecode in between at which threads could switch.
     """
     wanted = set(_derived(classes))
-    found: Iterator[Any] = iter(gc.get_objects, None)
+    results: Iterator[Any] = iter(gc.get_objects, None)
     for stage in (_TO_GROUPS, partial(filterfalse, wanted.isdisjoint), _TO_MEMBERS, chain.from_iterable, list):
-        found = map(stage, found)
-    objects: list[Any] = without_collections(found.__next__)
+        results = map(stage, results)
+    objects: list[Any] = without_collections(results.__next__)
     return objects
 
 
 def _derived(classes: Iterable[type]) -> Iterator[type]:
-    for one in classes:
-        yield one
-        yield from _derived(type.__subclasses__(one))
+    for kind in classes:
+        yield kind
+        yield from _derived(type.__subclasses__(kind))
 
 
 def without_collections(call: Callable[[], Any]) -> Any:
-    """Make a call of compiled code; a collection in the middle of it would call finalizers, and let threads change."""
+    """Make a call of compiled code with garbage collection off, as finalizers in it would let threads switch."""
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a process has imported at its end: top-level names of installed packages, and files that are in no package."""
+"""Lists what a process has imported by its end: installed packages, and files that belong to none."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAX_FILES = 2000
-_BY_ITSELF = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports it into every Python
+_IMPORTED_AT_START = ("_distutils_hack", "sitecustomize")  # a file of site-packages imports them into every Python
 
 
 def modules() -> dict[str, object]:
-    """Names of packages, and absolute paths of the script and of modules that lie outside of every package."""
+    """Return top-level names of packages, and absolute paths of the script and of modules outside of all packages."""
     packages: set[str] = set()
     files: set[str] = set()
     for path, _ in module_files():
@@ -27,7 +27,7 @@ def modules() -> dict[str, object]:
             packages.add(package)
         elif not path.startswith((STANDARD, OWN)) and len(files) < MAX_FILES:
             files.add(path)
-    named = sorted(name for name in packages if name not in _BY_ITSELF and name[:2] != "__")
+    named = sorted(name for name in packages if name not in _IMPORTED_AT_START and name[:2] != "__")
     return {"packages": named, "files": sorted(files)}
 
 
@@ -36,8 +36,8 @@ def module_files() -> Iterator[tuple[str, str]]:
     for name, module in list(sys.modules.items()):
         try:  # past the __getattribute__ of modules that are loaded when they are first used
             names = ModuleType.__getattribute__(module, "__dict__")
-            path = names.get("__file__") or names["__loader__"].path  # the script has lost the first by now
-        except Exception as error:  # no module, as anything may stand there
+            path = names.get("__file__") or names["__loader__"].path  # the script has no __file__ any more
+        except Exception as error:  # any object may be in sys.modules
             pass_on(error)
             continue
         if type(path) is str and path:

@@ -1,4 +1,4 @@
-"""The part of the agent that is compiled: native/python, in the stable ABI of CPython."""
+"""Loads the compiled part of the agent: native/python, built for the stable ABI of CPython."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAME = "reprokit_step"
 
 
 def load(library: str | None) -> Any:
-    """Return the module beside the trail's library; None where it was not built or is not for this interpreter."""
+    """Return the module beside the trail's library; None if it was not built, or not for this interpreter."""
     path = os.path.join(os.path.dirname(library or ""), _NAME + ".abi3.so")
     if not _fits() or library is None or not os.path.exists(path):
         return None
@@ -29,5 +29,5 @@ def load(library: str | None) -> Any:
 
 
 def _fits() -> bool:
-    """Whether this is a CPython with its lock: builds without one lay objects out otherwise than the ABI says."""
+    """Return whether this is a CPython with the GIL: free-threaded builds have another object layout."""
     return sys.implementation.name == "cpython" and "t" not in sys.abiflags

@@ -1,4 +1,4 @@
-"""Puts a function of ours in the place of one that it looks like; all wrapping goes through here."""
+"""Replaces functions with wrappers that look like them; all wrapping goes through here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IS_CPYTHON = sys.implementation.name == "cpython"
 
 
 def replace(owner: Any, name: str, make: Callable[[Function], Function], mark: str = MARK) -> None:
-    """Put make(original) in the place of a function of a module or class; once a mark, and only where there is one."""
+    """Replace a function of a module or class with make(original), if it exists; once for each mark."""
     original = vars(owner).get(name)
     if original is None or not callable(original) or hasattr(original, mark):
         return
@@ -31,7 +31,7 @@ def replace(owner: Any, name: str, make: Callable[[Function], Function], mark: s
 
 
 def noting(attempt: Function, note: Callable[..., object]) -> Callable[[Function], Function]:
-    """Make wrappers of functions that hand each call's result, arguments and keywords to a function of ours."""
+    """Return a factory of wrappers that pass each call's result, arguments and keywords to ``note``."""
 
     def make(original: Function) -> Function:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -45,28 +45,28 @@ def noting(attempt: Function, note: Callable[..., object]) -> Callable[[Function
 
 
 def swap(owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
-    """Do the same whoever wrapped it before, for a patch; return what takes it back."""
+    """Replace a function even if it is wrapped already, for a patch; return a function that undoes it."""
     original = getattr(owner, name)  # not vars(owner)[name]: modules of TensorFlow 1 are wrappers that hold nothing
     function = functools.wraps(original)(make(original))
     setattr(owner, name, function)
 
     def undo() -> None:
-        if getattr(owner, name, None) is function:  # otherwise somebody else has wrapped it, and calls it
+        if getattr(owner, name, None) is function:  # otherwise someone else has wrapped it, and still calls it
             setattr(owner, name, original)
 
     return undo
 
 
 def replace_in_static_type(owner: type, name: str, make: Callable[[Function], Function]) -> None:
-    """The same as replace for a method of a type that is written in C and refuses the assignment; CPython only.
+    """Do the same as replace() for a method of a type written in C, which refuses assignment; CPython only.
 
-    A class that stood in for it would be seen by `type(x) is`, pickle and subclasses. Its dictionary can be
-    had from the garbage collector, and the interpreter must then be told to look methods up again.
+    A class in its place would be noticed by `type(x) is`, pickle and subclasses. Its dictionary can be
+    obtained from the garbage collector; the interpreter's method cache must be invalidated then.
     """
     original = vars(owner).get(name)
     if original is None or not callable(original) or hasattr(original, MARK) or not _IS_CPYTHON:
         return
-    dictionaries = [found for found in gc.get_referents(vars(owner)) if type(found) is dict]
+    dictionaries = [referent for referent in gc.get_referents(vars(owner)) if type(referent) is dict]
     if len(dictionaries) != 1 or dictionaries[0][name] is not original:
         return
     from ctypes import py_object, pythonapi

@@ -1,4 +1,4 @@
-"""Keeps quiet about the interrupt by which the launcher ends a run of which enough was seen."""
+"""Suppresses the traceback of the interrupt by which the launcher ends a run after it saw enough."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-ENOUGH = "enough"  # the launcher's file, beside what agents write
+ENOUGH = "enough"  # the launcher's file, in the directory of the agents' files
 
 
 def hide_interrupts(directory: str, is_child: Callable[[], bool]) -> None:
-    """Print no traceback of an interrupt that the launcher announces in that directory.
+    """Print no traceback of an interrupt that the launcher announced by a file in this directory.
 
-    A worker's threads pass an exception to the hook when the interrupted process does not fetch what it asked for.
+    Threads of a worker also raise, when the interrupted process does not fetch what it requested.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

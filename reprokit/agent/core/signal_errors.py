@@ -1,4 +1,4 @@
-"""Tells what a signal's handler of the script raised, while a function of ours ran, from errors of ours."""
+"""Separates errors that the script's signal handlers raise within the agent's functions from the agent's own errors."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _TAKES_MORE = 4  # CO_VARARGS
 
 
 def pass_on(error: BaseException) -> None:
-    """Raise an error again that a handler raised: it is meant for the script, wherever the signal came."""
+    """Raise an error again if a signal handler raised it: it is meant for the script, wherever the signal arrived."""
     try:
-        if _is_of_handler(error):
+        if _was_raised_by_handler(error):
             raise error
     finally:
-        del error  # whose traceback holds this frame: together they would live on
+        del error  # its traceback refers to this frame: a reference cycle
 
 
-def _is_of_handler(error: BaseException) -> bool:
-    place, installed = error.__traceback__, list(_codes_of_handlers())
-    while place is not None and place.tb_next is not None:
-        called = place.tb_next.tb_frame
-        if called.f_code in installed or _is_told_of(called, place.tb_frame):
+def _was_raised_by_handler(error: BaseException) -> bool:
+    entry, handler_codes = error.__traceback__, list(_codes_of_handlers())
+    while entry is not None and entry.tb_next is not None:
+        called = entry.tb_next.tb_frame
+        if called.f_code in handler_codes or _looks_like_handler(called, entry.tb_frame):
             return True
-        place = place.tb_next
+        entry = entry.tb_next
     return False
 
 
 def _codes_of_handlers() -> Iterator[CodeType]:
-    """Yield the code of the handlers that there are now; one may have taken itself away."""
+    """Yield the code of the installed handlers; a handler may have removed itself."""
     for number in range(1, _signal.NSIG):
         handler = _signal.getsignal(number)
         function = handler.__func__ if type(handler) is MethodType else handler
@@ -41,11 +41,13 @@ def _codes_of_handlers() -> Iterator[CodeType]:
             yield function.__code__
 
 
-def _is_told_of(called: FrameType, interrupted: FrameType) -> bool:
-    """Return whether a function was given a number and the frame that called it, as handlers are."""
-    code, known = called.f_code, called.f_locals
+def _looks_like_handler(called: FrameType, interrupted: FrameType) -> bool:
+    """Return whether a function was called with a number and the interrupted frame, as handlers are."""
+    code, variables = called.f_code, called.f_locals
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & _TAKES_MORE)
-    given: list[Any] = []
-    for value in map(known.get, code.co_varnames[:count]):
-        given += value if type(value) is tuple else [value]
-    return any(issubclass(type(one), int) and other is interrupted for one, other in zip(given, given[1:]))
+    arguments: list[Any] = []
+    for value in map(variables.get, code.co_varnames[:count]):
+        arguments += value if type(value) is tuple else [value]
+    return any(
+        issubclass(type(number), int) and frame is interrupted for number, frame in zip(arguments, arguments[1:])
+    )

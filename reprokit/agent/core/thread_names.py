@@ -1,4 +1,4 @@
-"""Names for what happens in the threads of a process, and what kind of process it is."""
+"""Names for events by their thread, and whether a process is a pool's worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKERS = frozenset(
 
 
 def on_thread(name: str) -> str:
-    """Return the name in the main thread, name@thread in others."""
+    """Return the name unchanged in the main thread, as name@thread in others."""
     threading = sys.modules.get("threading")
     if threading is None or threading.current_thread() is threading.main_thread():
         return name
@@ -24,7 +24,7 @@ def on_thread(name: str) -> str:
 
 
 def takes_tasks() -> bool:
-    """Whether this process is a pool's: which worker takes which task, and whether it lives to its end, is a race."""
+    """Return whether this process is a pool's worker: which tasks it gets, and whether it ends normally, is a race."""
     process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
     target = getattr(process, "_target", None)
     return (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS
