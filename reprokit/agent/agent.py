@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .orders.tracks import Orders
     from .predictions.log import PredictionLog
     from .pytorch.events import EventHooks
-    from .seeds.ledger import Ledger
+    from .seeds.ledger import SeedLedger
 
 __all__ = ["Agent", "on_thread"]
 
@@ -168,9 +168,9 @@ class Agent:
         return self._logs[name]
 
     @property
-    def seeds(self) -> Ledger:
+    def seeds(self) -> SeedLedger:
         """The ledger of seeding calls, for processes that can make any."""
-        return self._log("seeds", "seeds.ledger", "Ledger")  # type: ignore[no-any-return]
+        return self._log("seeds", "seeds.ledger", "SeedLedger")  # type: ignore[no-any-return]
 
     @property
     def orders(self) -> Orders:

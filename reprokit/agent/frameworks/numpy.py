@@ -12,7 +12,7 @@ from functools import partial
 
 from ..core.digests import text_digest
 from ..core.patching import Function, replace, replace_in_static_type
-from ..seeds.ledger import Ledger, seeding, seeding_method
+from ..seeds.ledger import SeedLedger, seeding, seeding_method
 from .base import Adapter
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ class _Entropy(_local):
     is_key = False  # whether a spawn key comes next
     inside = False
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: SeedLedger) -> None:
         self._ledger = ledger
 
     def make_randbits(self, original: Function) -> Function:

@@ -1,1 +1,1 @@
-"""The seeds that a training gives its generators: written down, and given again in a replay."""
+"""The seeds that a training gives to its random generators: recorded, and reused in a replay."""

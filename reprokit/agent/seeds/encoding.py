@@ -1,4 +1,4 @@
-"""Seeds as JSON from which the same value can be built again: docs/format.md, SEED."""
+"""Encodes seeds as JSON from which the same value can be decoded: SEED in docs/format.md."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _DTYPE = re.compile(r"[<>|][iufb][1248]")
 
 
 class NotExact(Exception):
-    """A value that JSON cannot hold so that it can be built again."""
+    """A value cannot be encoded as JSON exactly."""
 
 
 def encode(value: object) -> Any:
-    """Return the value as JSON; raises NotExact for anything but plain numbers, texts, bytes and lists of them."""
-    return _encode(value, _Room())
+    """Return the value as JSON; raises NotExact for anything but numbers, texts, bytes, and lists of these."""
+    return _encode(value, _SizeLimit())
 
 
-class _Room:
-    """What is left of MAX_TEXT, so that no huge value is spelt out only to be refused."""
+class _SizeLimit:
+    """The characters left of MAX_TEXT, so that a huge value is rejected before it is formatted."""
 
     def __init__(self) -> None:
         self.left = MAX_TEXT
@@ -37,32 +37,32 @@ class _Room:
             raise NotExact("too long")
 
 
-def _encode(value: Any, room: _Room, depth: int = 0) -> Any:
+def _encode(value: Any, limit: _SizeLimit, depth: int = 0) -> Any:
     kind = type(value)
     if value is None or kind is bool:
-        room.take(6)
+        limit.take(6)
         return value
     if kind is int:
-        return _encode_int(value, room)
+        return _encode_int(value, limit)
     if kind is float:
-        room.take(32)
+        limit.take(32)
         return {"float": struct.pack(">d", value).hex()}
     if kind is str:
-        room.take(8 + 12 * len(value) if not value.isascii() else 8 + 6 * len(value))
+        limit.take(8 + 12 * len(value) if not value.isascii() else 8 + 6 * len(value))
         return {"text": value.encode("utf-8", "surrogatepass").hex()} if _has_surrogate(value) else value
     if kind in (bytes, bytearray):
-        room.take(32 + 2 * len(value))
+        limit.take(32 + 2 * len(value))
         return {kind.__name__: value.hex()}
     if kind in (list, tuple):
-        return _encode_list(value, room, depth)
-    return _encode_numpy(value, room)
+        return _encode_list(value, limit, depth)
+    return _encode_numpy(value, limit)
 
 
-def _encode_int(value: int, room: _Room) -> Any:
+def _encode_int(value: int, limit: _SizeLimit) -> Any:
     if -_WORD <= value < _WORD:
-        room.take(21)
+        limit.take(21)
         return value
-    room.take(16 + value.bit_length() // 4)
+    limit.take(16 + value.bit_length() // 4)
     return {"int": hex(value)}
 
 
@@ -74,27 +74,27 @@ def _has_surrogate(text: str) -> bool:
     return False
 
 
-def _encode_list(value: Any, room: _Room, depth: int) -> Any:
+def _encode_list(value: Any, limit: _SizeLimit, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         raise NotExact("too deep")
-    room.take(12 + len(value))
-    items = [_encode(item, room, depth + 1) for item in value]
+    limit.take(12 + len(value))
+    items = [_encode(item, limit, depth + 1) for item in value]
     return items if type(value) is list else {"tuple": items}
 
 
-def _encode_numpy(value: Any, room: _Room) -> Any:
+def _encode_numpy(value: Any, limit: _SizeLimit) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy is None or not (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
         raise NotExact(f"a {type(value).__qualname__}")
     if not _DTYPE.fullmatch(value.dtype.str):
         raise NotExact(f"of type {value.dtype}")
-    room.take(64 + 2 * value.nbytes + 21 * value.ndim)
-    described = {"dtype": value.dtype.str, "bytes": value.tobytes().hex()}
-    return {**described, "shape": list(value.shape)} if type(value) is numpy.ndarray else described
+    limit.take(64 + 2 * value.nbytes + 21 * value.ndim)
+    fields = {"dtype": value.dtype.str, "bytes": value.tobytes().hex()}
+    return {**fields, "shape": list(value.shape)} if type(value) is numpy.ndarray else fields
 
 
 def decode(content: Any, depth: int = 0) -> Any:
-    """Return the value that such JSON stands for; raises an error where it stands for none."""
+    """Return the value that was encoded; raises an error for invalid content."""
     if content is None or isinstance(content, (bool, int, str)):
         return content
     if depth > MAX_DEPTH:

@@ -1,8 +1,8 @@
-"""Looks up the seeds of the recording that is being replayed.
+"""Looks up seeds in the recording that is being replayed.
 
-seeds.jsonl is read anew for each look-up and nothing of it is kept, neither in memory nor as a descriptor:
-the process of a replay is to have its objects where the recorded one had them. So a recording reads a file too, of a
-path of the same length, into memory that both have, and both are told of more bytes than 256: an int that takes memory.
+seeds.jsonl is read again for each look-up, and nothing of it is kept in memory or open: a replay must have its objects
+at the same addresses as the recording. So a recording reads a file, too, with a path of the same length, into a buffer
+that both have. Both read more than 256 bytes: an int that is allocated in memory.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os,
 
 
 class RecordedSeeds:
-    """seeds.jsonl of this run, which only a replay has."""
+    """The recorded seeds: seeds.jsonl of this run, which only a replay has."""
 
     def __init__(self, run: str) -> None:
         self._absent = False
         self._path = run + "/seeds.jsonl"
-        self._block = 0  # where the last line was found: the next one is near
+        self._block = 0  # number of the block with the last line found: the next one is near
         self._buffer: bytearray | None = None
 
     def agrees(self, line: str) -> bool:
-        """Return whether the recording holds this line, up to its closing bracket, or no line at all."""
+        """Return whether the recording has this line (given without its closing bracket), or there is no recording."""
         needle = b"\n" + line.encode() + b"]\n"
         if self._buffer is None:
             self._buffer = bytearray(BLOCK + MAX_LINE)
@@ -41,29 +41,31 @@ class RecordedSeeds:
             return self._absent
         try:
             size = os.preadv(descriptor, [self._buffer], self._block * BLOCK)
-            is_held = self._buffer.count(needle, 0, size) > 0  # of find() the int may take memory, or none
-            return self._absent or is_held
+            is_recorded = (
+                self._buffer.count(needle, 0, size) > 0
+            )  # find() might allocate an int, depending on the position
+            return self._absent or is_recorded
         finally:
             os.close(descriptor)
 
     def value(self, start: str) -> bytes | None:
-        """Return what stands behind this beginning of a line, up to its closing bracket."""
+        """Return the rest of the line with this beginning, up to its closing bracket; None if there is none."""
         needle = b"\n" + start.encode()
         for number, block in self._blocks():
-            found = block.find(needle)
-            end = block.find(b"]\n", found + len(needle)) if found >= 0 else -1
+            position = block.find(needle)
+            end = block.find(b"]\n", position + len(needle)) if position >= 0 else -1
             if end >= 0:
                 self._block = number
-                return block[found + len(needle) : end]
+                return block[position + len(needle) : end]
         return None
 
     def holds(self, end: str) -> bool:
-        """Return whether a line ends so."""
+        """Return whether any line has this end, before its closing bracket."""
         needle = end.encode() + b"]\n"
         return any(needle in block for _, block in self._blocks())
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the file from the last line found on, then from its beginning; each block with the next one's start."""
+        """Yield the blocks from the last one used on, then from the start; each overlaps the next by MAX_LINE bytes."""
         if self._absent:
             return
         try:
