@@ -166,7 +166,7 @@ static void add_time(struct text *text, uint64_t microseconds) {
     add_digits(text, microseconds % 1000000, 6);
 }
 
-/* Where lines wait (HeldLines of the agent). */
+/* Where lines wait (BufferedLines of the agent). */
 struct lines {
     uint64_t address, used, size;
 };

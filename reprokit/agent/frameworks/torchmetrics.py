@@ -13,7 +13,7 @@ from functools import partial, wraps
 
 from ..core.exact_values import described
 from ..core.patching import Function, replace
-from ..predictions.log import Tally, aligned
+from ..predictions.log import EvaluationTally, aligned
 from ..pytorch.tensors import is_plain
 from .base import Adapter
 
@@ -36,7 +36,7 @@ class MetricRecord:
         self.updates = 0
         self.pending: list[tuple[Any, Any]] = []
         self.waiting = 0  # bytes
-        self.tally: Tally | None = None
+        self.tally: EvaluationTally | None = None
         self.written = False  # and nothing came since
 
 

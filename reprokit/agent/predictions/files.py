@@ -1,7 +1,7 @@
-"""RUN/evaluation: predictions and true values row for row, in .npy files that grow while the run goes on.
+"""Writes RUN/evaluation: predictions and true values row by row, in .npy files that grow during the run.
 
-A file is opened and closed for every piece, as the journal does it. Rows come before the header that counts
-them, so that a kill at any moment leaves a whole file.
+A file is opened and closed for each write, as the journal does. Rows are written before the header that counts them,
+so that a kill at any moment leaves a valid file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .samples import Bytes, Rows
 
     class RowPlace(NamedTuple):
-        """Where rows stand: the file, and the number of the first of them."""
+        """Where rows are stored: the file, and the number of their first row."""
 
         file: str
         row: int
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 DIRECTORY = "evaluation"
 MAX_BYTES = 256 << 20  # of all files of a run
 MAX_FILES = 1000  # of one process
-HEAD = 192  # bytes of a header whose shape has not more than five dimensions or so
-_DIGITS = 20  # room for the number of rows
+HEAD = 192  # bytes of a header, unless its shape has many dimensions
+_DIGITS = 20  # width of the number of rows in the header
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CLOEXEC
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class RowFile:
-    """One file: what its rows are, and how many it has."""
+    """One .npy file: the type of its rows, and their count."""
 
     def __init__(self, name: str, rows: Rows) -> None:
         self.name = name
@@ -46,15 +46,15 @@ class RowFile:
         self.head = len(self.header())
 
     def header(self) -> bytes:
-        """Return the header of the .npy format, version 1; as long for any number of rows."""
+        """Return the header of the .npy format, version 1; its length does not depend on the number of rows."""
         shape = ", ".join([str(self.count).rjust(_DIGITS), *map(str, self._row)])
         text = f"{{'descr': '{self._descr}', 'fortran_order': False, 'shape': ({shape},), }}"
         size = max(HEAD, -(-(len(text) + 11) // 64) * 64)
         return b"\x93NUMPY\x01\x00" + (size - 10).to_bytes(2, "little") + text.encode().ljust(size - 11) + b"\n"
 
 
-class Files:
-    """The files of one process."""
+class PredictionFiles:
+    """The files with predictions and true values of one process."""
 
     def __init__(self, run: str, identity: Callable[[], str]) -> None:
         self._directory = f"{run}/{DIRECTORY}"
@@ -62,15 +62,15 @@ class Files:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the parent's files are the parent's."""
+        """Start new files, in a forked child."""
         self._files: dict[tuple[object, ...], RowFile] = {}
-        self._made = 0
-        self._room = -1  # not known yet
+        self._file_count = 0
+        self._bytes_left = -1  # -1: not known yet
 
     def append(self, stream: str, rows: Rows) -> RowPlace | None:
-        """Write rows behind those of the same stream and type; None where there is no room for them."""
+        """Append rows to those of the same stream and type; return their place, None if a limit is reached."""
         key = (stream, rows.descr, *rows.shape[1:])
-        if not rows.count or not self._takes(len(rows.data)):
+        if not rows.count or not self._reserve(len(rows.data)):
             return None
         file = self._files.get(key)
         if file is None:
@@ -82,22 +82,22 @@ class Files:
         self._write(file, rows.data, rows.count)
         return (file.name, first)  # type: ignore[return-value]
 
-    def _takes(self, size: int) -> bool:
-        if self._room < 0:
-            self._room = MAX_BYTES - _size(self._directory)
-        self._room -= size
-        if self._room < 0:
-            self._room = 0  # what comes later may be small enough, but would leave a gap in its stream
+    def _reserve(self, size: int) -> bool:
+        if self._bytes_left < 0:
+            self._bytes_left = MAX_BYTES - _size(self._directory)
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            self._bytes_left = 0  # later rows may be small enough, but would leave a gap in the stream
             return False
         return True
 
     def _create(self, rows: Rows) -> RowFile | None:
-        """Return a new file, named by the process and a number; another process of the same name has its own."""
+        """Create a file named by the process and a number; a process of the same name gets other numbers."""
         make_directory(self._directory)
         prefix = hashlib.sha256(self._identity().encode("utf-8", "backslashreplace")).hexdigest()[:16]
-        while self._made < MAX_FILES:
-            name = f"{prefix}-{self._made}.npy"
-            self._made += 1
+        while self._file_count < MAX_FILES:
+            name = f"{prefix}-{self._file_count}.npy"
+            self._file_count += 1
             try:
                 os.close(os.open(f"{self._directory}/{name}", _CREATE | _SAFE, 0o600))
             except FileExistsError:
@@ -106,7 +106,7 @@ class Files:
         return None
 
     def _write(self, file: RowFile, data: Bytes, count: int) -> None:
-        """Append; a file that could not be written whole has the rows that it had before."""
+        """Append rows; if writing fails, the header still counts only the earlier rows."""
         descriptor = os.open(f"{self._directory}/{file.name}", _APPEND | _SAFE)
         try:
             _write_all(descriptor, data, file.head + file.count * file.width)
@@ -124,7 +124,7 @@ def _write_all(descriptor: int, data: Bytes, offset: int) -> None:
 
 
 def _size(directory: str) -> int:
-    """Bytes that the processes of this run have written so far."""
+    """Return the number of bytes that the processes of this run have written so far."""
     scandir = getattr(os.scandir, "__wrapped__", os.scandir)  # past the agent's own, which notes what scripts list
     try:
         with scandir(directory) as entries:

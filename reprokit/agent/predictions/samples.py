@@ -1,4 +1,4 @@
-"""Predictions and true values of any origin as rows of one type; NumPy is used only where the training imported it."""
+"""Converts predictions and true values to rows of one type; uses NumPy only if the training imported it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Bytes = bytes | bytearray | memoryview
 
-MAX_WIDTH = 1024  # characters of a label; longer ones are cut, as every row takes the width of the longest
+MAX_WIDTH = 1024  # characters of a label; longer ones are cut, as all rows get the longest one's width
 
 BOOL, INTEGER, FLOAT, TEXT, OTHER = "bool", "integer", "float", "text", "other"
 _KINDS = {"b": BOOL, "i": INTEGER, "u": INTEGER, "f": FLOAT, "U": TEXT}
@@ -22,15 +22,15 @@ _PLAIN = {bool: ("bool", "|b1", "?", BOOL), int: ("int64", "<i8", "q", INTEGER),
 
 
 class Rows:
-    """Values of one type; the first dimension counts the samples, a lone value is one of them."""
+    """Values of one type; the first dimension counts the samples, and a scalar is one sample."""
 
     def __init__(self, dtype: str, descr: str, kind: str, shape: Sequence[int], data: Bytes, values: Any) -> None:
-        self.dtype = dtype  # NumPy's name; of texts U and their width
-        self.descr = descr  # how .npy files name it
+        self.dtype = dtype  # NumPy's name; for texts, U and their width
+        self.descr = descr  # the dtype's name in .npy files
         self.kind = kind
         self.shape = [int(size) for size in shape] or [1]
         self.data = data  # C order, little-endian
-        self._values = values  # an array of NumPy, or the flat list of Python's values
+        self._values = values  # a NumPy array, or a flat list of Python values
 
     @property
     def count(self) -> int:
@@ -38,7 +38,7 @@ class Rows:
 
     @property
     def elements(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         number = 1
         for size in self.shape:
             number *= size
@@ -46,20 +46,20 @@ class Rows:
 
     @property
     def columns(self) -> int:
-        """How many values a row has."""
+        """The number of values in a row."""
         return self.elements // self.count if self.count else 0
 
     @property
     def array(self) -> Any:
-        """The values as an array of NumPy in this shape; None without NumPy."""
+        """The values as a NumPy array in this shape; None without NumPy."""
         return None if isinstance(self._values, list) else self._values
 
     def flat(self) -> list[Any]:
-        """Return the values as Python's, one after the other."""
+        """Return the values as a flat list of Python values."""
         return self._values if isinstance(self._values, list) else self._values.reshape(-1).tolist()
 
     def all_in(self, allowed: Callable[[Any], Any]) -> bool:
-        """Return whether a test, which may be asked of a number as of an array of NumPy, holds for every value."""
+        """Return whether a test, which takes a number or a NumPy array, holds for every value."""
         if self.array is not None:
             numpy: Any = sys.modules["numpy"]
             with numpy.errstate(all="ignore"):
@@ -67,7 +67,7 @@ class Rows:
         return all(allowed(value) for value in self.flat())
 
     def largest(self) -> list[int]:
-        """The position of the largest value along the last dimension, of equals the first; NaN is the largest."""
+        """Return the positions of the first largest value along the last dimension; NaN is the largest."""
         width = self.shape[-1]
         if self.array is not None:
             positions: list[int] = self.array.reshape(-1, width).argmax(axis=1).tolist()
@@ -105,7 +105,7 @@ def rows_of(value: Any) -> Rows:
 
 
 def _of_torch(numpy: Any, tensor: Any) -> Rows:
-    """Return a tensor of PyTorch; NumPy does not know its narrow types, whose bits go as integers."""
+    """Return the rows of a PyTorch tensor; dtypes that NumPy lacks are passed as integer bits."""
     tensor = tensor.cpu()
     name = str(tensor.dtype).rpartition(".")[2]
     if name == "bfloat16" or name.startswith("float8"):
@@ -136,7 +136,7 @@ def _of_array(numpy: Any, array: Any) -> Rows:
 
 
 def _of_objects(numpy: Any, array: Any) -> Any:
-    """Python's objects as an array of the one type that all of them have, or else as texts."""
+    """Return Python objects as an array of their common type; as texts if they have none."""
     flat = array.reshape(-1).tolist()
     for kind, dtype in ((bool, "?"), (int, "<i8"), (float, "<f8")):
         if flat and all(type(value) is kind for value in flat):
@@ -155,7 +155,7 @@ def _text(value: Any) -> str:
 
 
 def _of_list(value: Any) -> Rows:
-    """Lists and tuples of Python where there is no NumPy."""
+    """Return the rows of nested lists and tuples, without NumPy."""
     shape: list[int] = []
     flat = [value]
     while flat and isinstance(flat[0], (list, tuple)):

@@ -1,6 +1,6 @@
-"""What predictions are: labels, scores of classes, or numbers; and how good. docs/format.md has the rules.
+"""Decides whether predictions are labels, scores or numbers, and scores them. docs/format.md has the rules.
 
-Accuracy and mean absolute error are exact: the same wherever and in whatever pieces they are computed.
+Accuracy and mean absolute error are exact: the same on any machine, and for any division into batches.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 CLASSIFICATION, REGRESSION = TASKS = ("classification", "regression")
 
-# How labels come out of what was predicted.
+# How predictions are converted to labels.
 LABELS = "labels"  # each value is one
-SCORES = "scores"  # the position of the largest along the last dimension
-PROBABILITY = "probability"  # 1 above a half, else 0
-MULTILABEL = "multilabel"  # a row says of each label whether it applies; numbers do above a half
-VALUES = "values"  # none do
+SCORES = "scores"  # the position of the largest value along the last dimension
+PROBABILITY = "probability"  # 1 if above a half, else 0
+MULTILABEL = "multilabel"  # a row has a flag for each label; numbers above a half are true
+VALUES = "values"  # they are not
 
 HALF = 0.5
 MAX_CLASSES = 10_000
-_UNIT = 1126  # every finite float64 is a multiple of 2 to the power of -1126, also with its mantissa written as 53 bits
+_UNIT = 1126  # every finite float64 is a multiple of 2**-1126, even with its mantissa written as 53 bits
 _CHUNK = 1 << 20
 
 
 class TaskJudgment:
-    """The task, the form of the predictions, and who said so."""
+    """The task, the form of the predictions, and who decided (given, framework or inferred)."""
 
     def __init__(self, task: str, form: str, why: str) -> None:
         self.task = task
@@ -42,7 +42,7 @@ class TaskJudgment:
 
 
 def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> TaskJudgment:
-    """Return the task that the script asked for, or that the framework knows, or else that the values look like."""
+    """Return the task: the script's if given, else the framework's, else inferred from the values."""
     for task, why in ((asked, "given"), (hint, "framework")):
         if task is not None:
             form = VALUES if task == REGRESSION else _form(pred, truth)
@@ -65,7 +65,7 @@ def _is_regression(pred: Rows, truth: Rows | None) -> bool:
 
 
 def _form(pred: Rows, truth: Rows | None) -> str:
-    """Return how a classification's predictions are to be read."""
+    """Return the form of a classification's predictions."""
     if pred.kind == FLOAT:
         if pred.columns > 1:
             binary = truth is not None and truth.shape == pred.shape and not is_one_hot(truth)
@@ -77,7 +77,7 @@ def _form(pred: Rows, truth: Rows | None) -> str:
 
 
 def _form_of_column(pred: Rows, truth: Rows | None) -> str:
-    """Probabilities of one class of two, labels written as floats, or margins that say nothing without their bound."""
+    """Return the form of a float column: probabilities, labels, or margins without a known threshold (VALUES)."""
     is_whole = _is_whole(pred)
     if pred.all_in(_is_probability) and not (is_whole and (truth is None or not is_binary(truth))):
         return PROBABILITY
@@ -93,7 +93,7 @@ def is_one_hot(rows: Rows) -> bool:
 
 
 def is_binary(rows: Rows) -> bool:
-    """Return whether there are no other values than 0 and 1."""
+    """Return whether all values are 0 or 1."""
     return rows.kind in (BOOL, INTEGER, FLOAT) and rows.all_in(lambda value: (value == 0) | (value == 1))
 
 
@@ -110,17 +110,17 @@ def _within_one(pred: Rows, truth: Rows) -> bool:
 
 
 class Accuracy:
-    """Counts of right labels, in all and for each true label."""
+    """Counts correct labels, in total and for each true label."""
 
     def __init__(self, form: str, classes: list[Any] | None) -> None:
         self._form = form
-        self._classes = classes  # what the columns of scores stand for
-        self._rows = [0, 0]  # right, all; of multilabel rows, where classes are counted apart
+        self._classes = classes  # labels of the columns of scores
+        self._rows = [0, 0]  # correct and all multilabel rows, as their classes are counted separately
         self.right: Counter[Any] = Counter()
         self.all: Counter[Any] = Counter()
 
     def add(self, pred: Rows, truth: Rows) -> None:
-        """Count predictions; raises ValueError where the two do not belong together."""
+        """Count predictions; raises ValueError if predictions and true values do not match."""
         if self._form == MULTILABEL:
             self._add_multilabel(_above_half(pred), _above_half(truth), pred.columns)
             return
@@ -128,7 +128,7 @@ class Accuracy:
         if len(predicted) != len(true):
             raise ValueError(f"{len(predicted)} predictions, {len(true)} true values")
         self.all.update(true)
-        self.right.update([one for one, other in zip(true, predicted) if one == other])
+        self.right.update([label for label, prediction in zip(true, predicted) if label == prediction])
 
     def _predicted(self, pred: Rows) -> list[Any]:
         if self._form == SCORES:
@@ -155,10 +155,10 @@ class Accuracy:
         for column in range(width):
             self.all[column] += len(starts)
             pairs = zip(predicted[column::width], true[column::width])
-            self.right[column] += sum(1 for one, other in pairs if one == other)
+            self.right[column] += sum(1 for true_flag, predicted_flag in pairs if true_flag == predicted_flag)
 
     def facts(self) -> dict[str, object]:
-        """Right and all, and both for each true label in the order of the labels."""
+        """Return correct and all counts, in total and for each true label in sorted order."""
         total = sum(self.all.values())
         if not total:
             return {}
@@ -168,7 +168,7 @@ class Accuracy:
 
 
 def _labels(rows: Rows) -> list[Any]:
-    """Return the labels that the values are; one that is no number equals no other, but is counted with its like."""
+    """Return the values as labels; NaN becomes "nan", to be counted as one label."""
     return rows.flat() if rows.kind != FLOAT else [value if value == value else "nan" for value in rows.flat()]
 
 
@@ -176,29 +176,29 @@ def _above_half(rows: Rows) -> list[bool]:
     return [value > HALF for value in rows.flat()]
 
 
-class Error:
-    """The mean of the absolute differences, each rounded to float64, their sum exact, their mean rounded once."""
+class AbsoluteError:
+    """Computes the mean absolute error: each difference rounded to float64, summed exactly, the mean rounded once."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._sum = 0  # in units of 2 to the power of -_UNIT
+        self._sum = 0  # in units of 2**-_UNIT
         self._infinite = self._nan = False
 
     def add(self, pred: Rows, truth: Rows) -> None:
-        """Take in differences; raises ValueError where the two do not belong together."""
+        """Add differences; raises ValueError if predictions and true values do not match."""
         numbers = (BOOL, INTEGER, FLOAT)
         if pred.elements != truth.elements or pred.kind not in numbers or truth.kind not in numbers:
             raise ValueError(f"{pred.elements} predictions {pred.dtype}, {truth.elements} true values {truth.dtype}")
         self._count += pred.elements
         if pred.array is not None and truth.array is not None:
-            one, other = pred.array.reshape(-1), truth.array.reshape(-1)
+            pred_values, truth_values = pred.array.reshape(-1), truth.array.reshape(-1)
             for start in range(0, pred.elements, _CHUNK):
-                self._add_arrays(one[start : start + _CHUNK], other[start : start + _CHUNK])
+                self._add_arrays(pred_values[start : start + _CHUNK], truth_values[start : start + _CHUNK])
         else:
             self._add_floats([abs(float(a) - float(b)) for a, b in zip(truth.flat(), pred.flat())])
 
     def _add_arrays(self, pred: Any, truth: Any) -> None:
-        """What _add_floats does, for arrays of NumPy: sums of mantissas by exponent."""
+        """Add differences of NumPy arrays, like _add_floats(): sum mantissas by exponent."""
         numpy: Any = sys.modules["numpy"]
         with numpy.errstate(all="ignore"):
             differences = numpy.abs(truth.astype("f8") - pred.astype("f8"))
@@ -209,11 +209,11 @@ class Error:
             differences = differences[finite]
         mantissas, exponents = numpy.frexp(differences)
         integers = numpy.ldexp(mantissas, 53).astype("i8")
-        found, which = numpy.unique(exponents, return_inverse=True)
-        high = numpy.bincount(which, integers >> 26, len(found))  # sums below 2 to the power of 53, and so exact
-        low = numpy.bincount(which, integers & ((1 << 26) - 1), len(found))
-        for exponent, one, other in zip(found.tolist(), high.tolist(), low.tolist()):
-            self._sum += ((int(one) << 26) + int(other)) << (exponent - 53 + _UNIT)
+        distinct, which = numpy.unique(exponents, return_inverse=True)
+        high = numpy.bincount(which, integers >> 26, len(distinct))  # exact, as sums are below 2**53
+        low = numpy.bincount(which, integers & ((1 << 26) - 1), len(distinct))
+        for exponent, high_sum, low_sum in zip(distinct.tolist(), high.tolist(), low.tolist()):
+            self._sum += ((int(high_sum) << 26) + int(low_sum)) << (exponent - 53 + _UNIT)
 
     def _add_floats(self, differences: list[float]) -> None:
         for value in differences:

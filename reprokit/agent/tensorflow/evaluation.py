@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..predictions.log import Pieces
+    from ..predictions.log import BatchedEvaluation
 
     Function = Callable[..., Any]
 
@@ -65,7 +65,7 @@ class _Open(_local):
     """The evaluation that a thread makes, and the step that it traces or makes."""
 
     name = ""  # "" where none is made
-    parts: dict[str, Pieces] | None = None
+    parts: dict[str, BatchedEvaluation] | None = None
     hint: str | None = None
     fitting = False
     model: Any = None  # whose step is under way
