@@ -51,12 +51,12 @@ def test_a_finalizer_that_comes_while_its_thread_is_named_has_a_name() -> None:
 
     class Amidst(Actors):
         def code(self, name: str) -> int:
-            if hasattr(self, "mine"):
-                found.append((self.mine.name, self.names[self.mine.put]))
+            if hasattr(self, "current"):
+                found.append((self.current.name, self.names[self.current.put]))
             return super().code(name)
 
     actors = Amidst()
-    threading.Thread(target=lambda: found.append((actors.mine.name, actors.names[actors.mine.put]))).start()
+    threading.Thread(target=lambda: found.append((actors.current.name, actors.names[actors.current.put]))).start()
     wait_until(lambda: found and found[-1][0] != "?" and found[-1][1] != "?+", "the name of a thread")
     assert found[0][1] == "?+"
 
@@ -105,7 +105,7 @@ def test_each_process_reads_its_own_lines(tmp_path: Path) -> None:
     assert RecordedTracks(str(tmp_path)).take("0/1", "a") == ["x", "y", "x"]
     assert RecordedTracks(str(tmp_path)).take("0/2", "a") is None
     assert RecordedTracks(str(tmp_path)).unused("0") == 6
-    assert not RecordedTracks(str(tmp_path / "none")).are_there
+    assert not RecordedTracks(str(tmp_path / "none")).exist
 
 
 @pytest.mark.parametrize("version", sorted(available()))

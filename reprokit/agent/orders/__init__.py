@@ -1,1 +1,1 @@
-"""The order in which threads and processes get their turns: written down, and given again in a replay."""
+"""Records the order in which threads and processes take their turns, and enforces it in a replay."""

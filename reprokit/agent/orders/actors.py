@@ -20,12 +20,12 @@ _UNNAMED = ("?", *["?" + action for action in ACTIONS])  # the first codes
 
 
 class Actors:
-    """The actors of this process, each with a code, which is how sequences hold them."""
+    """The actors of this process, each with the number that stands for it in sequences of turns."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         self.names: dict[int, str] = {}  # by code
-        self.seen: set[str] = set()  # threads that asked who they are
+        self.seen: set[str] = set()  # names of threads that had a turn or asked for their name
         self.forget()
 
     def code(self, name: str) -> int:
@@ -34,69 +34,69 @@ class Actors:
         if code is None and len(self._codes) >= MAX_ACTORS:
             name = "more"
             code = self._codes.get(name)
-        if code is None:  # other threads, and finalizers of the script's, may come in between
+        if code is None:  # no lock: other threads, and finalizers of the script, may run in between
             number = next(self._numbers)
             self.names[number] = name
             code = self._codes.setdefault(name, number)
         return code
 
     def has_ended(self, code: int) -> bool:
-        """Return whether the actor is a thread that was here and is no more."""
+        """Return whether the actor is a thread that has ended."""
         name = self.names[code].rstrip("".join(ACTIONS))
-        threads: Any = sys.modules["threading"]
-        return name in self.seen and all(_name(thread) != name for thread in threads.enumerate())
+        threading: Any = sys.modules["threading"]
+        return name in self.seen and all(_name(thread) != name for thread in threading.enumerate())
 
     def watch(self, threading: Any) -> None:
-        """Name the threads that are made from now on."""
+        """Name the threads that are created from now on."""
         replace(threading.Thread, "__init__", self._make_init)
 
     def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(thread: Any, *arguments: Any, **keywords: Any) -> None:
             original(thread, *arguments, **keywords)
             if get_ident() in sys.modules["threading"]._active:
-                mine = self.mine
-                mine.made += 1
-                setattr(thread, NAME, f"{mine.name}.{mine.made}")
+                creator = self.current
+                creator.threads += 1
+                setattr(thread, NAME, f"{creator.name}.{creator.threads}")
 
         return initialize
 
     def rename(self, name: str) -> None:
-        """Name the thread that asks."""
+        """Rename the calling thread."""
         setattr(sys.modules["threading"].current_thread(), NAME, name)
-        self.mine.__init__(self)  # type: ignore[misc]
+        self.current.__init__(self)  # type: ignore[misc]
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, whose only thread is the main one."""
+        """Start afresh, also in a forked child, whose only thread is the main one."""
         self._codes.clear()
         self.names.clear()
         self.seen.clear()
         self._numbers = count()
         for name in _UNNAMED:
             self.code(name)
-        self.mine = _OwnActor(self)
+        self.current = ThreadActor(self)
 
 
-class _OwnActor(_local):
-    """The actor that the asking thread is."""
+class ThreadActor(_local):
+    """The names and codes of the calling thread."""
 
-    # Of a finalizer that comes while its thread is being named.
-    name, (code, put, get, look), made, futures = _UNNAMED[0], range(len(_UNNAMED)), 0, 0
+    # Seen by a finalizer that runs while its thread is being named.
+    name, (code, put, get, look), threads, futures = _UNNAMED[0], range(len(_UNNAMED)), 0, 0
 
     def __init__(self, actors: Actors) -> None:
-        threads: Any = sys.modules["threading"]
+        threading: Any = sys.modules["threading"]
         # current_thread() would make an object for a thread that is not Python's.
-        thread = threads._active.get(get_ident())
-        self.name = "m" if thread is None and get_ident() == threads.main_thread().ident else _name(thread)
+        thread = threading._active.get(get_ident())
+        self.name = "m" if thread is None and get_ident() == threading.main_thread().ident else _name(thread)
         self.code = actors.code(self.name)
         self.put, self.get, self.look = [actors.code(self.name + action) for action in ACTIONS]
-        if len(actors.seen) < MAX_ACTORS:  # others have no code of their own
+        if len(actors.seen) < MAX_ACTORS:  # further threads share a code
             actors.seen.add(self.name)
-        self.made = 0  # threads
+        self.threads = 0  # created by this thread, as its futures
         self.futures = 0
 
 
 def _name(thread: Any) -> str:
-    """Return a thread's name; of one that nobody saw being made, what Python calls it."""
+    """Return the name of a thread; of one whose creation was not seen, Python's own name."""
     if thread is None:
         return _UNNAMED[0]
     if thread is sys.modules["threading"].main_thread():

@@ -1,4 +1,4 @@
-"""Watches the modules of the standard library in which somebody comes first."""
+"""Patches the modules in which the order of threads, processes or tasks matters."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process")
 EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
 PROCESSES = ("multiprocessing.connection", "multiprocessing.queues", "multiprocessing.synchronize")
-LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter waits for it too
+LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter patches it too
 
 
 class OrdersAdapter(Adapter):
-    """Watches queues, and who waits for others."""
+    """Starts the recording or replay of orders in each module that is imported."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)

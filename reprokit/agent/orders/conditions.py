@@ -1,7 +1,7 @@
 """Outcomes of polls and timed waits: `Event.is_set`, and `wait` of threading's Event and Condition with a timeout.
 
-Of the user's code only: their locks are ordered (locks.py), so that whoever waited finds in a replay what it found in
-the recording. What is left to time is what the calls return.
+Only of the user's code: their locks are ordered (locks.py), so that a thread that waited sees the same state in a
+replay. What the calls return still depends on time, and is recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
-from .turns import PATIENCE, Choices, Patience
+from .turns import TIMEOUT, Choices, TurnTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
-PAUSE = 0.0005  # seconds between two looks at an event that was set in the recording
+POLL_INTERVAL = 0.0005  # seconds between two polls of an event that was set in the recording
 
 
 class ConditionOrders:
-    """Records what polls and timed waits return, or gives it again."""
+    """Records or replays what polls and timed waits return."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._since = time.monotonic()
 
     def watch(self, threading: Any) -> None:
-        """Watch the classes of the module threading."""
+        """Patch the classes of the module threading."""
         self._file, self._wait = threading.__file__, threading.Condition.wait
         replace(threading.Event, "is_set", self._make_is_set)
         replace(threading.Event, "wait", lambda original: self._make_wait(original, _condition_of))
@@ -40,7 +40,7 @@ class ConditionOrders:
         replace(threading.Condition, "wait_for", self._make_wait_for)
 
     def _choices(self, kind: str, condition: Any, caller: FrameType) -> Choices | None:
-        """Return the outcomes at a place; None where the condition is a library's, or threading itself asks."""
+        """Return the outcomes at a place; None if the condition is a library's or threading itself is the caller."""
         is_watched = (
             issubclass(type(getattr(condition, "_lock", None)), OrderedLock) and caller.f_code.co_filename != self._file
         )
@@ -51,30 +51,30 @@ class ConditionOrders:
             choices = self._choices("is_set", _condition_of(event), sys._getframe(1))
             if choices is None:
                 return bool(original(event))
-            patience: Patience | None = None
+            order_timeout: TurnTimeout | None = None
             text = choices.next() if choices.is_replay else None
-            while text == "1" and not original(event):  # whoever sets it has not come yet
-                patience = patience or Patience(self._orders, self._since)
-                if patience.is_over():
+            while text == "1" and not original(event):  # the thread that sets it has not come so far
+                order_timeout = order_timeout or TurnTimeout(self._orders, self._since)
+                if order_timeout.is_over():
                     choices.give_up()
                     text = None
-                time.sleep(PAUSE)
+                time.sleep(POLL_INTERVAL)
             if text is not None:
                 return text == "1"
-            found = bool(original(event))
+            is_set_now = bool(original(event))
             if not choices.is_replay:
-                choices.note(str(int(found)))
-            return found
+                choices.note(str(int(is_set_now)))
+            return is_set_now
 
         return is_set
 
     def _make_wait(self, original: Function, condition_of: Callable[[Any], Any]) -> Function:
-        def wait(waited: Any, timeout: Any = None) -> Any:
+        def wait(waitable: Any, timeout: Any = None) -> Any:
             if timeout is None:
-                return original(waited)
-            choices = self._choices("wait", condition_of(waited), sys._getframe(1))
-            found = original(waited, timeout)
-            return found if choices is None else bool(choices.as_recorded(int(found)))
+                return original(waitable)
+            choices = self._choices("wait", condition_of(waitable), sys._getframe(1))
+            result = original(waitable, timeout)
+            return result if choices is None else bool(choices.as_recorded(int(result)))
 
         return wait
 
@@ -89,7 +89,7 @@ class ConditionOrders:
                 left = end - time.monotonic()
                 if not choices.as_recorded(int(left > 0)):
                     break
-                self._wait(condition, left if left > 0 else PATIENCE)
+                self._wait(condition, left if left > 0 else TIMEOUT)
                 result = predicate()
             return result
 
@@ -97,5 +97,5 @@ class ConditionOrders:
 
 
 def _condition_of(event: Any) -> Any:
-    """Return what an event waits by; None of a subclass of the user's that does without."""
+    """Return the condition of an event; None for a user's subclass without one."""
     return getattr(event, "_cond", None)

@@ -1,7 +1,7 @@
-"""Orders of concurrent.futures: which future was done first, as as_completed and wait tell it.
+"""Orders of concurrent.futures: which future completes first, as reported by as_completed and wait.
 
-Futures are numbered by the thread that made them. The sets that wait returns are iterated in that order, as that of
-their addresses does not repeat. Of as_completed the rank of each future among those left is noted.
+Futures are numbered by the thread that created them. The sets that wait returns are iterated in this order, as the
+order of addresses does not repeat. Of as_completed the rank of each future among the remaining ones is recorded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left
 
 from ..core.patching import Function, replace
-from .turns import Choices, Patience
+from .turns import Choices, TurnTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 NUMBER = "_reprokit_number"  # attribute of a Future
-SLICE = 0.5  # seconds for which a future is waited for at once
-END = "."  # of what a call of wait returned; of as_completed, that it has lost its patience
+POLL_TIMEOUT = 0.5  # seconds of one wait for a future
+END = "."  # ends the futures of one call of wait; of as_completed: it timed out
 
 
 def _number(future: Any) -> tuple[str, int]:
@@ -31,7 +31,7 @@ def _number(future: Any) -> tuple[str, int]:
 
 
 class NumberedFutures(set):  # type: ignore[type-arg]
-    """A set of futures that is iterated in the order in which they were made."""
+    """A set of futures that is iterated in the order in which they were created."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(sorted(super().__iter__(), key=_number))
@@ -43,13 +43,13 @@ class NumberedFutures(set):  # type: ignore[type-arg]
 
 
 class FutureOrders:
-    """Records the order in which futures are done, or gives it again."""
+    """Records or replays the order in which futures complete."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, module: Any) -> None:
-        """Watch concurrent.futures._base, before anybody takes its functions."""
+        """Patch concurrent.futures._base, before other modules import its functions."""
         self._wait, self._module = module.wait, module
         replace(module.Future, "__init__", self._make_init)
         replace(module, "as_completed", self._make_as_completed)
@@ -60,9 +60,9 @@ class FutureOrders:
 
         def initialize(future: Any, *arguments: Any, **keywords: Any) -> None:
             original(future, *arguments, **keywords)
-            mine = orders.actors.mine
-            mine.futures += 1
-            setattr(future, NUMBER, (mine.name, mine.futures))
+            actor = orders.actors.current
+            actor.futures += 1
+            setattr(future, NUMBER, (actor.name, actor.futures))
 
         return initialize
 
@@ -73,31 +73,31 @@ class FutureOrders:
                 completed: Iterator[Any] = original(fs, timeout)
                 return completed
             if choices.is_replay:
-                return self._completed_again(original, fs, timeout, choices)
-            return self._note_completed(original, fs, timeout, choices)
+                return self._replay_completed(original, fs, timeout, choices)
+            return self._record_completed(original, fs, timeout, choices)
 
         return as_completed
 
-    def _note_completed(
+    def _record_completed(
         self, original: Function, fs: Iterable[Any], timeout: float | None, choices: Choices
     ) -> Iterator[Any]:
         futures = set(fs)
         numbers = sorted(map(_number, futures))
         completed = original(futures, timeout)
-        del fs, futures  # as_completed keeps no future that it has given
+        del fs, futures  # as_completed keeps no reference to a future that it has yielded
         try:
             for future in completed:
                 rank = bisect_left(numbers, _number(future))
                 del numbers[rank]
                 choices.note(str(rank))
-                given = [future]
+                yielded = [future]
                 del future
-                yield given.pop()  # and is not kept here while the next one is waited for
+                yield yielded.pop()  # no reference is kept while the next one is awaited
         except self._module.TimeoutError:
             choices.note(END)
             raise
 
-    def _completed_again(
+    def _replay_completed(
         self, original: Function, fs: Iterable[Any], timeout: float | None, choices: Choices
     ) -> Iterator[Any]:
         since = time.monotonic()
@@ -115,13 +115,13 @@ class FutureOrders:
             yield futures.pop(rank)
 
     def _is_done(self, future: Any, futures: list[Any], timeout: float | None, since: float) -> bool:
-        """Wait for a future as long as none of the others is done, and with patience if one is."""
-        patience = None
-        while not self._wait([future], SLICE).done:
+        """Wait for a future: without limit while no other one is done, then until the order times out."""
+        order_timeout = None
+        while not self._wait([future], POLL_TIMEOUT).done:
             if timeout is None and not any(other.done() for other in futures):
                 continue
-            patience = patience or Patience(self._orders, since)
-            if patience.is_over():
+            order_timeout = order_timeout or TurnTimeout(self._orders, since)
+            if order_timeout.is_over():
                 return False
         return True
 
@@ -130,11 +130,11 @@ class FutureOrders:
 
         def wait(fs: Iterable[Any], timeout: float | None = None, return_when: str = module.ALL_COMPLETED) -> Any:
             futures = sorted(set(fs), key=_number)
-            is_open = timeout is not None or return_when != module.ALL_COMPLETED
-            choices = self._orders.choices("wait", sys._getframe(1)) if is_open else None
+            may_vary = timeout is not None or return_when != module.ALL_COMPLETED
+            choices = self._orders.choices("wait", sys._getframe(1)) if may_vary else None
             done = None
             if choices is not None and choices.is_replay:
-                done = self._done_again(futures, choices, timeout)
+                done = self._replay_wait(futures, choices, timeout)
             if done is None:
                 done = original(futures, timeout, return_when).done
                 if choices is not None and not choices.is_replay:
@@ -145,8 +145,8 @@ class FutureOrders:
 
         return wait
 
-    def _done_again(self, futures: list[Any], choices: Choices, timeout: float | None) -> list[Any] | None:
-        """Return those that were done in the recording, when they are; None where that is not known."""
+    def _replay_wait(self, futures: list[Any], choices: Choices, timeout: float | None) -> list[Any] | None:
+        """Wait until the futures that were done in the recording are, and return them; None if those are unknown."""
         since = time.monotonic()
         done = []
         for text in iter(choices.next, END):

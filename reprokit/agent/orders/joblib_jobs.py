@@ -6,7 +6,7 @@ from collections import deque
 
 from ..core.patching import replace
 from .tracks import Orders, caller_outside
-from .turns import HeldBack
+from .turns import ReorderBuffer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,54 +17,54 @@ if TYPE_CHECKING:
 NUMBER = "_reprokit_number"  # attribute of a batch of tasks
 
 
-class JobsInOrder(deque):  # type: ignore[type-arg]
-    """The batches that are done, in the order in which they are given on."""
+class OrderedJobs(deque):  # type: ignore[type-arg]
+    """The completed batches of one call, in the order in which joblib gets them."""
 
-    def __init__(self, held: HeldBack, parallel: Any) -> None:
+    def __init__(self, buffer: ReorderBuffer, parallel: Any) -> None:
         super().__init__()
-        self._held, self._parallel = held, parallel
-        self.made = 0  # batches
+        self._buffer, self._parallel = buffer, parallel
+        self.submitted = 0  # number of batches
 
     def append(self, job: Any) -> None:
-        """Take a batch that is done; where one has failed, joblib looks for it among those that are there."""
-        self._held.come(getattr(job, NUMBER, 0), job, self._give)
+        """Take a completed batch; after a failure flush, as joblib looks for the failed batch here."""
+        self._buffer.put(getattr(job, NUMBER, 0), job, self._pass_on)
         if self._parallel._aborting:
-            self._held.give_all(self._give)
+            self._buffer.flush(self._pass_on)
 
-    def _give(self, number: int, job: Any) -> None:
+    def _pass_on(self, number: int, job: Any) -> None:
         super().append(job)
 
     def __len__(self) -> int:
-        """Return how many can be had; joblib asks again and again while it waits."""
+        """Return how many batches can be taken; joblib polls this while it waits."""
         if not super().__len__():
-            self._held.look(self._give)
+            self._buffer.flush_overdue(self._pass_on)
         return super().__len__()
 
 
 class JobOrders:
-    """Records in which order batches of tasks are done, or gives it again."""
+    """Records or replays the order in which batches of tasks complete."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, module: Any) -> None:
-        """Watch joblib.parallel."""
+        """Patch joblib.parallel."""
         replace(module.Parallel, "_register_new_job", self._make_register)
 
     def _make_register(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register(parallel: Any, job: Any) -> Any:
             if not parallel.return_ordered:
                 if type(parallel._jobs) is deque:
-                    jobs = self._orders.attempt(self._of_call, parallel)
+                    jobs = self._orders.attempt(self._ordered_jobs, parallel)
                     parallel._jobs = parallel._jobs if jobs is None else jobs
-                if type(parallel._jobs) is JobsInOrder:
-                    setattr(job, NUMBER, parallel._jobs.made)
-                    parallel._jobs.made += 1
+                if type(parallel._jobs) is OrderedJobs:
+                    setattr(job, NUMBER, parallel._jobs.submitted)
+                    parallel._jobs.submitted += 1
             return original(parallel, job)
 
         return register
 
-    def _of_call(self, parallel: Any) -> JobsInOrder | None:
+    def _ordered_jobs(self, parallel: Any) -> OrderedJobs | None:
         caller = caller_outside(("joblib",))
         choices = None if caller is None else self._orders.choices("Parallel", caller, numbered=True)
-        return None if choices is None else JobsInOrder(HeldBack(self._orders, choices), parallel)
+        return None if choices is None else OrderedJobs(ReorderBuffer(self._orders, choices), parallel)

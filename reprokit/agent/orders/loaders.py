@@ -1,4 +1,4 @@
-"""Orders of PyTorch's DataLoader(in_order=False): in which order the workers' batches came."""
+"""Orders of PyTorch's DataLoader(in_order=False): in which order the workers' batches arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from ..pytorch import private_api
 from .tracks import Orders, caller_outside
-from .turns import Choices, Patience
+from .turns import Choices, TurnTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,68 +17,68 @@ if TYPE_CHECKING:
     Get = Callable[[], Batch]
     TryGet = Callable[[], tuple[bool, Any]]
 
-SLICE = 0.5  # seconds for which a batch is waited for at once
+POLL_TIMEOUT = 0.5  # seconds of one wait for a batch
 BATCHES = "_reprokit_batches"  # attribute of an iterator
 
 
 class LoaderOrders:
-    """Records in which order batches come, or gives it again."""
+    """Records or replays the order in which batches arrive."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, module: Any) -> None:
-        """Watch torch.utils.data.dataloader."""
-        private_api.watch_unordered(module, self._next, SLICE)
+        """Patch torch.utils.data.dataloader."""
+        private_api.watch_unordered(module, self._next, POLL_TIMEOUT)
 
     def _next(self, iterator: Any, first: int, get: Get, try_get: TryGet) -> Batch:
         batches = vars(iterator).get(BATCHES)
         if batches is None:
-            batches = self._orders.attempt(self._of_iterator)
+            batches = self._orders.attempt(self._ordered_batches)
             setattr(iterator, BATCHES, batches)
         return get() if batches is None else batches.next(first, get, try_get)
 
-    def _of_iterator(self) -> BatchesInOrder | None:
+    def _ordered_batches(self) -> OrderedBatches | None:
         caller = caller_outside(("torch",))
         choices = None if caller is None else self._orders.choices("DataLoader", caller, numbered=True)
-        return None if choices is None else BatchesInOrder(self._orders, choices)
+        return None if choices is None else OrderedBatches(self._orders, choices)
 
 
-class BatchesInOrder:
-    """The batches of one iterator: noted as they come, or held back until it is their turn."""
+class OrderedBatches:
+    """The batches of one iterator: recorded as they arrive, or buffered in a replay until it is their turn."""
 
     def __init__(self, orders: Orders, choices: Choices) -> None:
         self._orders = orders
         self._choices = choices
-        self._early: dict[int, Any] = {}
+        self._buffered: dict[int, Any] = {}
         self._since = time.monotonic()
 
     def next(self, first: int, get: Get, try_get: TryGet) -> Batch:
-        """Return the batch whose turn it is: numbers are noted by how far they are from the first that is missing."""
+        """Return the next batch; its number is recorded relative to the first one that is missing."""
         if not self._choices.is_replay:
             number, data = get()
             self._choices.note(str(number - first))
             return number, data
         text = self._choices.next()
-        wanted = first + int(text) if text is not None and text.isdecimal() else None
-        if wanted is not None and self._is_here(wanted, get, try_get):
-            return wanted, self._early.pop(wanted)
+        expected = first + int(text) if text is not None and text.isdecimal() else None
+        if expected is not None and self._wait_for(expected, get, try_get):
+            return expected, self._buffered.pop(expected)
         if text is not None:
             self._choices.give_up()
-        return self._early.popitem() if self._early else get()
+        return self._buffered.popitem() if self._buffered else get()
 
-    def _is_here(self, wanted: int, get: Get, try_get: TryGet) -> bool:
-        """Wait for a batch as long as no other one is held back, and with patience if one is."""
-        patience = Patience(self._orders, self._since)
-        while wanted not in self._early:
-            if not self._early:
+    def _wait_for(self, expected: int, get: Get, try_get: TryGet) -> bool:
+        """Wait for a batch: without limit while no other one is buffered, then until the order times out."""
+        timeout = TurnTimeout(self._orders, self._since)
+        while expected not in self._buffered:
+            if not self._buffered:
                 number, data = get()
-                self._early[number] = data
-                patience = Patience(self._orders, self._since)
+                self._buffered[number] = data
+                timeout = TurnTimeout(self._orders, self._since)
                 continue
             is_there, batch = try_get()
             if is_there:
-                self._early[batch[0]] = batch[1]
-            elif patience.is_over():
+                self._buffered[batch[0]] = batch[1]
+            elif timeout.is_over():
                 return False
         return True

@@ -1,6 +1,6 @@
-"""Orders of the locks that the user's code makes: which thread has threading's Lock or RLock next.
+"""Orders of the locks that the user's code makes: which thread acquires a Lock or RLock of threading next.
 
-Conditions, semaphores, events and barriers of the user's code consist of such locks. Those of libraries are left alone.
+Conditions, semaphores, events and barriers are made of such locks. Locks of libraries are left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import starmap
 
 from ..core.user_frames import is_users
 from .tracks import Orders, creates_referent, place
-from .turns import PATIENCE
+from .turns import TIMEOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-MAX_LOCKS = 10_000  # of a process
+MAX_LOCKS = 10_000  # watched in a process
 _BLOCKING = (True,)
 
 
 class LockKind(type):
-    """The type of ordered locks: isinstance takes them for plain ones, and plain ones for them."""
+    """The type of ordered locks: isinstance accepts plain locks in their place, and the reverse."""
 
     plain: type
 
@@ -35,23 +35,23 @@ class LockKind(type):
 
 
 class OrderedLock(metaclass=LockKind):
-    """A lock that notes who had it, or lets threads in as in the recording.
+    """Wraps a lock: records which thread acquired it, or in a replay enforces the recorded order.
 
-    What a signal's handler raises leaves it as it is with a plain one: nobody holds it whom no ``with`` lets go of it.
+    An exception of a signal handler leaves it as it leaves a plain lock: never held without a ``with`` to release it.
     """
 
-    # The functions that release are the lock's own: between theirs and one of ours a handler could be called.
+    # The releasing functions are the plain lock's own: a handler could run between a wrapper's code and theirs.
     __slots__ = ("__exit__", "__weakref__", "_actors", "_advance", "_guard", "_lock", "_orders", "_turns", "release")
     __class__ = property(lambda lock: type(lock._lock))
     plain: type = type(allocate_lock())
 
     def __init__(self, lock: Any, orders: Orders, name: str, condition: Callable[..., Any]) -> None:
-        given = orders.given(name) if orders.is_replay else ()
+        recorded = orders.recorded_actors(name) if orders.is_replay else ()
         self._lock, self.release, self.__exit__ = lock, lock.release, lock.__exit__
         self._orders = orders
         self._actors = orders.actors
-        self._guard = RLock()  # of the turns: nobody holds it for long, and a finalizer may come in between
-        self._turns = orders.turns(given, condition(self._guard)) if given else None
+        self._guard = RLock()  # of the turns: held briefly, and re-entrant because of finalizers
+        self._turns = orders.turns(recorded, condition(self._guard)) if recorded else None
         advance: Callable[[int], object] = orders.track(name).note if self._turns is None else self._turns.advance
         self._advance = advance
 
@@ -62,7 +62,7 @@ class OrderedLock(metaclass=LockKind):
         return repr(self._lock)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._lock.__reduce_ex__(protocol)  # raises the error that copy and pickle get from a lock
+        return self._lock.__reduce_ex__(protocol)  # raises the same error for copy and pickle
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; in a replay at this thread's turn."""
@@ -71,13 +71,13 @@ class OrderedLock(metaclass=LockKind):
         return self._acquire(self._lock.acquire)  # type: ignore[no-any-return]
 
     def _acquire(self, acquire: Callable[..., Any], *arguments: Any, is_turn: bool = True) -> Any:
-        turns, actor = self._turns, self._actors.mine.code
+        turns, actor = self._turns, self._actors.current.code
         if is_turn and turns is not None:
             turns.enter(actor)
-            turns.leave()  # whoever has the lock may wait for something else: nobody waits for that without end
+            turns.leave()  # the holder may wait for something else: other threads wait for it with a timeout
         acquired: list[Any] = []
         try:
-            acquired += starmap(acquire, (arguments,))  # known before a signal's handler can be called
+            acquired += starmap(acquire, (arguments,))  # stores the result before a signal handler can run
             if acquired[0] is False or not is_turn:
                 return acquired[0]
             if turns is None:
@@ -92,7 +92,7 @@ class OrderedLock(metaclass=LockKind):
             raise
 
     def _poll(self, blocking: bool, timeout: float, caller: FrameType) -> bool:
-        """Try to acquire the lock, with the outcome that was recorded."""
+        """Try to acquire the lock; in a replay with the recorded outcome."""
         if timeout != -1 and not (blocking and 0 <= timeout <= TIMEOUT_MAX):
             return bool(self._lock.acquire(blocking, timeout))  # raises an error
         choices = self._orders.choices("acquire", caller)
@@ -100,7 +100,7 @@ class OrderedLock(metaclass=LockKind):
         if text == "0":
             return False
         if text == "1":
-            blocking, timeout = True, max(timeout, PATIENCE)
+            blocking, timeout = True, max(timeout, TIMEOUT)
         acquired = bool(self._acquire(self._lock.acquire, blocking, timeout))
         if choices is not None and not choices.is_replay:
             choices.note(str(int(acquired)))
@@ -109,10 +109,10 @@ class OrderedLock(metaclass=LockKind):
     def __enter__(self) -> bool:
         if self._turns is not None:
             return self._acquire(self._lock.acquire)  # type: ignore[no-any-return]
-        acquired: list[bool] = []  # likewise, in few steps
+        acquired: list[bool] = []  # as in _acquire, in fewer steps
         try:
             acquired += map(self._lock.acquire, _BLOCKING)
-            self._advance(self._actors.mine.code)
+            self._advance(self._actors.current.code)
             return True
         except BaseException:
             if acquired:
@@ -123,12 +123,12 @@ class OrderedLock(metaclass=LockKind):
         return bool(self._lock.locked())  # a Condition would try to acquire it
 
     def forget(self) -> None:
-        """In a forked child: nobody else is left."""
+        """In a forked child: stop recording and replaying, as only one thread is left."""
         self._turns, self._advance = None, _ignore
 
 
 class OrderedRLock(OrderedLock):
-    """Likewise of a lock that its thread can acquire again, which is no turn."""
+    """Wraps an RLock; acquiring it again in the same thread is no turn."""
 
     __slots__ = ()
     plain = type(RLock())
@@ -150,7 +150,7 @@ class OrderedRLock(OrderedLock):
 
 
 class LockOrders:
-    """Records the orders of this process' locks, or gives them again."""
+    """Records or replays the orders of this process' locks."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
@@ -158,25 +158,25 @@ class LockOrders:
         orders.on_fork(self._forget)
 
     def watch(self, threading: Any) -> None:
-        """Watch the locks that are made from now on."""
+        """Watch the locks that are created from now on."""
         self._condition, self._file = threading.Condition, threading.__file__
-        threading.Lock = self._kind("Lock", threading.Lock, OrderedLock)
-        threading.RLock = self._kind("RLock", threading.RLock, OrderedRLock)
+        threading.Lock = self._make_factory("Lock", threading.Lock, OrderedLock)
+        threading.RLock = self._make_factory("RLock", threading.RLock, OrderedRLock)
 
-    def _kind(self, kind: str, original: Callable[..., Any], ordered: type[OrderedLock]) -> Any:
-        """Return what makes locks; since Python 3.13 that is a class, of which isinstance is asked."""
+    def _make_factory(self, name: str, original: Callable[..., Any], ordered_class: type[OrderedLock]) -> Any:
+        """Return a replacement of threading.Lock or RLock: a class, as isinstance accepts it since Python 3.13."""
 
         class LockMaker(type):
             def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
                 lock = original(*arguments, **keywords)
-                return self._orders.attempt(self._ordered, lock, ordered, sys._getframe(1)) or lock
+                return self._orders.attempt(self._wrap_lock, lock, ordered_class, sys._getframe(1)) or lock
 
             def __instancecheck__(cls, instance: object) -> bool:
-                return isinstance(instance, ordered)
+                return isinstance(instance, ordered_class)
 
-        return LockMaker(kind, (), {"__doc__": original.__doc__, "__module__": "threading"})
+        return LockMaker(name, (), {"__doc__": original.__doc__, "__module__": "threading"})
 
-    def _ordered(self, lock: Any, ordered: type[OrderedLock], caller: FrameType | None) -> OrderedLock | None:
+    def _wrap_lock(self, lock: Any, ordered_class: type[OrderedLock], caller: FrameType | None) -> OrderedLock | None:
         while caller is not None and (caller.f_code.co_filename == self._file or _is_generated(caller)):
             caller = caller.f_back
         if caller is None or len(self._locks) >= MAX_LOCKS:
@@ -186,9 +186,9 @@ class LockOrders:
         name = self._orders.name(f"threading {place(caller)}")
         if not name:
             return None
-        made = ordered(lock, self._orders, name, self._condition)
-        self._locks.add(made)
-        return made
+        ordered_lock = ordered_class(lock, self._orders, name, self._condition)
+        self._locks.add(ordered_lock)
+        return ordered_lock
 
     def _forget(self) -> None:
         for lock in list(self._locks):
@@ -197,7 +197,7 @@ class LockOrders:
 
 
 def _is_generated(caller: FrameType) -> bool:
-    """Return whether this is a function that a library has made out of text, as dataclasses do."""
+    """Return whether this function was generated from text by a library, as dataclasses do."""
     name = caller.f_code.co_filename
     return name == "<string>" and not is_users(name)
 

@@ -1,7 +1,7 @@
-"""Orders in multiprocessing's managers: whose request for an object comes first, in the manager's own process.
+"""Orders in multiprocessing's managers: which client's request for an object comes first, in the manager's own process.
 
-A thread serves each client there: it is known by the client's name. Queues, locks and what consists of them are
-ordered as threads' are; dictionaries, lists and values let one request in after the other.
+There each client is served by a thread, which is given the client's name. Queues, locks and objects made of them are
+ordered like those of threads; dictionaries, lists and values admit one request at a time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
-PLAIN = frozenset(["dict", "list", "Namespace", "Value", "Array"])  # kinds whose requests do not wait for each other
-MAX_NAME = 100  # characters of a client's
+PLAIN = frozenset(["dict", "list", "Namespace", "Value", "Array"])  # types whose requests do not wait for each other
+MAX_NAME = 100  # characters of a client's name
 
 
 class ManagerOrders:
-    """Records the orders of requests to this process' manager, or gives them again."""
+    """Records or replays the orders of requests to this process' manager."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, managers: Any) -> None:
-        """Watch the module multiprocessing.managers."""
+        """Patch the module multiprocessing.managers."""
         replace(managers.Server, "accept_connection", self._make_accept)
         replace(managers.Server, "create", self._make_create)
 
@@ -41,14 +41,14 @@ class ManagerOrders:
 
     def _make_create(self, original: Function) -> Function:
         def create(server: Any, connection: Any, typeid: str, *arguments: Any, **keywords: Any) -> Any:
-            before = self._orders.actors.mine.name
+            previous_name = self._orders.actors.current.name
             self._orders.actors.rename("manager")  # whichever thread it is
             try:
                 created = original(server, connection, typeid, *arguments, **keywords)
                 if typeid in PLAIN:
                     self._orders.attempt(self._order, server.id_to_obj, created[0], typeid)
             finally:
-                self._orders.actors.rename(before)
+                self._orders.actors.rename(previous_name)
             return created
 
         return create
@@ -61,9 +61,9 @@ class ManagerOrders:
 
 
 class OrderedReferent:
-    """An object of a manager whose methods, also those that every object has, are called by one client after another.
+    """Wraps a manager's object: its methods, special ones included, are called by one client after another.
 
-    A client may ask for the value itself: then the referent is pickled, and not this.
+    If a client asks for the value itself, the referent is pickled, not this wrapper.
     """
 
     __slots__ = ("gate", "referent")
@@ -73,10 +73,10 @@ class OrderedReferent:
         _SET_GATE(self, gate)
 
     def __getattribute__(self, name: str) -> Any:
-        found = getattr(_REFERENT(self), name)
-        if name == "__class__" or not callable(found):
-            return found
-        return partial(_call, _GATE(self), found)
+        attribute = getattr(_REFERENT(self), name)
+        if name == "__class__" or not callable(attribute):
+            return attribute
+        return partial(_call, _GATE(self), attribute)
 
     def __str__(self) -> str:
         return str(_REFERENT(self))
@@ -85,7 +85,7 @@ class OrderedReferent:
         return repr(_REFERENT(self))
 
 
-# Past __getattribute__, and __setattr__, which is the referent's.
+# Access to the slots that bypasses __getattribute__ and the referent's __setattr__.
 _SLOTS = vars(OrderedReferent)
 _REFERENT, _SET_REFERENT = _SLOTS["referent"].__get__, _SLOTS["referent"].__set__
 _GATE, _SET_GATE = _SLOTS["gate"].__get__, _SLOTS["gate"].__set__

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..core.patching import Function, replace
 from .tracks import Orders, caller_outside
-from .turns import HeldBack
+from .turns import ReorderBuffer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 POOL = "multiprocessing.pool"
 RESULTS = "_reprokit_results"  # attribute of an iterator
-SLICE = 0.5  # seconds for which a result is waited for at once
+POLL_TIMEOUT = 0.5  # seconds of one wait for a result
 
 
 class PoolOrders:
-    """Records in which order results come, or gives it again."""
+    """Records or replays the order in which results come."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, pool: Any) -> None:
-        """Watch the module multiprocessing.pool."""
+        """Patch the module multiprocessing.pool."""
         unordered = pool.IMapUnorderedIterator
         unordered.__init__ = self._make_init(unordered.__init__)
         replace(unordered, "_set", self._make_set)
@@ -36,7 +36,7 @@ class PoolOrders:
         def initialize(iterator: Any, *arguments: Any) -> None:
             caller = caller_outside((POOL,))
             choices = None if caller is None else self._orders.choices("imap_unordered", caller, numbered=True)
-            setattr(iterator, RESULTS, None if choices is None else HeldBack(self._orders, choices))
+            setattr(iterator, RESULTS, None if choices is None else ReorderBuffer(self._orders, choices))
             original(iterator, *arguments)
 
         return initialize
@@ -47,20 +47,20 @@ class PoolOrders:
             if results is None:
                 original(iterator, number, result)
             else:
-                results.come(number, result, partial(original, iterator))
+                results.put(number, result, partial(original, iterator))
 
         return _set
 
-    def _make_next(self, original: Function, none_yet: type[Exception]) -> Function:
+    def _make_next(self, original: Function, timeout_error: type[Exception]) -> Function:
         def next_result(iterator: Any, timeout: float | None = None) -> Any:
             results = iterator.__dict__.get(RESULTS)
             if results is None or timeout is not None:
                 return original(iterator, timeout)
-            give = partial(type(iterator)._set.__wrapped__, iterator)
+            pass_on = partial(type(iterator)._set.__wrapped__, iterator)
             while True:
                 try:
-                    return original(iterator, SLICE)
-                except none_yet:
-                    results.look(give)
+                    return original(iterator, POLL_TIMEOUT)
+                except timeout_error:
+                    results.flush_overdue(pass_on)
 
         return next_result

@@ -1,4 +1,4 @@
-"""Orders between processes: who has the next turn under a lock of multiprocessing, and what polls found.
+"""Orders between processes: which one acquires a multiprocessing lock next, and the outcomes of polls.
 
 All of multiprocessing's queues, values and events have such locks. Polls are `wait` of multiprocessing.connection, to
 which `poll()`, `empty()` and a `get` with a timeout lead, and attempts to acquire a lock.
@@ -12,9 +12,9 @@ import time
 from zlib import crc32
 
 from ..core.patching import Function, replace
-from .futures import END, SLICE
+from .futures import END, POLL_TIMEOUT
 from .tracks import Orders, caller_outside, place
-from .turns import Choices, Patience
+from .turns import Choices, TurnTimeout
 from .worker_turns import TurnLock, WorkerTurns, watch_lock
 
 TYPE_CHECKING = False
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-MAX_LOCKS = 1000  # of a process
+MAX_LOCKS = 1000  # watched in a process
 TRACK = "lock"
-BETWEEN = frozenset(
+INTERNAL_MODULES = frozenset(
     ["multiprocessing." + name for name in ("connection", "context", "queues", "sharedctypes", "synchronize")]
     + ["torch.multiprocessing", "torch.multiprocessing.queue"]
 )
-# Whose own locks and pipes follow time, or are ordered otherwise.
-OTHERS = frozenset(
+# Packages whose own locks and pipes depend on time, or are ordered by other modules.
+LIBRARIES = frozenset(
     ("concurrent", "dask", "distributed", "joblib", "loky", "multiprocessing", "ray", "torch", "tqdm", "wandb")
 )
 _NAME = re.compile("/[a-z0-9_-]{1,40}")  # of a semaphore
 
 
 class ProcessOrders:
-    """Records the orders between this process and others, or gives them again."""
+    """Records or replays the orders between this process and others."""
 
     def __init__(self, orders: Orders, run: str) -> None:
         self._orders = orders
@@ -46,7 +46,7 @@ class ProcessOrders:
         self._locks = 0
 
     def watch(self, module: Any) -> None:
-        """Watch one of multiprocessing's modules."""
+        """Patch a module of multiprocessing."""
         if module.__name__ == "multiprocessing.connection":
             replace(module, "wait", self._make_wait)
         elif module.__name__ == "multiprocessing.queues":
@@ -62,20 +62,20 @@ class ProcessOrders:
         def initialize(lock: Any, *arguments: Any, **keywords: Any) -> None:
             original(lock, *arguments, **keywords)
             if not _is_counter(lock):
-                self._orders.attempt(self._begin, lock)
+                self._orders.attempt(self._watch_new_lock, lock)
 
         return initialize
 
     def _make_condition(self, original: Function) -> Function:
         def initialize(condition: Any, *arguments: Any, **keywords: Any) -> None:
             original(condition, *arguments, **keywords)
-            # Who of those that wait is woken, and who has had enough before: neither is guarded by the lock.
+            # The lock guards neither which waiter is woken nor which one has timed out before.
             for semaphore in condition._wait_semaphore, condition._woken_count:
-                self._orders.attempt(self._begin, semaphore)
+                self._orders.attempt(self._watch_new_lock, semaphore)
 
         return initialize
 
-    def _begin(self, lock: Any) -> None:
+    def _watch_new_lock(self, lock: Any) -> None:
         caller = _caller() if lock._semlock._get_value() < lock._semlock.SEM_VALUE_MAX else None
         name = self._orders.name(f"lock {place(caller)}") if caller is not None and self._locks < MAX_LOCKS else ""
         if name:
@@ -98,7 +98,7 @@ class ProcessOrders:
             watch_lock(lock, TurnLock(lock._semlock, path, self._actor, choices=self._choices))
 
     def _actor(self) -> int:
-        return crc32(f"{self._orders.identity} {self._orders.actors.mine.name}".encode())
+        return crc32(f"{self._orders.identity} {self._orders.actors.current.name}".encode())
 
     def _choices(self, kind: str) -> Choices | None:
         caller = _caller()
@@ -107,8 +107,8 @@ class ProcessOrders:
     def _make_look(self, original: Function) -> Function:
         def look(queue: Any) -> Any:
             choices = self._choices("look")
-            found = original(queue)
-            return found if choices is None else type(found)(choices.as_recorded(int(found)))
+            result = original(queue)
+            return result if choices is None else type(result)(choices.as_recorded(int(result)))
 
         return look
 
@@ -118,45 +118,47 @@ class ProcessOrders:
             if choices is None:
                 return original(object_list, timeout)
             objects = list(object_list)
-            ready = ready_again(self._orders, original, objects, timeout, choices) if choices.is_replay else None
+            ready = wait_as_recorded(self._orders, original, objects, timeout, choices) if choices.is_replay else None
             if ready is None:
                 ready = original(objects, timeout)
                 if not choices.is_replay:
-                    for each in ready:
-                        choices.note(str(objects.index(each)))
+                    for connection in ready:
+                        choices.note(str(objects.index(connection)))
                     choices.note(END)
             return ready
 
         return wait
 
 
-def ready_again(orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
-    """Return what was ready in the recording, when it is; None where that is not known."""
+def wait_as_recorded(
+    orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices
+) -> Any:
+    """Wait until the objects that were ready in the recording are, and return them; None if those are unknown."""
     ready = []
     for text in iter(choices.next, END):
         if text is None or not text.isdecimal() or int(text) >= len(objects):
             return None
         ready.append(objects[int(text)])
-    began, patience = time.monotonic(), None
-    for each in ready:
-        while not wait([each], SLICE):
+    start, order_timeout = time.monotonic(), None
+    for waitable in ready:
+        while not wait([waitable], POLL_TIMEOUT):
             if timeout is None and not wait(objects, 0):
                 continue
-            patience = patience or Patience(orders, orders.since)
-            if patience.is_over() and time.monotonic() - began > (timeout or 0):
+            order_timeout = order_timeout or TurnTimeout(orders, orders.since)
+            if order_timeout.is_over() and time.monotonic() - start > (timeout or 0):
                 choices.give_up()
                 return None
     return ready
 
 
 def _is_counter(lock: Any) -> bool:
-    """Return whether a condition or event made a semaphore for itself, which its own lock guards."""
-    maker = caller_outside(("multiprocessing.context",))
-    name = "" if maker is None else maker.f_globals.get("__name__")
+    """Return whether a condition or event created this semaphore for itself, guarded by its own lock."""
+    creator = caller_outside(("multiprocessing.context",))
+    name = "" if creator is None else creator.f_globals.get("__name__")
     return name == "multiprocessing.synchronize" and not lock._semlock._get_value()
 
 
 def _caller() -> FrameType | None:
-    caller = caller_outside(BETWEEN)
+    caller = caller_outside(INTERNAL_MODULES)
     name = "" if caller is None else str(caller.f_globals.get("__name__"))
-    return None if name.partition(".")[0] in OTHERS else caller
+    return None if name.partition(".")[0] in LIBRARIES else caller

@@ -1,11 +1,11 @@
 """Orders of queue.Queue, LifoQueue, PriorityQueue and SimpleQueue: which thread came first.
 
-Puts, gets and looks are noted where the queue's own lock is held. A look is what tells how many items there are:
-`empty()`, `qsize()`, a get that is refused. A queue of which all puts are one thread's, and all gets, is not written,
-unless another thread looks.
+Puts, gets and looks are recorded while the queue's own lock is held. A look is what reveals the number of items:
+`empty()`, `qsize()`, a get that fails. A queue with one putting and one getting thread is not written, unless another
+thread looks.
 
-In a replay puts wait for puts and gets for gets. If somebody looked, or the items do not come in the order of puts,
-all of them wait for each other: a look then finds what it found in the recording.
+In a replay puts wait for puts and gets for gets. If any thread looked, or the items do not come in the order of puts,
+all of them wait for each other: so a look has the same result as in the recording.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 from ..core.patching import Function, replace
 from .actors import ACTIONS
 from .tracks import Orders, creates_referent, place
-from .turns import Patience, Turns
+from .turns import ReplayedTurns, TurnTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,15 +26,20 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
-    Asked = tuple[Any, Any]  # block and timeout
+    Blocking = tuple[Any, Any]  # block and timeout, as passed to put and get
 
 ORDER = "_reprokit_order"  # attribute of a queue
-SLICE = 0.5  # seconds for which an item that was there in the recording is waited for at once
-POOLS = ("concurrent", "joblib", "loky", "multiprocessing")  # whose own queues follow pipes and other processes
+POLL_TIMEOUT = 0.5  # seconds of one wait for an item that was there in the recording
+POOLS = (
+    "concurrent",
+    "joblib",
+    "loky",
+    "multiprocessing",
+)  # packages whose own queues depend on pipes and other processes
 
 
 class RecordedQueue:
-    """The turns of one queue, being recorded."""
+    """Records the turns at one queue."""
 
     def __init__(self, orders: Orders, name: str) -> None:
         self._orders = orders
@@ -42,29 +47,29 @@ class RecordedQueue:
         self._putter = self._getter = self._looker = -1
 
     def put(self, code: int) -> None:
-        """Note a put."""
+        """Record a put."""
         self._track.append(code)
         if code != self._putter:
-            self._putter = self._another(code, self._putter)
+            self._putter = self._begin_if_shared(code, self._putter)
 
     def get(self, code: int) -> None:
-        """Note a get."""
+        """Record a get."""
         self._track.append(code)
         if code != self._getter:
-            self._getter = self._another(code, self._getter)
+            self._getter = self._begin_if_shared(code, self._getter)
 
     def look(self, code: int) -> None:
-        """Note a look."""
+        """Record a look."""
         self._track.append(code)
-        self._looker = self._another(code, -1)
+        self._looker = self._begin_if_shared(code, -1)
 
-    def _another(self, code: int, before: int) -> int:
-        if not self._track.is_written and (before >= 0 or self._has_seen_others(code)):
+    def _begin_if_shared(self, code: int, previous: int) -> int:
+        if not self._track.is_written and (previous >= 0 or self._is_observed(code)):
             self._orders.attempt(self._track.begin)
         return code
 
-    def _has_seen_others(self, code: int) -> bool:
-        """Return whether somebody has looked, or does now, at what others have done."""
+    def _is_observed(self, code: int) -> bool:
+        """Return whether a thread has looked, or looks now, at a queue that other threads use."""
         names = self._orders.actors.names
         codes = [code for code in (code, self._looker, self._putter, self._getter) if code >= 0]
         actions = {names[code][-1] for code in codes}
@@ -72,71 +77,71 @@ class RecordedQueue:
 
 
 class ReplayedQueue:
-    """The turns of one queue, given again."""
+    """Replays the turns at one queue."""
 
-    def __init__(self, orders: Orders, given: Sequence[str], queue: Any, is_fifo: bool) -> None:
+    def __init__(self, orders: Orders, recorded: Sequence[str], queue: Any, is_fifo: bool) -> None:
         self._orders = orders
         self._since = time.monotonic()
         self._lock = queue.mutex
         self._is_bounded = queue.maxsize > 0
         condition = sys.modules["threading"].Condition(queue.mutex)
-        puts, gets, looks = [[actor for actor in given if actor[-1:] == action] for action in ACTIONS]
+        puts, gets, looks = [[actor for actor in recorded if actor[-1:] == action] for action in ACTIONS]
         is_merged = bool(looks) or not is_fifo
-        self.puts = orders.turns(given if is_merged else puts, condition)
+        self.puts = orders.turns(recorded if is_merged else puts, condition)
         self.gets = self.puts if is_merged else orders.turns(gets, condition)
         self._looks = self.puts if is_merged else None
 
-    def call(self, turns: Turns, code: int, refused: type[Exception], call: Function, asked: Asked) -> Any:
-        """Have a thread put or get at its turn."""
-        polls = not asked[0] or asked[1] is not None
-        mine = self._orders.actors.mine
-        look = mine.look if polls else -1
-        turn = turns.enter(code, look, may_wait=not polls and (code == mine.get or self._is_bounded))
+    def call(self, turns: ReplayedTurns, code: int, error: type[Exception], call: Function, blocking: Blocking) -> Any:
+        """Let this thread put or get at its turn."""
+        polls = not blocking[0] or blocking[1] is not None
+        actor = self._orders.actors.current
+        look = actor.look if polls else -1
+        turn = turns.enter(code, look, may_wait=not polls and (code == actor.get or self._is_bounded))
         try:
             if polls and turn == look:
                 with self._lock:
                     turns.advance(look)
-                raise refused
-            return self._come(refused, call) if polls and turn == code else call(*asked)
+                raise error
+            return self._wait_for_item(error, call) if polls and turn == code else call(*blocking)
         finally:
             turns.leave()
 
-    def _come(self, refused: type[Exception], call: Function) -> Any:
-        """Wait for what was there in the recording."""
-        patience = Patience(self._orders, self._since)
+    def _wait_for_item(self, error: type[Exception], call: Function) -> Any:
+        """Retry a call that succeeded in the recording, until it does or times out."""
+        timeout = TurnTimeout(self._orders, self._since)
         while True:
             try:
-                return call(True, SLICE)
-            except refused:
-                if patience.is_over():
-                    self._orders.lost += 1
+                return call(True, POLL_TIMEOUT)
+            except error:
+                if timeout.is_over():
+                    self._orders.timeouts += 1
                     raise
 
     def look(self, call: Function) -> Any:
-        """Look at the turn of this thread."""
-        turns, look = self._looks, self._orders.actors.mine.look
+        """Look at this thread's turn."""
+        turns, look = self._looks, self._orders.actors.current.look
         if turns is None:
             return call()
         turn = turns.enter(look)
-        found = call()
+        result = call()
         if turn == look:
             with self._lock:
                 turns.advance(look)
         turns.leave()
-        return found
+        return result
 
 
 class QueueOrders:
-    """Records the orders of this process' queues, or gives them again."""
+    """Records or replays the orders of this process' queues."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
         self._replays = orders.is_replay
-        self._known: Any = weakref.WeakSet()
+        self._queues: Any = weakref.WeakSet()
         orders.on_fork(self._forget)
 
     def watch(self, queue: Any) -> None:
-        """Watch the classes of the module queue."""
+        """Patch the classes of the module queue."""
         replace(queue.Queue, "__init__", self._make_init)
         for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue):
             replace(kind, "_put", self._make_put)
@@ -156,16 +161,16 @@ class QueueOrders:
         return initialize
 
     def _order(self, queue: Any, caller: FrameType) -> RecordedQueue | ReplayedQueue | None:
-        is_others = _package(caller) in POOLS and not creates_referent(caller)
-        name = "" if is_others else self._orders.name(place(caller))
+        is_of_library = _package(caller) in POOLS and not creates_referent(caller)
+        name = "" if is_of_library else self._orders.name(place(caller))
         if not name:
             return None
-        self._known.add(queue)
+        self._queues.add(queue)
         if not self._replays:
             return RecordedQueue(self._orders, name)
-        given, kinds = self._orders.given(name), sys.modules["queue"]
-        is_fifo = not isinstance(queue, (kinds.LifoQueue, kinds.PriorityQueue))
-        return ReplayedQueue(self._orders, given, queue, is_fifo) if given else None
+        recorded, classes = self._orders.recorded_actors(name), sys.modules["queue"]
+        is_fifo = not isinstance(queue, (classes.LifoQueue, classes.PriorityQueue))
+        return ReplayedQueue(self._orders, recorded, queue, is_fifo) if recorded else None
 
     def _make_put(self, original: Function) -> Function:
         actors, replays = self._orders.actors, self._replays
@@ -176,9 +181,9 @@ class QueueOrders:
             if order is None:
                 return
             if not replays:
-                order.put(actors.mine.put)
+                order.put(actors.current.put)
             else:
-                order.puts.advance(actors.mine.put)
+                order.puts.advance(actors.current.put)
 
         return _put
 
@@ -191,15 +196,15 @@ class QueueOrders:
             if order is None:
                 return item
             if not replays:
-                order.get(actors.mine.get)
+                order.get(actors.current.get)
             else:
-                order.gets.advance(actors.mine.get)
+                order.gets.advance(actors.current.get)
             return item
 
         return _get
 
     def _make_look(self, original: Function, answer: Function) -> Function:
-        """Return a method that looks, whose answer is this where the lock is held."""
+        """Return the replacement of a method that looks; answer computes the result while the lock is held."""
         actors, replays = self._orders.actors, self._replays
 
         def look(queue: Any) -> Any:
@@ -209,7 +214,7 @@ class QueueOrders:
             if replays:
                 return order.look(partial(original, queue))
             with queue.mutex:
-                order.look(actors.mine.look)
+                order.look(actors.current.look)
                 return answer(queue)
 
         return look
@@ -221,15 +226,15 @@ class QueueOrders:
             if (block and timeout is None) or queue.maxsize <= 0:
                 original(queue, item, block, timeout)
             else:
-                self._polled(queue, full, partial(original, queue, item), _is_full, (block, timeout))
+                self._poll(queue, full, partial(original, queue, item), _is_full, (block, timeout))
 
         def replayed(queue: Any, item: Any, block: Any = True, timeout: Any = None) -> None:
             order = queue.__dict__.get(ORDER)
             if order is None:
                 original(queue, item, block, timeout)
             else:
-                asked = (True, None) if queue.maxsize <= 0 else (block, timeout)
-                order.call(order.puts, actors.mine.put, full, partial(original, queue, item), asked)
+                blocking = (True, None) if queue.maxsize <= 0 else (block, timeout)
+                order.call(order.puts, actors.current.put, full, partial(original, queue, item), blocking)
 
         return replayed if replays else recorded
 
@@ -239,40 +244,40 @@ class QueueOrders:
         def recorded(queue: Any, block: Any = True, timeout: Any = None) -> Any:
             if block and timeout is None:
                 return original(queue)
-            return self._polled(queue, empty, partial(original, queue), _is_empty, (block, timeout))
+            return self._poll(queue, empty, partial(original, queue), _is_empty, (block, timeout))
 
         def replayed(queue: Any, block: Any = True, timeout: Any = None) -> Any:
             order = queue.__dict__.get(ORDER)
             if order is None:
                 return original(queue, block, timeout)
-            return order.call(order.gets, actors.mine.get, empty, partial(original, queue), (block, timeout))
+            return order.call(order.gets, actors.current.get, empty, partial(original, queue), (block, timeout))
 
         return replayed if replays else recorded
 
-    def _polled(self, queue: Any, refused: type[Exception], call: Function, refuses: Function, asked: Asked) -> Any:
-        """Call put or get; that it is refused is noted at a moment at which it would be."""
+    def _poll(self, queue: Any, error: type[Exception], call: Function, fails: Function, blocking: Blocking) -> Any:
+        """Call put or get; record a failure only while the lock is held and it would still fail."""
         order = queue.__dict__.get(ORDER)
         while True:
             try:
-                return call(*asked)
-            except refused:
+                return call(*blocking)
+            except error:
                 if order is None:
                     raise
                 with queue.mutex:
-                    if refuses(queue):
-                        order.look(self._orders.actors.mine.look)
+                    if fails(queue):
+                        order.look(self._orders.actors.current.look)
                         raise
-            asked = (False, None)
+            blocking = (False, None)
 
     def _forget(self) -> None:
-        """In a forked child: the parent's queues are not watched."""
-        for queue in list(self._known):
+        """In a forked child: stop watching the parent's queues."""
+        for queue in list(self._queues):
             setattr(queue, ORDER, None)
-        self._known.clear()
+        self._queues.clear()
 
 
-def _package(caller: FrameType) -> str:
-    return str(caller.f_globals.get("__name__")).partition(".")[0]
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def _is_empty(queue: Any) -> bool:
@@ -284,9 +289,9 @@ def _is_full(queue: Any) -> bool:
 
 
 def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], Any]) -> type:
-    """Return what stands for SimpleQueue, whose own code cannot be asked who came first.
+    """Return a replacement of SimpleQueue, whose C code does not reveal the order of threads.
 
-    A finalizer may put while its thread puts or gets: the lock is one that a thread can take again.
+    The lock is re-entrant, as a finalizer may put while its own thread puts or gets.
     """
     original, threading = module.SimpleQueue, sys.modules["threading"]
     initialize = module.Queue.__init__.__wrapped__
@@ -296,18 +301,18 @@ def _make_simple(module: Any, orders: Orders, order: Callable[[Any, FrameType], 
         __slots__ = ("__weakref__", "_queue")
         _queue: Any
 
-        def __new__(cls, *arguments: Any, **keywords: Any) -> Any:  # which a subclass may initialize itself by
+        def __new__(cls, *arguments: Any, **keywords: Any) -> Any:  # a subclass may pass arguments for its own __init__
             caller = sys._getframe(1)
             if _package(caller) in POOLS or ((arguments or keywords) and cls.__init__ is object.__init__):
                 return original(*arguments, **keywords)
-            found = super().__new__(cls)
-            queue = found._queue = module.Queue.__new__(module.Queue)
+            simple = super().__new__(cls)
+            queue = simple._queue = module.Queue.__new__(module.Queue)
             initialize(queue)
             queue.mutex = threading.RLock()
             for name in ("not_empty", "not_full", "all_tasks_done"):
                 setattr(queue, name, threading.Condition(queue.mutex))
             setattr(queue, ORDER, orders.attempt(order, queue, caller))
-            return found
+            return simple
 
         def __class_getitem__(cls, item: Any) -> Any:
             return original[item]

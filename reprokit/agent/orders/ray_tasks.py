@@ -1,10 +1,10 @@
-"""Orders of Ray: which tasks were done when ray.wait returned."""
+"""Orders of Ray: which tasks had completed when ray.wait returned."""
 
 from __future__ import annotations
 
 from ..core.patching import Function, replace
 from .futures import END
-from .processes import ready_again
+from .processes import wait_as_recorded
 from .tracks import Orders, caller_outside
 
 TYPE_CHECKING = False
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class RayOrders:
-    """Records which tasks were done first, or gives it again."""
+    """Records or replays which tasks complete first."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, worker: Any) -> None:
-        """Watch ray._private.worker, before anybody takes its functions."""
+        """Patch ray._private.worker, before other modules import its functions."""
         replace(worker, "wait", self._make_wait)
 
     def _make_wait(self, original: Function) -> Function:
@@ -34,7 +34,7 @@ class RayOrders:
                 return original(ray_waitables, timeout=timeout, **keywords)
             tasks = list(ray_waitables)
             if choices.is_replay:
-                ready = ready_again(self._orders, is_done, tasks, timeout, choices)
+                ready = wait_as_recorded(self._orders, is_done, tasks, timeout, choices)
                 if ready is not None:
                     return ready, [task for task in tasks if task not in ready]
             ready, left = original(tasks, timeout=timeout, **keywords)

@@ -1,4 +1,4 @@
-"""Tracks as text: the turns of a line, and the look-up of what the recording holds of this process."""
+"""Packs the turns of a line as text, and reads this process' tracks from a recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_SIZE = 64 << 20  # bytes of orders.jsonl
-MAX_TURNS = 1 << 24  # of a process
+MAX_TURNS = 1 << 24  # read for a process
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -33,7 +33,7 @@ def packed(turns: array[int], names: Sequence[str] | Mapping[int, str]) -> tuple
 
 
 def unpacked(actors: Sequence[str], text: str, count: int) -> list[str]:
-    """Return the actor of each turn; raises an error where that is not what the text holds."""
+    """Return the actor of each turn; raises ValueError and other errors if the text does not hold count turns."""
     from binascii import a2b_base64
     from zlib import decompressobj
 
@@ -49,26 +49,26 @@ def unpacked(actors: Sequence[str], text: str, count: int) -> list[str]:
 
 
 class RecordedTracks:
-    """orders.jsonl of this run, which only a replay has."""
+    """Reads orders.jsonl of this run, which exists only in a replay."""
 
     def __init__(self, run: str) -> None:
         self._path = run + "/orders.jsonl"
         self._tracks: dict[str, list[str]] | None = None
 
     @property
-    def are_there(self) -> bool:
-        """Whether the recording holds any, be they of other processes."""
+    def exist(self) -> bool:
+        """Whether the recording holds tracks, even if only of other processes."""
         return os.access(self._path, os.F_OK)
 
     def take(self, identity: str, track: str) -> list[str] | None:
-        """Return who had the turns of a track, in their order; once."""
-        return self._of_process(identity).pop(track, None)
+        """Return the actors of a track's turns in their order, and remove the track."""
+        return self._tracks_of(identity).pop(track, None)
 
     def unused(self, identity: str) -> int:
-        """Return how many turns the tracks have that were not taken."""
-        return sum(map(len, self._of_process(identity).values()))
+        """Return the number of turns in the tracks that were not taken."""
+        return sum(map(len, self._tracks_of(identity).values()))
 
-    def _of_process(self, identity: str) -> dict[str, list[str]]:
+    def _tracks_of(self, identity: str) -> dict[str, list[str]]:
         tracks = self._tracks
         if tracks is None:
             tracks = self._tracks = {}
@@ -85,7 +85,7 @@ class RecordedTracks:
             return [line for line in file.read(MAX_SIZE).split(b"\n") if line.startswith(start)]
 
     def forget(self) -> None:
-        """In a forked child: it is another process."""
+        """In a forked child: drop the tracks, which are of the parent."""
         self._tracks = None
 
 
@@ -93,6 +93,6 @@ def _add(tracks: dict[str, list[str]], line: bytes) -> None:
     import json
 
     _, track, actors, text, count = json.loads(line)
-    known = tracks.setdefault(track, [])
-    if count + len(known) <= MAX_TURNS:
-        known.extend(unpacked(actors, text, count))
+    actors_so_far = tracks.setdefault(track, [])
+    if count + len(actors_so_far) <= MAX_TURNS:
+        actors_so_far.extend(unpacked(actors, text, count))

@@ -1,7 +1,7 @@
 """Tracks: a track is a name and a sequence of actors, in the order in which they had their turns.
 
-Actors are texts: of threads those of actors.py, or what a thread was told. A track is written once it has a second
-actor: before that nothing could have been in another order.
+Actors are texts: names of threads as in actors.py, or answers that a thread was given. A track is written only once it
+has a second actor: with one actor no other order is possible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from array import array
 from ..core.signal_errors import pass_on
 from .actors import Actors
 from .recording import RecordedTracks, packed
-from .turns import Choices, PolledAnswers, Turns
+from .turns import Choices, RecordedAnswers, ReplayedTurns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from ..core.journal import Journal
     from .worker_turns import WorkerTurns
 
-MAX_TURNS = 1 << 10  # of one line; what a SIGKILL loses at most
+MAX_TURNS = 1 << 10  # turns in a line; a SIGKILL loses no more
 MAX_PENDING = 2000  # lines of a track that has one actor
-FIRST_TURNS = 64  # of the first line
+FIRST_TURNS = 64  # turns in the first line
 MAX_TRACKS = 10_000  # of a process
 MAX_WRITTEN = 16 << 20  # bytes of a process' lines
 MAX_PLACES = 10_000
 _AGENT = __name__.partition(".")[0]
-COUNTS = ("exact", "moved", "unused")  # turns given again in their order, given otherwise, never asked for
+COUNTS = ("exact", "moved", "unused")  # turns replayed in the recorded order, replayed in another, and not replayed
 
 
 class Track:
-    """The turns at one place, being recorded. Who notes them sees to it that no two threads do so at once."""
+    """Records the turns at one place. Callers must hold a lock of their own: a track is not thread-safe."""
 
     __slots__ = ("_first", "_is_whole", "_limit", "_orders", "_pending", "_turns", "is_written", "name")
 
@@ -45,13 +45,13 @@ class Track:
         self.is_written = False
         self._orders = orders
         self._first = -1
-        self._is_whole = True  # nothing of it was dropped
+        self._is_whole = True  # False once turns were dropped
         self._limit = FIRST_TURNS
         self._turns = array("H")
-        self._pending: list[tuple[list[str], str, int]] = []  # of a track that may never be written
+        self._pending: list[tuple[list[str], str, int]] = []  # packed lines of a track that may never be written
 
     def note(self, actor: int) -> None:
-        """Note that an actor, by its code, has had a turn; the track is written once it has another one."""
+        """Record a turn of an actor, given by its code; start writing the track at its second actor."""
         self.append(actor)
         if actor != self._first and not self.is_written:
             if self._first < 0:
@@ -60,20 +60,20 @@ class Track:
                 self._orders.attempt(self.begin)
 
     def append(self, actor: int) -> None:
-        """Note a turn, without a decision about whether the track is written."""
+        """Record a turn without deciding whether the track is written."""
         self._turns.append(actor)
         if len(self._turns) >= self._limit:
-            self._orders.attempt(self._take)
+            self._orders.attempt(self._flush_buffer)
 
     def begin(self) -> None:
-        """Write it from now on, and what was noted so far."""
+        """Start writing the track, beginning with the turns recorded so far."""
         if self._is_whole:
             self._is_whole = self.is_written = self._orders.begin(self)
             self.write()
         else:
             self._orders.warn("orders of some queues are not recorded: too many, or a second thread came too late")
 
-    def _take(self) -> None:
+    def _flush_buffer(self) -> None:
         self._limit = min(2 * self._limit, MAX_TURNS)
         if self.is_written:
             self.write()
@@ -83,7 +83,7 @@ class Track:
         del self._turns[:]
 
     def write(self) -> None:
-        """Write what was noted since the last time."""
+        """Write the turns recorded since the last write."""
         pending, self._pending = self._pending, []
         if self._turns and self.is_written:
             pending.append(packed(self._turns, self._orders.actors.names))
@@ -93,36 +93,36 @@ class Track:
 
 
 class Orders:
-    """The tracks of this process."""
+    """The recorded or replayed tracks of this process."""
 
     def __init__(self, run: str, journal: Journal, warn: Callable[[str], None]) -> None:
         self._journal = journal
         self.warn = warn
-        self._guard = RLock()  # while it is held, a finalizer of the script's may make a lock or a queue
+        self._guard = RLock()  # re-entrant: while it is held, a finalizer of the script may create a lock or a queue
         self.actors = Actors()
         self._recorded = RecordedTracks(run)
-        self._begun: list[Track | WorkerTurns] = []
-        self._again: list[Turns | PolledAnswers | WorkerTurns] = []
-        self._room = MAX_WRITTEN
+        self._written: list[Track | WorkerTurns] = []
+        self._replayed: list[ReplayedTurns | RecordedAnswers | WorkerTurns] = []
+        self._bytes_left = MAX_WRITTEN
         self._numbers: dict[str, int] = {}
         self._choices: dict[str, Choices] = {}
         self.since = time.monotonic()
-        self.lost = 0  # in a replay: how often somebody did not come who came in the recording
-        self._forgetting: list[Callable[[], object]] = []
+        self.timeouts = 0  # in a replay: how often a recorded actor did not arrive in time
+        self._fork_handlers: list[Callable[[], object]] = []
 
     @property
     def is_replay(self) -> bool:
-        """Whether there are recorded tracks, be they of other processes."""
-        return self._recorded.are_there
+        """Whether this run has recorded tracks, even if only of other processes."""
+        return self._recorded.exist
 
     @property
     def has_room(self) -> bool:
         """Whether further lines can be written."""
-        return self._room > 0
+        return self._bytes_left > 0
 
     def name(self, place: str) -> str:
-        """Return the name of the next thing that this thread makes at a place; empty for too many places."""
-        place = f"{place} {self.actors.mine.name}"
+        """Return the name of the next object that this thread creates at a place; empty beyond MAX_PLACES."""
+        place = f"{place} {self.actors.current.name}"
         number = self._numbers.get(place, 0)
         if not number and len(self._numbers) >= MAX_PLACES:
             return ""
@@ -130,45 +130,45 @@ class Orders:
         return f"{place} {number}"
 
     def track(self, name: str) -> Track:
-        """Return a track to record."""
+        """Return a new track to record."""
         return Track(self, name)
 
-    def turns(self, given: Sequence[str], condition: Any) -> Turns:
-        """Return recorded turns, to be given again."""
-        turns = Turns(self, array("H", map(self.actors.code, given)), condition)
-        self._again.append(turns)
+    def turns(self, recorded: Sequence[str], condition: Any) -> ReplayedTurns:
+        """Return recorded turns for replaying."""
+        turns = ReplayedTurns(self, array("H", map(self.actors.code, recorded)), condition)
+        self._replayed.append(turns)
         return turns
 
-    def answers(self, name: str) -> PolledAnswers:
-        """Return the recorded answers of a track, to be given again."""
-        answers = PolledAnswers(self.given(name))
-        self._again.append(answers)
+    def answers(self, name: str) -> RecordedAnswers:
+        """Return the recorded answers of a track for replaying."""
+        answers = RecordedAnswers(self.recorded_actors(name))
+        self._replayed.append(answers)
         return answers
 
     def choices(self, kind: str, caller: FrameType, *, numbered: bool = False) -> Choices | None:
-        """Return the choices of this thread at the place of the caller; None where they cannot be kept."""
+        """Return the choices of this thread at the caller's line; None if they cannot be recorded."""
         return self.attempt(self._choices_at, f"{kind} {place(caller)}", numbered)  # type: ignore[no-any-return]
 
     def _choices_at(self, name: str, numbered: bool) -> Choices | None:
         if numbered:
             name = self.name(name)
             return Choices(self, name) if name else None
-        name = f"{name} {self.actors.mine.name}"
-        known = self._choices.get(name)
-        if known is None and len(self._choices) < MAX_PLACES:
-            known = self._choices[name] = Choices(self, name)
-        return known
+        name = f"{name} {self.actors.current.name}"
+        choices = self._choices.get(name)
+        if choices is None and len(self._choices) < MAX_PLACES:
+            choices = self._choices[name] = Choices(self, name)
+        return choices
 
-    def given(self, name: str) -> Sequence[str]:
+    def recorded_actors(self, name: str) -> Sequence[str]:
         """Return the recorded actors of a track."""
         with self._guard:
-            given: Sequence[str] | None = self.attempt(self._recorded.take, self._journal.identity, name)
-        if given and not self._again:
-            self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # a forked child has something to tell at its end
-        return given or ()
+            actors: Sequence[str] | None = self.attempt(self._recorded.take, self._journal.identity, name)
+        if actors and not self._replayed:
+            self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # makes a forked child write its counts at its end
+        return actors or ()
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of ours; what goes wrong becomes a warning, and None."""
+        """Call a function of the agent; turn an exception into a warning and None."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -178,69 +178,69 @@ class Orders:
 
     @property
     def identity(self) -> str:
-        """The name of this process."""
+        """The identity of this process."""
         return self._journal.identity
 
-    def keep(self, turns: WorkerTurns) -> None:
-        """Write the turns of a pool's workers at the end, or count them."""
-        if not self._begun and not self._again:
-            self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # as in given()
-        self._begun.append(turns)
-        self._again.append(turns)
+    def register(self, turns: WorkerTurns) -> None:
+        """Register the turns of a pool's workers, to be written and counted at the end."""
+        if not self._written and not self._replayed:
+            self._journal.write("orders", dict.fromkeys(COUNTS, 0))  # as in recorded_actors()
+        self._written.append(turns)
+        self._replayed.append(turns)
 
     def write_turns(self, name: str, turns: array[int]) -> None:
-        """Write a whole track of numbers."""
+        """Write a whole track whose actors are numbers."""
         numbers = sorted(set(turns))
         codes, names = {number: code for code, number in enumerate(numbers)}, list(map(str, numbers))
         for start in range(0, len(turns), MAX_TURNS):
             self.write(name, packed(array("H", map(codes.__getitem__, turns[start : start + MAX_TURNS])), names))
 
     def begin(self, track: Track) -> bool:
-        """Keep a track that has several actors; False where there are too many."""
-        if len(self._begun) >= MAX_TRACKS:
+        """Register a track that has several actors; return False if there are too many tracks."""
+        if len(self._written) >= MAX_TRACKS:
             self.warn(f"more than {MAX_TRACKS} queues and the like: the order of turns in further ones is not kept")
             return False
-        self._begun.append(track)
+        self._written.append(track)
         return True
 
     def write(self, name: str, line: tuple[list[str], str, int]) -> None:
         """Write a line of a track."""
         actors, turns, count = line
-        self._room -= len(turns)
-        if self._room > 0:
+        self._bytes_left -= len(turns)
+        if self._bytes_left > 0:
             self._journal.write("order", {"track": name, "actors": actors, "turns": turns, "count": count})
         else:
             self.warn(f"the order of turns is not kept beyond {MAX_WRITTEN} bytes of a process")
 
     def on_fork(self, forget: Callable[[], object]) -> None:
-        """Call this in forked children, in which no thread is left that could have turns."""
-        self._forgetting.append(forget)
+        """Register a function to call in forked children, which have only one thread."""
+        self._fork_handlers.append(forget)
 
     def finish(self) -> None:
-        """Write what is left, and in a replay how many turns were given again."""
-        for track in list(self._begun):
+        """Write the remaining turns, and in a replay the counts of replayed turns."""
+        for track in list(self._written):
             track.write()
-        again = list(self._again)
-        counts = {name: sum(getattr(each, name) for each in again) for name in COUNTS}
+        replayed = list(self._replayed)
+        counts = {name: sum(getattr(turns, name) for turns in replayed) for name in COUNTS}
         counts["unused"] += self._recorded.unused(self._journal.identity) if self.is_replay else 0
         if any(counts.values()):
             self._journal.write("orders", counts)
 
     def forget(self) -> None:
-        """In a forked child: what the parent noted is the parent's."""
-        for forget in self._forgetting:
+        """In a forked child: drop the state of the parent."""
+        for forget in self._fork_handlers:
             forget()
         self._guard = RLock()
         self.actors.forget()
-        self._begun, self._again = [], []
+        self._written, self._replayed = [], []
         self._numbers.clear()
         self._choices.clear()
         self._recorded.forget()
-        self._room = MAX_WRITTEN
+        self._bytes_left = MAX_WRITTEN
 
 
 def caller_outside(names: Container[str]) -> FrameType | None:
-    """Return the first caller that is in none of these modules and packages, nor in the agent."""
+    """Return the frame of the first caller outside these modules, these packages and the agent."""
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         name = str(caller.f_globals.get("__name__"))
@@ -252,10 +252,10 @@ def caller_outside(names: Container[str]) -> FrameType | None:
 
 
 def place(caller: FrameType) -> str:
-    """Return file and line of a caller."""
+    """Return the base name of the file and the line of a frame, as "train.py:12"."""
     return f"{caller.f_code.co_filename.rpartition('/')[2]}:{caller.f_lineno}"
 
 
 def creates_referent(caller: FrameType) -> bool:
-    """Return whether a manager of multiprocessing makes here what its clients share."""
+    """Return whether a multiprocessing manager creates a shared object in this frame."""
     return caller.f_code.co_name == "create" and caller.f_globals.get("__name__") == "multiprocessing.managers"

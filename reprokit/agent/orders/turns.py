@@ -1,4 +1,4 @@
-"""What was recorded, given again: turns for which threads wait, and texts that one thread is given one by one."""
+"""Replays recorded orders: turns for which threads wait, and answers that one thread is given one by one."""
 
 from __future__ import annotations
 
@@ -14,87 +14,87 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
-PAUSE = 0.5  # seconds between two looks at whether those who wait may wait on
-GRACE = 2.0  # seconds for which a thread is waited for that has ended
-PATIENCE = 10.0  # seconds, or as long as it took until then, for which a process at rest waits for a turn
-LONGEST = 600.0  # seconds for which it is waited for at most
-MAX_LOST = 4  # times somebody did not come; then nobody waits any more
+POLL_INTERVAL = 0.5  # seconds between two checks whether a waiting thread may go on waiting
+GRACE = 2.0  # seconds to wait for a thread that has ended
+TIMEOUT = 10.0  # seconds that an idle process waits for a turn, or as long as it has run until then
+MAX_TIMEOUT = 600.0  # seconds: the upper limit of that
+GIVE_UP_AFTER = 4  # timeouts, after which no thread waits any more
 MAX_DIGITS = 10
-AT_REST = 0.1  # of one processor: what loops do that only poll
+IDLE_LOAD = 0.1  # of one processor, which loops use that only poll
 
 
-class Turns:
-    """The turns at one place as they were recorded, given again to those who come."""
+class ReplayedTurns:
+    """The recorded turns at one place, which threads take in the recorded order."""
 
-    def __init__(self, orders: Orders, given: Sequence[int], condition: Any) -> None:
+    def __init__(self, orders: Orders, recorded: Sequence[int], condition: Any) -> None:
         self._orders = orders
-        self._given = given
-        self._left = Counter(given)
-        self._condition = condition  # whose lock guards what the turns are about
-        self._at = 0
+        self._recorded = recorded
+        self._left = Counter(recorded)
+        self._condition = condition  # its lock guards the object that the turns are about
+        self._position = 0
         self._waiting = 0
         self._since = time.monotonic()
-        self._is_held = False  # whoever's turn it is has come
+        self._is_taken = False  # the actor whose turn it is has arrived
         self.exact = self.moved = 0
 
     @property
     def unused(self) -> int:
-        """How many recorded turns nobody has had."""
-        return len(self._given) - self._at
+        """The number of recorded turns that were not taken."""
+        return len(self._recorded) - self._position
 
-    def enter(self, actor: int, other: int = -1, *, may_wait: bool = False) -> int:
-        """Wait for the turn of an actor that this thread is, or of its other one; the lock is not held.
+    def enter(self, actor: int, alternative: int = -1, *, may_wait: bool = False) -> int:
+        """Wait for the turn of this thread's actor or of its alternative; the caller must not hold the lock.
 
-        Whoever may wait, without end, for an item or for room, and had no further turn in the recording, waited there.
-        Returns whose turn it is, -1 where there are no further turns.
+        With may_wait, an actor without further recorded turns waits on: it was blocked there in the recording too.
+        Returns the code of the actor whose turn it is, -1 if there are no further turns.
         """
-        at, given = self._at, self._given
-        if at < len(given) and given[at] != actor and given[at] != other:
+        position, recorded = self._position, self._recorded
+        if position < len(recorded) and recorded[position] != actor and recorded[position] != alternative:
             with self._condition:
-                self._wait(actor, other, may_wait)
-        self._is_held = True
-        at, given = self._at, self._given
-        return given[at] if at < len(given) else -1
+                self._wait(actor, alternative, may_wait)
+        self._is_taken = True
+        position, recorded = self._position, self._recorded
+        return recorded[position] if position < len(recorded) else -1
 
-    def _wait(self, actor: int, other: int, may_wait: bool) -> None:
-        actors, patience = self._orders.actors, Patience(self._orders, self._since)
+    def _wait(self, actor: int, alternative: int, may_wait: bool) -> None:
+        actors, timeout = self._orders.actors, TurnTimeout(self._orders, self._since)
         self._waiting += 1
         try:
-            while self._at < len(self._given) and self._given[self._at] not in (actor, other):
-                at = self._at
-                if self._orders.lost >= MAX_LOST:
+            while self._position < len(self._recorded) and self._recorded[self._position] not in (actor, alternative):
+                position = self._position
+                if self._orders.timeouts >= GIVE_UP_AFTER:
                     self.give_up()
                     break
-                self._condition.wait(PAUSE)
-                if at != self._at or at >= len(self._given):
-                    patience = Patience(self._orders, self._since)
+                self._condition.wait(POLL_INTERVAL)
+                if position != self._position or position >= len(self._recorded):
+                    timeout = TurnTimeout(self._orders, self._since)
                     continue
-                has_ended = actors.has_ended(self._given[at])
-                if self._is_held and not has_ended:  # what it waits for is no turn: it waited in the recording too
-                    patience = Patience(self._orders, self._since)
-                elif patience.is_over(has_ended, has_turns=not may_wait or self._left[actor] > 0):
+                has_ended = actors.has_ended(self._recorded[position])
+                if self._is_taken and not has_ended:  # it is blocked by something without turns, as in the recording
+                    timeout = TurnTimeout(self._orders, self._since)
+                elif timeout.is_over(has_ended, has_turns=not may_wait or self._left[actor] > 0):
                     self.give_up()
         finally:
             self._waiting -= 1
 
     def give_up(self) -> None:
-        """Give no further turns: whoever's it is does not come."""
-        self._orders.lost += 1
+        """Drop the remaining turns, as the actor of the next one does not arrive."""
+        self._orders.timeouts += 1
         self.moved += self.unused
-        self._given = self._given[: self._at]
+        self._recorded = self._recorded[: self._position]
         self._condition.notify_all()
 
     def leave(self) -> None:
-        """Say that this thread has not had the turn for which it came."""
-        self._is_held = False
+        """Note that this thread leaves without taking its turn."""
+        self._is_taken = False
 
     def advance(self, actor: int) -> None:
-        """Note that an actor has had its turn; the lock is held."""
-        at = self._at
-        self._is_held = False
-        if at < len(self._given):
-            if self._given[at] == actor:
-                self._at = at + 1
+        """Note that an actor has taken its turn; the caller must hold the lock."""
+        position = self._position
+        self._is_taken = False
+        if position < len(self._recorded):
+            if self._recorded[position] == actor:
+                self._position = position + 1
                 self._left[actor] -= 1
                 self.exact += 1
             else:
@@ -103,144 +103,144 @@ class Turns:
                 self._condition.notify_all()
 
 
-class Patience:
-    """How long somebody waits who may wait for nothing; blocks tells whether its thread can do nothing meanwhile."""
+class TurnTimeout:
+    """Decides how long a thread waits for a turn that may never come; blocks: the thread can do nothing meanwhile."""
 
     def __init__(self, orders: Orders, since: float, *, blocks: bool = True) -> None:
         self._began = self._moved = time.monotonic()
         self._used = time.process_time()
-        self._limit = LONGEST
-        self._patience = min(max(PATIENCE, self._began - since), LONGEST)
-        if orders.lost:  # this is another run
+        self._limit = MAX_TIMEOUT
+        self._patience = min(max(TIMEOUT, self._began - since), MAX_TIMEOUT)
+        if orders.timeouts:  # the replay has diverged already
             self._limit = self._patience = GRACE
-        elif blocks and _drives_loop():  # what is waited for may itself come through the loop
-            self._limit, self._patience = PATIENCE, GRACE
+        elif blocks and _drives_loop():  # the awaited actor may itself need this loop
+            self._limit, self._patience = TIMEOUT, GRACE
 
     def is_over(self, has_ended: bool = False, *, has_turns: bool = True) -> bool:
-        """Return whether the wait is: for what has ended or has not begun, in a process at rest, or after very long.
+        """Return whether to stop waiting: the awaited thread has ended, the process is idle, or the limit is reached.
 
-        A thread that had no further turn in the recording waited there too.
+        Without has_turns an idle process does not count: such a thread was blocked in the recording too.
         """
-        now, used = time.monotonic(), time.process_time()
-        if used - self._used > AT_REST * (now - self._moved):
-            self._moved, self._used = now, used
+        now, processor_time = time.monotonic(), time.process_time()
+        if processor_time - self._used > IDLE_LOAD * (now - self._moved):
+            self._moved, self._used = now, processor_time
         waited = now - self._began
         return waited > (GRACE if has_ended else self._limit) or (has_turns and now - self._moved > self._patience)
 
 
 def _drives_loop() -> bool:
-    """Return whether this thread is in a callback of asyncio."""
+    """Return whether this thread executes a callback of asyncio."""
     events: Any = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None
 
 
-class PolledAnswers:
-    """Texts that one thread was given one after another, given again to it."""
+class RecordedAnswers:
+    """The recorded answers to one thread, replayed one by one."""
 
-    def __init__(self, given: Sequence[str]) -> None:
-        self._given = list(reversed(given))
+    def __init__(self, answers: Sequence[str]) -> None:
+        self._recorded = list(reversed(answers))
         self.exact = self.moved = 0
 
     @property
     def unused(self) -> int:
-        """How many were not asked for."""
-        return len(self._given)
+        """The number of answers that were not asked for."""
+        return len(self._recorded)
 
     def next(self) -> str | None:
-        """Return the next one; None where there is none."""
-        if not self._given:
+        """Return the next answer; None if there is none."""
+        if not self._recorded:
             return None
         self.exact += 1
-        return self._given.pop()
+        return self._recorded.pop()
 
     def give_up(self) -> None:
-        """Give none any more."""
-        self.moved += len(self._given)
-        self._given = []
+        """Drop the remaining answers."""
+        self.moved += len(self._recorded)
+        self._recorded = []
 
 
 class Choices:
-    """What came first for one thread at one place, as texts that repeat: noted, or in a replay given again."""
+    """Records or replays the outcomes of one thread's calls at one place, as texts that repeat between runs."""
 
     def __init__(self, orders: Orders, name: str) -> None:
         self.is_replay = orders.is_replay
         self._orders = orders
         self._track = orders.track(name)
-        self._given = orders.answers(name) if self.is_replay else PolledAnswers(())
+        self._answers = orders.answers(name) if self.is_replay else RecordedAnswers(())
 
     def note(self, text: str) -> None:
-        """Note a choice."""
+        """Record an outcome."""
         self._track.append(self._orders.actors.code(text))
         if not self._track.is_written:
             self._orders.attempt(self._track.begin)
 
     def next(self) -> str | None:
-        """Return what was chosen; None where it is not known, or nobody waits any more."""
-        if self._orders.lost >= MAX_LOST:
-            self._given.give_up()
-        return self._given.next()
+        """Return the next recorded outcome; None if it is unknown or the order is no longer enforced."""
+        if self._orders.timeouts >= GIVE_UP_AFTER:
+            self._answers.give_up()
+        return self._answers.next()
 
-    def as_recorded(self, found: int) -> int:
-        """Return what was found in the recording by the same call, and note it there."""
+    def as_recorded(self, value: int) -> int:
+        """Return the recorded value of the same call; when recording, record this value and return it."""
         if not self.is_replay:
-            self.note(str(found))
-            return found
+            self.note(str(value))
+            return value
         text = self.next()
-        return int(text) if text is not None and text.isdigit() and len(text) < MAX_DIGITS else found
+        return int(text) if text is not None and text.isdigit() and len(text) < MAX_DIGITS else value
 
     def give_up(self) -> None:
-        """Choose freely from now on: what was chosen does not come."""
-        self._orders.lost += 1
-        self._given.give_up()
+        """Stop replaying outcomes, as a recorded one does not occur."""
+        self._orders.timeouts += 1
+        self._answers.give_up()
 
 
-class HeldBack:
-    """Results with numbers, given on as they come and noted, or held back until it is their turn.
+class ReorderBuffer:
+    """Passes numbered results on: as they come when recording, in the recorded order in a replay.
 
-    What is noted of a number is how far it is from the count of results before it.
+    Each number is recorded as its difference from the count of results before it.
     """
 
     def __init__(self, orders: Orders, choices: Choices) -> None:
         self._orders = orders
         self._choices = choices
         self._lock = RLock()
-        self._count = 0  # of results that were given on
-        self._early: dict[int, Any] = {}
-        self._wanted: int | None = None
+        self._count = 0  # of results that were passed on
+        self._buffered: dict[int, Any] = {}
+        self._next_number: int | None = None
         self._since = time.monotonic()
-        self._patience: Patience | None = None
+        self._timeout: TurnTimeout | None = None
 
-    def come(self, number: int, result: Any, give: Callable[[int, Any], object]) -> None:
-        """Take a result, and give on those whose turn it is."""
+    def put(self, number: int, result: Any, pass_on: Callable[[int, Any], object]) -> None:
+        """Take a result, and pass on those whose turn it is."""
         with self._lock:
             if not self._choices.is_replay:
                 self._choices.note(str(number - self._count))
                 self._count += 1
-                give(number, result)
+                pass_on(number, result)
                 return
-            self._early[number] = result
-            while self._early:
-                if self._wanted is None:
+            self._buffered[number] = result
+            while self._buffered:
+                if self._next_number is None:
                     text = self._choices.next()
                     is_known = text is not None and text.lstrip("-").isdecimal()
-                    self._wanted = self._count + int(str(text)) if is_known else min(self._early)
-                if self._wanted not in self._early:
+                    self._next_number = self._count + int(str(text)) if is_known else min(self._buffered)
+                if self._next_number not in self._buffered:
                     break
-                give(self._wanted, self._early.pop(self._wanted))
-                self._count, self._wanted, self._patience = self._count + 1, None, None
+                pass_on(self._next_number, self._buffered.pop(self._next_number))
+                self._count, self._next_number, self._timeout = self._count + 1, None, None
 
-    def give_all(self, give: Callable[[int, Any], object]) -> None:
-        """Hold nothing back any more."""
+    def flush(self, pass_on: Callable[[int, Any], object]) -> None:
+        """Pass on all buffered results, and stop enforcing the order."""
         with self._lock:
             self._choices.give_up()
-            self._wanted = None
-            while self._early:
-                give(*self._early.popitem())
+            self._next_number = None
+            while self._buffered:
+                pass_on(*self._buffered.popitem())
 
-    def look(self, give: Callable[[int, Any], object]) -> None:
-        """Where somebody waits for a result: give all if those held back have waited for too long."""
+    def flush_overdue(self, pass_on: Callable[[int, Any], object]) -> None:
+        """Called while a thread waits for a result: flush if results have been buffered for too long."""
         with self._lock:
-            if self._early:
-                self._patience = self._patience or Patience(self._orders, self._since)
-                if self._patience.is_over():
-                    self.give_all(give)
+            if self._buffered:
+                self._timeout = self._timeout or TurnTimeout(self._orders, self._since)
+                if self._timeout.is_over():
+                    self.flush(pass_on)

@@ -1,8 +1,8 @@
 """Orders in pools of threads and processes: which worker takes the next task, and hands in the next result.
 
-A task waits in a replay for the worker that had it: so what it draws, afresh or from a generator of its worker, and
-what its worker remembers is as it was. That costs the time by which one worker is slower than in the recording. Whether
-a new worker was made for a task, and how many tasks joblib puts together, depends on time too, and is recorded.
+In a replay a task waits for the worker that had it in the recording: so its random numbers and the state of its worker
+are the same. That costs the time by which a worker is slower than in the recording. Whether an executor starts a new
+worker for a task, and how many tasks joblib puts into a batch, depends on timing too, and is recorded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zlib import crc32
 from ..core.patching import Function, replace
 from ..core.thread_names import WORKERS
 from .turns import Choices
-from .worker_turns import SEAT, WorkerTurns, take_seat
+from .worker_turns import SEAT, WorkerTurns, watch_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
 
 
 class WorkerOrders:
-    """Records the orders in this process' pools, or gives them again."""
+    """Records or replays which worker of this process' pools takes each task and delivers each result."""
 
     def __init__(self, orders: Orders, run: str) -> None:
         self._orders = orders
         self._run = run
-        self._pools: Any = weakref.WeakKeyDictionary()  # of processes, by the queue that holds their tasks
+        self._pools: Any = weakref.WeakKeyDictionary()  # pools of processes, by their task queue
         orders.on_fork(self._pools.clear)
 
     def watch(self, module: Any) -> None:
-        """Watch the classes of one of the modules."""
+        """Patch the pool classes of a module."""
         for owner, function, make in (
             ("BaseProcess", "start", self._make_start),
             ("BaseProcess", "run", self._make_run),
@@ -52,26 +52,26 @@ class WorkerOrders:
         def start(process: Any) -> Any:
             target = getattr(process, "_target", None)
             if (getattr(target, "__module__", None), getattr(target, "__name__", None)) in WORKERS:
-                setattr(process, SEAT, self._orders.attempt(self._seat, process._args[0]))
+                setattr(process, SEAT, self._orders.attempt(self._worker_seat, process._args[0]))
             return original(process)
 
         return start
 
-    def _seat(self, tasks: Any) -> tuple[str, int] | None:
-        """Return what the next worker of a pool needs to know; the process object takes it to the worker."""
+    def _worker_seat(self, tasks: Any) -> tuple[str, int] | None:
+        """Return the tracks' path and the next worker's number; the process object carries them to the worker."""
         if tasks not in self._pools:
-            self._pools[tasks] = None  # unless all goes well
+            self._pools[tasks] = None  # stays so if something fails below
             name = self._orders.name("pool")
             file = f"{crc32(f'{self._orders.identity} {name}'.encode()):08x}"
             self._pools[tasks] = WorkerTurns(self._orders, name, f"{self._run}/turns", file) if name else None
         pool: WorkerTurns | None = self._pools[tasks]
-        return None if pool is None else pool.seat()
+        return None if pool is None else pool.next_worker()
 
     def _make_run(self, original: Function) -> Function:
         def run(process: Any) -> Any:
             seat = vars(process).get(SEAT)
             if seat is not None:
-                self._orders.attempt(take_seat, seat, *process._args[:2])
+                self._orders.attempt(watch_worker, seat, *process._args[:2])
             return original(process)
 
         return run
@@ -103,7 +103,7 @@ class WorkerOrders:
         for attribute in ("_idle_semaphore", "_idle_worker_semaphore"):  # older versions have one or none
             semaphore = getattr(executor, attribute, None)
             if semaphore is not None:
-                setattr(executor, attribute, IdleWorkers(semaphore, Choices(self._orders, f"{name} idle")))
+                setattr(executor, attribute, IdleSemaphore(semaphore, Choices(self._orders, f"{name} idle")))
         if hasattr(executor, "_work_queue"):  # of threads
             executor._work_queue = TaskQueue(executor._work_queue, Gate(self._orders, f"{name} takes"))
 
@@ -122,28 +122,28 @@ class WorkerOrders:
 
 
 class Gate:
-    """Lets one thread after another do something; in a replay in the recorded order."""
+    """Serializes an action of several threads; in a replay in the recorded order."""
 
     def __init__(self, orders: Orders, name: str) -> None:
         threading: Any = sys.modules["threading"]
         self._actors = orders.actors
         self._lock = threading.Lock()
         self._track = orders.track(name)
-        given = orders.given(name) if orders.is_replay else ()
-        self._turns = orders.turns(given, threading.Condition(self._lock)) if given else None
+        recorded = orders.recorded_actors(name) if orders.is_replay else ()
+        self._turns = orders.turns(recorded, threading.Condition(self._lock)) if recorded else None
         self._note = self._track.note if self._turns is None else self._turns.advance
         self.is_replay = self._turns is not None
 
     def enter(self, action: Function, *arguments: Any, is_turn: Callable[[Any], bool]) -> Any:
-        """Do it at this thread's turn; whether it was one is seen by the result."""
-        me, turns = self._actors.mine.code, self._turns
+        """Execute the action at this thread's turn; is_turn decides by the result whether it counts as one."""
+        actor, turns = self._actors.current.code, self._turns
         if turns is not None:
-            turns.enter(me)
+            turns.enter(actor)
         try:
             with self._lock:
                 result = action(*arguments)
                 if is_turn(result):
-                    self._note(me)
+                    self._note(actor)
         finally:
             if turns is not None:
                 turns.leave()
@@ -151,7 +151,7 @@ class Gate:
 
 
 class TaskQueue:
-    """A SimpleQueue of tasks, which threads take in turns. What sends a thread home is no task."""
+    """Wraps a SimpleQueue of tasks, which threads take in turns. None, which stops a thread, is no task."""
 
     def __init__(self, queue: Any, gate: Gate) -> None:
         self._queue = queue
@@ -161,22 +161,22 @@ class TaskQueue:
         self.qsize = queue.qsize
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take a task; who does not wait clears the queue, and takes none."""
+        """Take a task; a get that may fail only clears the queue, and is no turn."""
         if block and timeout is None:
             return self._gate.enter(self._queue.get, is_turn=_is_task)
         return self._queue.get(block, timeout)
 
     def get_nowait(self) -> Any:
-        """Take a task if there is one; in a replay a worker hears that there is none, and comes back to wait."""
+        """Take a task if there is one; in a replay raise Empty to a worker, which then blocks in get()."""
         if sys._getframe(1).f_code.co_name != "_worker":
             return self._queue.get_nowait()
-        if self._gate.is_replay or self._queue.empty():  # else whoever holds the gate will not do so for long
+        if self._gate.is_replay or self._queue.empty():  # otherwise no thread holds the gate for long
             raise sys.modules["queue"].Empty
         return self._gate.enter(self._queue.get_nowait, is_turn=_is_task)
 
 
 class ResultQueue:
-    """A SimpleQueue of results, which threads hand in in turns."""
+    """Wraps a SimpleQueue of results, which threads put in turns."""
 
     def __init__(self, queue: Any, gate: Gate) -> None:
         self._queue = queue
@@ -184,24 +184,24 @@ class ResultQueue:
         self.get = queue.get
 
     def put(self, item: Any) -> None:
-        """Hand in a result; what sends the pool's own thread home is none."""
+        """Put a result; None, which stops the pool's own thread, is no turn."""
         if item is None:
             self._queue.put(item)
         else:
             self._gate.enter(self._queue.put, item, is_turn=_is_put)
 
 
-class IdleWorkers:
-    """An executor's semaphore: a new worker is made where none is idle, which is a race."""
+class IdleSemaphore:
+    """Wraps the semaphore by which an executor learns whether a worker is idle or it must start one: a race."""
 
-    def __init__(self, semaphore: Any, found: Choices) -> None:
+    def __init__(self, semaphore: Any, outcomes: Choices) -> None:
         self._semaphore = semaphore
-        self._found = found
+        self._outcomes = outcomes
         self.release = semaphore.release
 
     def acquire(self, *arguments: Any, **keywords: Any) -> bool:
-        """Return whether a worker is idle, or in a replay was."""
-        return bool(self._found.as_recorded(int(self._semaphore.acquire(*arguments, **keywords))))
+        """Return whether a worker is idle; in a replay, whether one was in the recording."""
+        return bool(self._outcomes.as_recorded(int(self._semaphore.acquire(*arguments, **keywords))))
 
 
 def _is_task(item: Any) -> bool:
