@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reprokit.agent.core.import_hooks import ImportWatcher
-from reprokit.agent.patches import Patches, PatchWish
+from reprokit.agent.patches import Patches, RequestedPatch
 from reprokit.patches import parse
 
 ROUNDS, WARM, STEPS = 12, 2, 6
@@ -44,7 +44,7 @@ def patch(texts: str) -> None:
         {"id": chosen.patch.id, "value": chosen.value, "framework": chosen.patch.framework}
         for chosen in parse([] if texts == "none" else [texts])
     ]
-    patches = Patches(Alone(), [PatchWish(entry) for entry in entries])  # type: ignore[arg-type]
+    patches = Patches(Alone(), [RequestedPatch(entry) for entry in entries])  # type: ignore[arg-type]
     sys.meta_path.insert(0, ImportWatcher(patches.modules, patches.loaded, print))
 
 

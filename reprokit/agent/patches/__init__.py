@@ -1,8 +1,8 @@
 """Patches in the training's process: which function is called when which module has been imported.
 
-A function `NAME(module, value, tell)` stands in the file of its framework. It returns when it has done its work, raises
-PatchUnfit where it cannot, and tells what is worth knowing: `tell("words")`. Where it can be taken back in the
-process, it says how: `tell.undo_by(function)`; `tell.swap` puts a function in the place of another.
+A function `NAME(module, value, context)` stands in the file of its framework. It returns once the patch is applied, or
+raises PatchNotApplicable. It reports what a user should know: `context("message")`. If the patch can be undone in the
+process, it registers how: `context.on_undo(function)`; `context.swap` replaces a function and undoes that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 APPLIED, NOT_APPLIED, REFUSED = "applied", "not-applied", "refused"
 
-# Of each id the modules that are waited for, and for each the file of this package with its function.
+# For each patch the modules that it patches, and for each module the file of this package with its function.
 PLACES = {
     "torch-deterministic": {
         "torch": "torch.torch_deterministic",
@@ -64,37 +64,37 @@ _COMPARISONS = {
 VERSION_PLACES = 4  # of a version: 1.14.0.0
 
 
-class PatchUnfit(Exception):
-    """Why a patch was left out, in words."""
+class PatchNotApplicable(Exception):
+    """Raised by a patch that cannot be applied; the message gives the reason."""
 
 
-class Tell:
-    """Takes what a patch has to say while it is applied."""
+class PatchContext:
+    """Collects the messages and undo functions of a patch while it is applied."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.messages: list[str] = []
         self.undos: list[Callable[[], None]] = []
 
-    def __call__(self, words: str) -> None:
-        """Note something that a user should know."""
-        self.words.append(words)
+    def __call__(self, message: str) -> None:
+        """Add a message for the user."""
+        self.messages.append(message)
 
-    def undo_by(self, function: Callable[[], None]) -> None:
-        """Name a function that takes a part of the patch back; the last is called first."""
+    def on_undo(self, function: Callable[[], None]) -> None:
+        """Register a function that undoes a part of the patch; the last one is called first."""
         self.undos.append(function)
 
     def swap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put make(original) in the place of a function, until the patch is taken back."""
-        self.undo_by(swap(owner, name, make))
+        """Replace a function by make(original) until the patch is undone."""
+        self.on_undo(swap(owner, name, make))
 
-    def take_back(self) -> None:
-        """Take back what was done."""
+    def undo(self) -> None:
+        """Undo the patch."""
         for undo in reversed(self.undos):
             undo()
         self.undos.clear()
 
 
-class PatchWish:
+class RequestedPatch:
     """A patch that the plan asks for."""
 
     def __init__(self, entry: dict[str, Any]) -> None:
@@ -106,83 +106,83 @@ class PatchWish:
 
 
 class Patches:
-    """The patches of one process, applied as the modules that they are for come."""
+    """The patches of one process, each applied as its modules are imported."""
 
-    def __init__(self, agent: Agent, wanted: list[PatchWish]) -> None:
+    def __init__(self, agent: Agent, requested: list[RequestedPatch]) -> None:
         self._agent = agent
-        self._wanted = wanted
-        self._applied: dict[str, list[Tell]] = {}
+        self._requested = requested
+        self._applied: dict[str, list[PatchContext]] = {}
 
     @property
     def modules(self) -> set[str]:
-        """The modules that are waited for."""
-        return {module for patch in self._wanted for module in patch.places}
+        """The names of the modules to be patched."""
+        return {module for patch in self._requested for module in patch.places}
 
     def loaded(self, name: str, module: ModuleType) -> None:
-        """Apply what waits for this module."""
-        for patch in self._wanted:
+        """Apply the patches of a module that has been imported."""
+        for patch in self._requested:
             if name in patch.places:
                 self._agent.attempt(self._apply, patch, name, module)
 
-    def _apply(self, patch: PatchWish, name: str, module: ModuleType) -> None:
-        tell = Tell()
-        state, why = self._attempt(patch, name, module, tell)
+    def _apply(self, patch: RequestedPatch, name: str, module: ModuleType) -> None:
+        context = PatchContext()
+        state, why = self._attempt(patch, name, module, context)
         if state != APPLIED:
-            self._agent.attempt(tell.take_back)
-        elif tell.undos:
-            self._applied.setdefault(patch.id, []).append(tell)
-        words = "; ".join([*tell.words, *([why] if why else [])])
-        self._say(patch, name, state, words)
+            self._agent.attempt(context.undo)
+        elif context.undos:
+            self._applied.setdefault(patch.id, []).append(context)
+        message = "; ".join([*context.messages, *([why] if why else [])])
+        self._write_state(patch, name, state, message)
 
-    def _attempt(self, patch: PatchWish, name: str, module: ModuleType, tell: Tell) -> tuple[str, str]:
-        """Return the state that it comes to, and why."""
+    def _attempt(self, patch: RequestedPatch, name: str, module: ModuleType, context: PatchContext) -> tuple[str, str]:
+        """Apply a patch to a module; return its state and the reason."""
         package = sys.modules.get(patch.framework, module) if patch.framework else None
         version = str(getattr(package, "__version__", "") or "")
         if patch.versions and version and not fits(version, patch.versions):
             return NOT_APPLIED, f"it is for {patch.framework} {patch.versions}, this is {version}"
         file, _, function = patch.places[name].partition(".")
-        if not file:  # its variables were set before the start
+        if not file:  # the launcher has set its environment variables
             return APPLIED, ""
         try:
-            getattr(importlib.import_module(f"{__name__}.{file}"), function)(module, patch.value, tell)
-        except PatchUnfit as error:
+            getattr(importlib.import_module(f"{__name__}.{file}"), function)(module, patch.value, context)
+        except PatchNotApplicable as error:
             return REFUSED, str(error)
         except Exception as error:
             pass_on(error)
             return REFUSED, f"it failed: {type(error).__name__}: {error}"
         return APPLIED, ""
 
-    def _say(self, patch: PatchWish, module: str, state: str, why: str) -> None:
+    def _write_state(self, patch: RequestedPatch, module: str, state: str, why: str) -> None:
         fields = {"id": patch.id, "value": patch.value, "module": module, "state": state, "why": why[:1000]}
         self._agent.journal.write("patch", fields, aside=True)
 
     def undo(self, name: str) -> bool:
-        """Take a patch back in this process; whether there was anything to take back."""
+        """Undo a patch in this process; return whether there was anything to undo."""
         applied = self._applied.pop(name, [])
-        for tell in reversed(applied):
-            tell.take_back()
-        for patch in self._wanted if applied else ():
+        for context in reversed(applied):
+            context.undo()
+        for patch in self._requested if applied else ():
             if patch.id == name:
-                self._say(patch, "", "undone", "")
+                self._write_state(patch, "", "undone", "")
         return bool(applied)
 
 
 def start(agent: Agent, plan: bytes) -> None:
-    """Wait for the modules of the plan's patches."""
+    """Apply the plan's patches as their modules are imported."""
     import json
 
-    patches = Patches(agent, [PatchWish(entry) for entry in json.loads(plan).get("patches", [])])
+    patches = Patches(agent, [RequestedPatch(entry) for entry in json.loads(plan).get("patches", [])])
     sys.modules[__name__].running = patches  # type: ignore[attr-defined]
     agent.listeners.append((patches.modules, patches.loaded))
 
 
 def fits(version: str, specifier: str) -> bool:
-    """Return whether a version meets all clauses, as far as its numbers say: 2.8.0rc1 counts as 2.8.0."""
+    """Return whether a version meets all clauses; only its numbers count: 2.8.0rc1 is taken for 2.8.0."""
     number = _number(version)
     return all(_COMPARISONS[sign](number, _number(bound)) for sign, bound in _CLAUSE.findall(specifier))
 
 
 def _number(text: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    parts = [int(part) for part in found.group().split(".")] if found else []
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    parts = [int(part) for part in match.group().split(".")] if match else []
     return tuple((parts + [0] * VERSION_PLACES)[:VERSION_PLACES])

@@ -1,4 +1,4 @@
-"""Patches of Python and of smaller libraries, and the seeds that are given from outside as each module is imported."""
+"""Patches of Python and of smaller libraries, and seeds set from outside as each module is imported."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from . import Tell
+    from . import PatchContext
 
 LINEAR, VARYING, REPEATING = "gblinear", "shotgun", "coord_descent"
 
 
-def seed(module: Any, value: str, tell: Tell) -> None:
-    """Seed the global generators as a script could, and what NumPy draws for generators that are given no seed."""
+def seed(module: Any, value: str, context: PatchContext) -> None:
+    """Seed the global generators as a script could, and the entropy of NumPy generators created without a seed."""
     number = int(value)
     sequences = sys.modules.get("numpy.random.bit_generator")
     if module.__name__ == "numpy.random" and sequences is not None:  # NumPy 1.17 and later
-        tell.swap(sequences, "randbits", partial(_make_randbits, value))
+        context.swap(sequences, "randbits", partial(_make_randbits, value))
     if module.__name__ == "torch":
-        module.manual_seed(number)  # which seeds GPUs too once they are used
+        module.manual_seed(number)  # also seeds GPUs once they are used
     elif module.__name__ != "tensorflow":
         module.seed(number)
     elif str(getattr(module, "__version__", "2")).startswith("1."):
@@ -35,22 +35,22 @@ def seed(module: Any, value: str, tell: Tell) -> None:
 
 
 def _make_randbits(value: str, original: Callable[[int], int]) -> Callable[[int], int]:
-    """Draw from the seed in the place of the kernel: by process and thread, as their order varies."""
+    """Return a randbits that derives its bits from the seed, per process and thread, as their order varies."""
     counts: dict[str, int] = {}
 
     def randbits(k: int) -> int:
         process = getattr(sys.modules.get("multiprocessing.process"), "_current_process", None)
-        place = f"{value} {getattr(process, '_identity', ())} {on_thread('')}"
-        counts[place] = number = counts.get(place, -1) + 1
-        digest = shake_256(f"{place} {number}".encode()).digest((k + 7) // 8)
+        key = f"{value} {getattr(process, '_identity', ())} {on_thread('')}"
+        counts[key] = number = counts.get(key, -1) + 1
+        digest = shake_256(f"{key} {number}".encode()).digest((k + 7) // 8)
         return int.from_bytes(digest, "big") >> -k % 8
 
     return randbits
 
 
-def imap_ordered(module: Any, value: str, tell: Tell) -> None:
-    """Pool.imap_unordered does what Pool.imap does, for processes and threads."""
-    tell.swap(module.Pool, "imap_unordered", _make_imap)
+def imap_ordered(module: Any, value: str, context: PatchContext) -> None:
+    """Make Pool.imap_unordered behave as Pool.imap, for processes and threads."""
+    context.swap(module.Pool, "imap_unordered", _make_imap)
 
 
 def _make_imap(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,12 +60,12 @@ def _make_imap(original: Callable[..., Any]) -> Callable[..., Any]:
     return imap_unordered
 
 
-def xgboost_linear(module: Any, value: str, tell: Tell) -> None:
-    """gblinear by coord_descent in the place of shotgun, which changes weights from several threads without a lock.
+def xgboost_linear(module: Any, value: str, context: PatchContext) -> None:
+    """Let gblinear use coord_descent instead of shotgun, which changes weights from several threads without a lock.
 
-    Another updater that the script names stays.
+    Another updater that the script sets is left alone.
     """
-    tell.swap(module.Booster, "set_param", _make_set_param)
+    context.swap(module.Booster, "set_param", _make_set_param)
 
 
 def _make_set_param(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import os
 import re
 
 from ..tensorflow import private_api
-from . import PatchUnfit, Tell
+from . import PatchContext, PatchNotApplicable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 _SETTERS = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
 _ADVICE = "install tensorflow-determinism==0.3.0 in the training's Python"
 _WIDER = {"float16": "float32", "bfloat16": "float32", "float32": "float64", "complex64": "complex128"}
-# Marked as having state, they give the same in any order; the functions that they call are looked into by themselves.
+# Marked as stateful, but their results do not depend on order; the functions that they call are checked separately.
 _HARMLESS = frozenset(
     ["Assert", "If", "While", "Case", "PartitionedCall", "StatefulPartitionedCall", "Placeholder", "_Arg", "_Retval"]
 )
 _DATASET = re.compile(r"(?!Shuffle|Random|Sampling)\w*Dataset(V[0-9]+)?")
 
 
-def tf_deterministic(module: Any, value: str, tell: Tell) -> None:
-    """Deterministic operations, and a seed for random ones, which raise without any; the script's own replaces it."""
+def tf_deterministic(module: Any, value: str, context: PatchContext) -> None:
+    """Enable deterministic operations, and set a seed, without which random ones raise; a script's own replaces it."""
     module.config.experimental.enable_op_determinism()
     module.random.set_seed(int.from_bytes(os.urandom(4), "little"))
-    tell.undo_by(private_api.module("config").disable_op_determinism)
+    context.on_undo(private_api.module("config").disable_op_determinism)
 
 
-def tf_threads(module: Any, value: str, tell: Tell) -> None:
-    """So many threads inside of operations, and so many for operations; what the script asks for is ignored."""
+def tf_threads(module: Any, value: str, context: PatchContext) -> None:
+    """Set the numbers of threads within and between operations; later settings of the script are ignored."""
     count = int(value or "1")
     threading, session = getattr(module.config, "threading", None), private_api.module("session")
     if threading is None and session is None:
-        raise PatchUnfit("this TensorFlow has no setting for its threads")
+        raise PatchNotApplicable("this TensorFlow has no setting for its threads")
     for name in _SETTERS if threading is not None else ():
-        getattr(threading, name)(count)  # now, while nothing runs
-        tell.swap(threading, name, functools.partial(_hold_count, count))
+        getattr(threading, name)(count)  # possible only before an operation is executed
+        context.swap(threading, name, functools.partial(_hold_count, count))
     if session is not None:
         make_config = getattr(module, "compat", module).v1.ConfigProto
-        tell.swap(session.BaseSession, "__init__", functools.partial(_with_threads, make_config, count))
+        context.swap(session.BaseSession, "__init__", functools.partial(_with_threads, make_config, count))
 
 
 def _hold_count(count: int, original: Function) -> Function:
@@ -59,14 +59,14 @@ def _hold_count(count: int, original: Function) -> Function:
 
 
 def _with_threads(make_config: Any, count: int, original: Function) -> Function:
-    """Return a session's constructor that takes its configuration with these counts."""
+    """Return a session's constructor that sets these numbers of threads in its configuration."""
 
     def create(self: Any, target: Any = "", graph: Any = None, config: Any = None) -> None:
-        ours = make_config()
+        limited_config = make_config()
         if isinstance(config, make_config):
-            ours.CopyFrom(config)
-        ours.intra_op_parallelism_threads = ours.inter_op_parallelism_threads = count
-        original(self, target, graph, ours)
+            limited_config.CopyFrom(config)
+        limited_config.intra_op_parallelism_threads = limited_config.inter_op_parallelism_threads = count
+        original(self, target, graph, limited_config)
 
     return create
 
@@ -74,41 +74,43 @@ def _with_threads(make_config: Any, count: int, original: Function) -> Function:
 # Before TensorFlow had deterministic operations of its own
 
 
-def tf1_determinism(module: Any, value: str, tell: Tell) -> None:
-    """`from tfdeterminism import patch; patch()`; what it prints is told instead."""
-    said = io.StringIO()
+def tf1_determinism(module: Any, value: str, context: PatchContext) -> None:
+    """Call tfdeterminism.patch(); its printed text becomes a message."""
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             patch = getattr(importlib.import_module("tfdeterminism"), "patch", None)
     except ImportError as error:
-        raise PatchUnfit(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
+        raise PatchNotApplicable(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
     if patch is None:
-        raise PatchUnfit(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
-    before = os.environ.get("TF_CUDNN_DETERMINISTIC")
+        raise PatchNotApplicable(
+            f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}"
+        )
+    previous = os.environ.get("TF_CUDNN_DETERMINISTIC")
     places = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
-    replaced = [(place, place.bias_add) for place in places]
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    originals = [(place, place.bias_add) for place in places]
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         patch()
-    tell(" ".join(said.getvalue().split())[:300])
+    context(" ".join(output.getvalue().split())[:300])
 
     def undo() -> None:
-        for place, function in replaced:
+        for place, function in originals:
             place.bias_add = function
-        if before is None:
+        if previous is None:
             os.environ.pop("TF_CUDNN_DETERMINISTIC", None)
 
-    tell.undo_by(undo)
+    context.on_undo(undo)
 
 
-def tf_segment_sum(module: Any, value: str, tell: Tell) -> None:
-    """Sums of segments in a wider type, rounded once, as NVIDIA's framework-reproducibility has them.
+def tf_segment_sum(module: Any, value: str, context: PatchContext) -> None:
+    """Compute sums of segments in a wider dtype, rounded once, as NVIDIA's framework-reproducibility does.
 
-    What is added in another order then differs, mostly, where the rounding takes it away; float64 has no wider type.
+    Differences by the order of additions then mostly vanish in the rounding. float64 has no wider dtype.
     """
     for name in ("segment_sum", "unsorted_segment_sum"):
         for place in (module.math, private_api.module("math")):
             if hasattr(place, name):
-                tell.swap(place, name, functools.partial(_widened, module))
+                context.swap(place, name, functools.partial(_widened, module))
 
 
 def _widened(module: Any, original: Function) -> Function:
@@ -125,37 +127,40 @@ def _widened(module: Any, original: Function) -> Function:
 # tf.data
 
 
-def tf_data(module: Any, value: str, tell: Tell) -> None:
-    """Datasets that give their elements in order, whatever their arguments and options say."""
+def tf_data(module: Any, value: str, context: PatchContext) -> None:
+    """Make datasets deterministic in order, whatever their arguments and options are."""
     datasets = private_api.module("datasets")
-    callers = ((datasets.DatasetV2, ["map", "interleave"]), (datasets.DatasetV1, ["map"]))  # its interleave is V2's
+    callers = (
+        (datasets.DatasetV2, ["map", "interleave"]),
+        (datasets.DatasetV1, ["map"]),
+    )  # DatasetV1.interleave is that of V2
     for owner, names in callers:
         for name in _with_parameter(owner, "deterministic"):
-            tell.swap(owner, name, functools.partial(_changed, "deterministic", None, True))
+            context.swap(owner, name, functools.partial(_with_argument, "deterministic", None, True))
         for name in names:
-            tell.swap(owner, name, _one_by_one)
+            context.swap(owner, name, _sequential_if_stateful)
         if "with_options" in vars(owner):
-            tell.swap(owner, "with_options", _with_options)
+            context.swap(owner, "with_options", _with_options)
     experimental = module.data.experimental
     for name in _with_parameter(experimental, "sloppy"):
-        tell.swap(experimental, name, functools.partial(_changed, "sloppy", False, False))
+        context.swap(experimental, name, functools.partial(_with_argument, "sloppy", False, False))
 
 
 def _with_parameter(owner: Any, parameter: str) -> list[str]:
-    """Return the public functions here that take a parameter of this name."""
+    """Return the names of the owner's public functions that have this parameter."""
     functions = [(name, function) for name, function in vars(owner).items() if inspect.isfunction(function)]
-    found = [name for name, function in functions if parameter in inspect.signature(function).parameters]
-    return sorted(name for name in found if not name.startswith("_"))
+    names = [name for name, function in functions if parameter in inspect.signature(function).parameters]
+    return sorted(name for name in names if not name.startswith("_"))
 
 
-def _changed(name: str, for_none: Any, for_others: Any, original: Function) -> Function:
-    """Return the function with one argument replaced, where it is given."""
+def _with_argument(name: str, for_none: Any, for_others: Any, original: Function) -> Function:
+    """Return a function that replaces one argument, if it is passed."""
     signature = inspect.signature(original)
 
     def function(*arguments: Any, **keywords: Any) -> Any:
         try:
             bound = signature.bind(*arguments, **keywords)
-        except TypeError:  # the function itself says what is wrong
+        except TypeError:  # the original raises its own error
             return original(*arguments, **keywords)
         if name in bound.arguments:
             bound.arguments[name] = for_none if bound.arguments[name] is None else for_others
@@ -175,8 +180,8 @@ def _with_options(original: Function) -> Function:
     return with_options
 
 
-def _one_by_one(original: Function) -> Function:
-    """Calls of a function with state go one after another, as their order says which gets which random number."""
+def _sequential_if_stateful(original: Function) -> Function:
+    """Return a map that calls stateful functions sequentially, as the order of calls decides their random numbers."""
     signature = inspect.signature(original)
 
     def parallel(*arguments: Any, **keywords: Any) -> Any:
@@ -193,7 +198,7 @@ def _one_by_one(original: Function) -> Function:
 
 
 def _has_state(dataset: Any) -> bool:
-    """Return whether the functions of a dataset do anything that depends on what was called before."""
+    """Return whether a function of a dataset has stateful operations, whose results depend on earlier calls."""
     functions = [wrapper.function for wrapper in private_api.functions_of(dataset)]
     return any(_is_stateful(operation) for function in functions for operation in _operations(function))
 

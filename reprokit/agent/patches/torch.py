@@ -1,6 +1,6 @@
 """PyTorch's own switches: deterministic algorithms, cuDNN's choice of algorithms, the numbers of threads.
 
-A switch that is set stays set: many scripts and libraries set it again, as Lightning does, or `cudnn.benchmark = True`.
+A switch stays as the patch set it: many scripts and libraries change it, as Lightning or `cudnn.benchmark = True`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 from ..core.thread_names import on_thread
 from ..pytorch import private_api
-from . import PatchUnfit, Tell
+from . import PatchContext, PatchNotApplicable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,46 +20,50 @@ if TYPE_CHECKING:
 
     from ..core.patching import Function
 
-# What only workers take; without any, DataLoader refuses some of it.
+# Arguments for workers only; without workers DataLoader rejects some of them.
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context", "in_order")
 _WORKER = "torch.utils.data._utils.worker"  # its loop gives each worker one thread, in every run
 
 
-def torch_deterministic(torch: Any, value: str, tell: Tell, *, fill: bool = False) -> None:
-    """Choose deterministic algorithms, warn where there is none, and fill uninitialized memory with NaN or leave it.
+def torch_deterministic(torch: Any, value: str, context: PatchContext, *, fill: bool = False) -> None:
+    """Choose deterministic algorithms, with warnings where there is none; fill: set uninitialized memory to NaN.
 
-    As use_deterministic_algorithms does, but without the second that it takes to import Inductor's settings.
+    This does what use_deterministic_algorithms does, without importing Inductor's settings, which takes a second.
     """
     filling = getattr(torch.utils, "deterministic", None)
     if fill and filling is None:
-        raise PatchUnfit("this PyTorch does not fill uninitialized memory (2.2 was the first); use torch-deterministic")
+        raise PatchNotApplicable(
+            "this PyTorch does not fill uninitialized memory (2.2 was the first); use torch-deterministic"
+        )
     try:
         private_api.set_deterministic_mode(torch, True, warn_only=True)
     except TypeError:
-        raise PatchUnfit("this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)") from None
+        raise PatchNotApplicable(
+            "this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)"
+        ) from None
     if filling is not None:
         filling.fill_uninitialized_memory = fill
-    tell.undo_by(lambda: private_api.set_deterministic_mode(torch, False, warn_only=False))
+    context.on_undo(lambda: private_api.set_deterministic_mode(torch, False, warn_only=False))
     _set_mkldnn(torch, True)
-    tell.undo_by(lambda: _set_mkldnn(torch, False))
-    tell.swap(torch, "use_deterministic_algorithms", _hold_algorithms)
-    tell.swap(torch, "set_deterministic_debug_mode", _hold_debug_mode)
+    context.on_undo(lambda: _set_mkldnn(torch, False))
+    context.swap(torch, "use_deterministic_algorithms", _hold_algorithms)
+    context.swap(torch, "set_deterministic_debug_mode", _hold_debug_mode)
 
 
 torch_deterministic_fill = functools.partial(torch_deterministic, fill=True)
 
 
-def torch_deterministic_inductor(module: Any, value: str, tell: Tell) -> None:
-    """Make Inductor choose by rule too, where it has a switch for that."""
+def torch_deterministic_inductor(module: Any, value: str, context: PatchContext) -> None:
+    """Make Inductor's choices deterministic too, if it has a switch for that."""
     if not hasattr(module, "deterministic"):
-        tell("this Inductor has no switch of its own (2.10 was the first)")
+        context("this Inductor has no switch of its own (2.10 was the first)")
         return
     module.deterministic = True
-    tell.undo_by(lambda: setattr(module, "deterministic", False))
+    context.on_undo(lambda: setattr(module, "deterministic", False))
 
 
 def _hold_algorithms(original: Function) -> Function:
-    """Turned off is turned to warnings; who turns it on without warn_only gets errors, as asked for."""
+    """Return a function that turns on warnings instead of off; turned on without warn_only, it raises errors."""
 
     def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
         original(True, warn_only=bool(warn_only or not mode))
@@ -74,65 +78,65 @@ def _hold_debug_mode(original: Function) -> Function:
     return set_deterministic_debug_mode
 
 
-def _set_mkldnn(torch: Any, wanted: bool) -> None:
-    """oneDNN has a switch of its own, which the other leaves alone."""
+def _set_mkldnn(torch: Any, deterministic: bool) -> None:
+    """Set oneDNN's own switch, which PyTorch's deterministic mode does not change."""
     mkldnn = torch.backends.mkldnn
     if hasattr(mkldnn, "deterministic"):
-        mkldnn.deterministic = wanted
+        mkldnn.deterministic = deterministic
 
 
-def torch_cudnn(module: Any, value: str, tell: Tell) -> None:
-    """Let cuDNN choose by rule and not by timing, and among deterministic algorithms only."""
+def torch_cudnn(module: Any, value: str, context: PatchContext) -> None:
+    """Let cuDNN choose algorithms without benchmarks, and deterministic ones only."""
     if not module.backends.cudnn.is_available():
-        tell("this build of PyTorch has no cuDNN: there was nothing to choose")
-    _pin(module, "benchmark", False, tell)
-    _pin(module, "deterministic", True, tell)
+        context("this build of PyTorch has no cuDNN: there was nothing to choose")
+    _pin(module, "benchmark", False, context)
+    _pin(module, "deterministic", True, context)
 
 
-def _pin(torch: Any, name: str, wanted: bool, tell: Tell) -> None:
-    """Set one of cuDNN's switches, and keep what a script sets later from changing it."""
+def _pin(torch: Any, name: str, value: bool, context: PatchContext) -> None:
+    """Set one of cuDNN's switches, and ignore later changes by the script."""
     setting = vars(type(torch.backends.cudnn))[name]
-    before = setting.getter()
-    setting.setter(wanted)
+    previous = setting.getter()
+    setting.setter(value)
 
     def hold(original: Function) -> Function:
-        return lambda _: original(wanted)
+        return lambda _: original(value)
 
-    tell.undo_by(lambda: setting.setter(before))
-    # cudnn.benchmark = True goes by the one, cudnn.flags() by the other
-    tell.swap(setting, "setter", hold)
-    tell.swap(*private_api.cudnn_setter(torch, name), hold)
+    context.on_undo(lambda: setting.setter(previous))
+    # cudnn.benchmark = True uses the first setter, cudnn.flags() the second
+    context.swap(setting, "setter", hold)
+    context.swap(*private_api.cudnn_setter(torch, name), hold)
 
 
-def torch_threads(module: Any, value: str, tell: Tell) -> None:
-    """Compute on this many threads, whatever the script sets."""
-    count, before = int(value), module.get_num_threads()
+def torch_threads(module: Any, value: str, context: PatchContext) -> None:
+    """Fix the number of threads, whatever the script sets."""
+    count, previous = int(value), module.get_num_threads()
     module.set_num_threads(count)
-    _set_interop(module, count, tell)
-    tell.undo_by(lambda: module.set_num_threads(before))
-    tell.swap(module, "set_num_threads", functools.partial(_hold_count, count))
-    tell.swap(module, "set_num_interop_threads", _ignore_count)
+    _set_interop(module, count, context)
+    context.on_undo(lambda: module.set_num_threads(previous))
+    context.swap(module, "set_num_threads", functools.partial(_hold_count, count))
+    context.swap(module, "set_num_interop_threads", _ignore_count)
 
 
-def _set_interop(torch: Any, count: int, tell: Tell) -> None:
+def _set_interop(torch: Any, count: int, context: PatchContext) -> None:
     try:
         if torch.get_num_interop_threads() != count:
             torch.set_num_interop_threads(count)
-    except RuntimeError as error:  # too late: they have begun
-        tell(f"the threads between operators stay {torch.get_num_interop_threads()}: {error}")
+    except RuntimeError as error:  # too late: the threads have started
+        context(f"the threads between operators stay {torch.get_num_interop_threads()}: {error}")
 
 
 def _hold_count(count: int, original: Function) -> Function:
-    def set_num_threads(wanted: int) -> None:
-        in_worker = wanted == 1 and sys._getframe(1).f_globals.get("__name__") == _WORKER
+    def set_num_threads(num_threads: int) -> None:
+        in_worker = num_threads == 1 and sys._getframe(1).f_globals.get("__name__") == _WORKER
         original(1 if in_worker else count)
 
     return set_num_threads
 
 
 def _ignore_count(original: Function) -> Function:
-    def set_num_interop_threads(wanted: int) -> None:
-        """PyTorch allows one call, which was ours."""
+    def set_num_interop_threads(num_interop_threads: int) -> None:
+        """Do nothing: PyTorch allows one call, which the patch has made."""
 
     return set_num_interop_threads
 
@@ -140,21 +144,21 @@ def _ignore_count(original: Function) -> Function:
 # Loaders
 
 
-def torch_loader(module: Any, value: str, tell: Tell) -> None:
-    """Give each DataLoader its own generator and, where the value says so, that many workers."""
-    workers, seeds = int(value) if value else None, Seeds(module.torch)
-    tell.swap(module.DataLoader, "__init__", lambda original: _make_init(original, workers, seeds))
+def torch_loader(module: Any, value: str, context: PatchContext) -> None:
+    """Give each DataLoader its own generator and, if there is a value, that number of workers."""
+    workers, seeds = int(value) if value else None, LoaderSeeds(module.torch)
+    context.swap(module.DataLoader, "__init__", lambda original: _make_init(original, workers, seeds))
 
 
-class Seeds:
-    """Seeds for generators: of the same torch.manual_seed and the same number of loaders before, the same one."""
+class LoaderSeeds:
+    """Derives the seeds of loaders' generators from torch.manual_seed and the number of earlier loaders."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._counts: dict[str, int] = {}
 
     def generator(self) -> Any:
-        """Return a new generator."""
+        """Return a new generator with the next seed."""
         name = on_thread("loader")
         self._counts[name] = number = self._counts.get(name, 0) + 1
         text = f"{self._torch.initial_seed()} {name} {number}"
@@ -162,14 +166,14 @@ class Seeds:
         return self._torch.Generator().manual_seed(seed)
 
 
-def _make_init(original: Function, workers: int | None, seeds: Seeds) -> Function:
+def _make_init(original: Function, workers: int | None, seeds: LoaderSeeds) -> Function:
     signature = inspect.signature(original)
 
     def initialize(self: Any, *arguments: Any, **keywords: Any) -> None:
         try:
             bound = signature.bind(self, *arguments, **keywords)
         except TypeError:
-            original(self, *arguments, **keywords)  # which says so itself
+            original(self, *arguments, **keywords)  # raises the TypeError itself
         else:
             _change(bound.arguments, workers, seeds)
             original(*bound.args, **bound.kwargs)
@@ -177,10 +181,10 @@ def _make_init(original: Function, workers: int | None, seeds: Seeds) -> Functio
     return initialize
 
 
-def _change(arguments: dict[str, Any], workers: int | None, seeds: Seeds) -> None:
+def _change(arguments: dict[str, Any], workers: int | None, seeds: LoaderSeeds) -> None:
     if arguments.get("generator") is None:
         arguments["generator"] = seeds.generator()
-    arguments.pop("in_order", None)  # by default they come in order
+    arguments.pop("in_order", None)  # the default is True
     if workers is None:
         return
     arguments["num_workers"] = workers

@@ -1,8 +1,8 @@
-"""One operator of PyTorch made to repeat: in eager code, in the backward pass, and in what Inductor compiles.
+"""Makes one operator of PyTorch deterministic: in eager code, the backward pass, and code compiled by Inductor.
 
-A kernel of ours stands at the key BackendSelect, which every call passes below autograd and above the devices' own
-kernels, in whichever thread it is made. There it calls the operator's own code: on a CPU on one thread, elsewhere in
-PyTorch's deterministic mode.
+The patch registers a kernel at the dispatch key BackendSelect, which each call passes below autograd and above the
+devices' own kernels, in any thread. It calls the operator's own code: on a CPU with one thread, elsewhere in PyTorch's
+deterministic mode.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from _thread import allocate_lock
 
 from ..pytorch import private_api
-from . import PatchUnfit, Tell
+from . import PatchContext, PatchNotApplicable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _DEVICES = ("CPU", "CUDA", "HIP", "XPU", "MPS", "SparseCPU", "SparseCUDA", "MkldnnCPU", "QuantizedCPU", "QuantizedCUDA")
 
-# What Inductor makes of operators before it writes code for them; what is called in the end stands first.
+# The operators into which Inductor decomposes others before it generates code; the one finally called is first.
 _INDEX_PUT = ("index_put", "_unsafe_index_put", "_unsafe_masked_index_put_accumulate")
 _SCATTER = ("scatter_reduce", "scatter_add", "scatter")
 _COMPILED_AS = {
@@ -34,57 +34,61 @@ _COMPILED_AS = {
 }
 
 
-def torch_operator(module: Any, value: str, tell: Tell) -> None:
-    """Make one operator repeat, in all its forms and on all devices."""
+def torch_operator(module: Any, value: str, context: PatchContext) -> None:
+    """Make one operator deterministic, in all its overloads and on all devices."""
     _check(module)
     space = value.partition("::")[0]
     library = module.library.Library(space, "IMPL")
-    tell.undo_by(lambda: private_api.remove_library(library))
-    known = private_api.operator_names(module)
-    forms = _forms(module, value, known)
+    context.on_undo(lambda: private_api.remove_library(library))
+    names = private_api.operator_names(module)
+    forms = _forms(module, value, names)
     if not forms and space == "aten":
-        near = difflib.get_close_matches(value, {name.partition(".")[0] for name in known}, 3)
-        advice = ": is it " + " or ".join(near) + "?" if near else ""
-        raise PatchUnfit(f"PyTorch {module.__version__} has no operator {value}{advice}")
-    if not forms:  # a registration may come before its operator
-        tell(f"no library has brought {value} yet: it is patched when one does")
-    once, mode = OneThread(module), _mode(module)
+        similar = difflib.get_close_matches(value, {name.partition(".")[0] for name in names}, 3)
+        advice = ": is it " + " or ".join(similar) + "?" if similar else ""
+        raise PatchNotApplicable(f"PyTorch {module.__version__} has no operator {value}{advice}")
+    if not forms:  # an operator may be registered after this
+        context(f"no library has brought {value} yet: it is patched when one does")
+    single_thread, mode = SingleThread(module), _mode(module)
     for name in forms or [value]:
         if not _is_patched(module, name):
-            kernel = OverloadKernel(module, name, once, mode)
+            kernel = OverloadKernel(module, name, single_thread, mode)
             library.impl(name.partition("::")[2], kernel, "BackendSelect", with_keyset=True)
 
 
 def _check(torch: Any) -> None:
     with_keyset = "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
     if not (with_keyset and private_api.can_redispatch(torch)):
-        raise PatchUnfit("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
+        raise PatchNotApplicable(
+            "this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1"
+        )
 
 
-def _forms(torch: Any, value: str, known: set[str]) -> list[str]:
-    """Return the operators that compute it: in place, into an output, and the one that others are made of."""
+def _forms(torch: Any, value: str, all_names: set[str]) -> list[str]:
+    """Return the overloads to patch: the ones with device kernels, or else the explicit composite ones."""
     has = functools.partial(private_api.has_kernel, torch)
-    names = _named(value, known)
-    own = [name for name in names if value in (name, name.partition(".")[0])]
-    if any(has(name, "BackendSelect") and not _is_patched(torch, name) for name in own):
-        raise PatchUnfit(f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill")
+    names = _overloads_of(value, all_names)
+    matching = [name for name in names if value in (name, name.partition(".")[0])]
+    if any(has(name, "BackendSelect") and not _is_patched(torch, name) for name in matching):
+        raise PatchNotApplicable(
+            f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill"
+        )
     on_devices = [name for name in names if any(has(name, device) for device in _DEVICES)]
-    if not on_devices and any(has(name, "CompositeImplicitAutograd") for name in own):
-        raise PatchUnfit(f"{value} is made of other operators, which a profile shows: name those")
+    if not on_devices and any(has(name, "CompositeImplicitAutograd") for name in matching):
+        raise PatchNotApplicable(f"{value} is made of other operators, which a profile shows: name those")
     return on_devices or [name for name in names if has(name, "CompositeExplicitAutograd")]
 
 
-def _named(value: str, known: set[str]) -> list[str]:
-    """One overload where one is named, else all overloads of its family."""
+def _overloads_of(value: str, all_names: set[str]) -> list[str]:
+    """Return the overload that value names, or all overloads of its family."""
     space, _, rest = value.partition("::")
     if "." in rest:
-        return [value] if value in known else []
-    wanted = {f"{space}::{name}" for name in _family(rest)}
-    return sorted(name for name in known if name.partition(".")[0] in wanted)
+        return [value] if value in all_names else []
+    family = {f"{space}::{name}" for name in _family(rest)}
+    return sorted(name for name in all_names if name.partition(".")[0] in family)
 
 
 def _is_patched(torch: Any, name: str) -> bool:
-    """Return whether another value of this patch, which has a form in common, came first."""
+    """Return whether this patch has overridden the overload already, for another value."""
     return private_api.is_overridden(torch, name, "BackendSelect")
 
 
@@ -96,66 +100,66 @@ def _family(name: str) -> tuple[str, ...]:
 
 
 class OverloadKernel:
-    """Stands before one overload: called perhaps a million times, so that each way through it is looked up once."""
+    """The kernel of one overload; it caches the dispatch by key set, as it may be called millions of times."""
 
-    def __init__(self, torch: Any, name: str, once: OneThread, mode: DeterministicMode) -> None:
+    def __init__(self, torch: Any, name: str, single_thread: SingleThread, mode: DeterministicMode) -> None:
         self._torch = torch
         self._name = name
-        self._once = once
+        self._single_thread = single_thread
         self._mode = mode
         self._bits = private_api.bits_of_keys(torch)
-        self._ways: dict[object, tuple[Function, Any, bool, bool]] = {}  # by the bits of the set of keys
+        self._dispatches: dict[object, tuple[Function, Any, bool, bool]] = {}  # by the bits of the dispatch key set
 
     def __call__(self, keyset: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return what the operator itself comes to, where nothing can come between."""
+        """Return the operator's result, computed deterministically."""
         bits = self._bits(keyset)
-        if bits not in self._ways:
-            self._ways[bits] = self._way(keyset)
-        call, below, computes, elsewhere = self._ways[bits]
+        if bits not in self._dispatches:
+            self._dispatches[bits] = self._dispatch(keyset)
+        call, keys_below, computes, not_on_cpu = self._dispatches[bits]
         if not computes:
-            return call(below, *arguments, **keywords)
-        if elsewhere:
+            return call(keys_below, *arguments, **keywords)
+        if not_on_cpu:
             self._mode.enter()
-        before = self._once.enter()
+        previous = self._single_thread.enter()
         try:
-            return call(below, *arguments, **keywords)
+            return call(keys_below, *arguments, **keywords)
         finally:
-            self._once.leave(before)
-            if elsewhere:
+            self._single_thread.leave(previous)
+            if not_on_cpu:
                 self._mode.leave()
 
-    def _way(self, keyset: Any) -> tuple[Function, Any, bool, bool]:
-        """Return how to call it, with which keys, whether it computes anything, and whether not on a CPU."""
+    def _dispatch(self, keyset: Any) -> tuple[Function, Any, bool, bool]:
+        """Return the function to call, its dispatch keys, whether it computes, and whether not on a CPU."""
         path, _, overload = self._name.partition(".")
         space, _, base = path.partition("::")
-        operator = getattr(getattr(self._torch.ops, space), base)  # now: it may have been registered after this
+        operator = getattr(getattr(self._torch.ops, space), base)  # not earlier: it may be registered after the patch
         return (getattr(operator, overload or "default").redispatch, *private_api.keys_below(self._torch, keyset))
 
 
-class OneThread:
-    """Lets the calling thread compute alone: OpenMP's and MKL's counts are set for this thread only."""
+class SingleThread:
+    """Sets OpenMP's and MKL's number of threads to one, for the calling thread only."""
 
     def __init__(self, torch: Any) -> None:
-        self._count = torch.get_num_threads  # also sets a new thread's count, which must not come later
-        self._set, self._set_mkl = _counts(torch)
+        self._count = torch.get_num_threads  # also initializes a new thread's count, which must not happen later
+        self._set, self._set_mkl = _count_setters(torch)
 
     def enter(self) -> tuple[int, int]:
-        """Go down to one, and say what it was."""
-        before: int = self._count()
-        if before == 1:
+        """Set one thread; return the previous counts of OpenMP and MKL."""
+        previous: int = self._count()
+        if previous == 1:
             return 1, 0
         self._set(1)
-        return before, self._set_mkl(1)
+        return previous, self._set_mkl(1)
 
-    def leave(self, before: tuple[int, int]) -> None:
-        """Go back."""
-        if before[0] != 1:
-            self._set(before[0])
-            self._set_mkl(before[1])
+    def leave(self, previous: tuple[int, int]) -> None:
+        """Restore the previous counts."""
+        if previous[0] != 1:
+            self._set(previous[0])
+            self._set_mkl(previous[1])
 
 
-def _counts(torch: Any) -> tuple[Function, Function]:
-    """Return the functions of the libraries that PyTorch computes with; PyTorch's own is for all threads at once."""
+def _count_setters(torch: Any) -> tuple[Function, Function]:
+    """Return the setters of OpenMP and MKL for the calling thread; PyTorch's own setter is for all threads."""
     import ctypes
 
     def find(name: str) -> Any:
@@ -173,72 +177,72 @@ def _counts(torch: Any) -> tuple[Function, Function]:
 
 
 def _works(set_count: Function, torch: Any) -> bool:
-    before: int = torch.get_num_threads()
-    set_count(before + 1)
-    worked: bool = torch.get_num_threads() == before + 1
-    set_count(before)
-    return worked
+    previous: int = torch.get_num_threads()
+    set_count(previous + 1)
+    has_changed: bool = torch.get_num_threads() == previous + 1
+    set_count(previous)
+    return has_changed
 
 
 class DeterministicMode:
-    """PyTorch's deterministic mode, which all threads share: on while any of them is in a patched operator."""
+    """Turns on PyTorch's deterministic mode, which all threads share, while any of them is in a patched operator."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._before = (False, False, False)
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._previous = (False, False, False)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
-    def _forget(self) -> None:
-        """At the beginning, and in a forked child: the parent's other threads are within operators of the parent's."""
+    def _reset(self) -> None:
+        """Start afresh, also in a forked child, where no other thread is within an operator."""
         self._lock = allocate_lock()
-        self._inside = 0
+        self._users = 0
 
     def enter(self) -> None:
-        """Turn it on, with warnings only, and without filling memory that the operator is about to write."""
+        """Turn the mode on, with warnings only, and without filling memory that the operator writes anyway."""
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = private_api.deterministic_mode(self._torch)
-                if not self._before[0]:  # a script that asked for errors keeps them
+            self._users += 1
+            if self._users == 1:
+                self._previous = private_api.deterministic_mode(self._torch)
+                if not self._previous[0]:  # a script that asked for errors keeps them
                     private_api.set_deterministic_mode(self._torch, True, True, False)
 
     def leave(self) -> None:
-        """As it was, when the last one leaves."""
+        """Restore the previous mode when the last user leaves."""
         with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and not self._before[0]:
-                private_api.set_deterministic_mode(self._torch, *self._before)
+            self._users -= 1
+            if self._users == 0 and not self._previous[0]:
+                private_api.set_deterministic_mode(self._torch, *self._previous)
 
 
 @functools.lru_cache(maxsize=1)
 def _mode(torch: Any) -> DeterministicMode:
-    """One for all operators: two that each put back what they found would turn it off under the other."""
+    """Return the instance for all operators: two would turn the mode off under each other."""
     return DeterministicMode(torch)
 
 
-def torch_operator_compiled(module: Any, value: str, tell: Tell) -> None:
-    """Make Inductor call the operator instead of writing atomic additions for it."""
+def torch_operator_compiled(module: Any, value: str, context: PatchContext) -> None:
+    """Make Inductor call the operator instead of generating atomic additions."""
     torch = sys.modules["torch"]
     _check(torch)
     base = _family(value.partition("::")[2].partition(".")[0])[0]
     compiled_as = _COMPILED_AS.get(base, (base,))
     if compiled_as[0] != base:
-        torch_operator(torch, "aten::" + compiled_as[0], tell)
+        torch_operator(torch, "aten::" + compiled_as[0], context)
     names = {f"aten::{form}" for name in compiled_as for form in _family(name)}
-    before = {
+    previous_lowerings = {
         operator: module.lowerings[operator]
         for operator in module.lowerings
         if private_api.operator_name(operator) in names
     }
-    for operator, lower in before.items():
+    for operator, lower in previous_lowerings.items():
         module.lowerings[operator] = _make_lowering(lower, _mode(torch))
-    _part_cache(torch, value)
-    tell.undo_by(lambda: module.lowerings.update(before))
+    _separate_cache(torch, value)
+    context.on_undo(lambda: module.lowerings.update(previous_lowerings))
 
 
-def _part_cache(torch: Any, value: str) -> None:
-    """What was compiled without the patch must not be taken for what is compiled with it, nor the other way."""
+def _separate_cache(torch: Any, value: str) -> None:
+    """Keep code compiled with and without the patch apart in Inductor's cache."""
     config: Any = getattr(torch.compiler, "config", None)
     if hasattr(config, "cache_key_tag"):
         config.cache_key_tag += " reprokit:" + value
