@@ -1,8 +1,8 @@
-"""Writes down the samples of each optimizer step, beside the trail: RUN/samples (docs/format.md).
+"""Records the samples of each optimizer step, beside the trail: RUN/samples (docs/format.md).
 
-A listener: it knows no framework. Steps are packed into blocks. What waits for its block to be full lies in a file that
-is mapped into memory, so that SIGKILL loses nothing. Blocks are written by their size alone, not by the clock: a replay
-must do what the recording did.
+A listener, independent of frameworks. Steps are packed into blocks. The entries of the next block are buffered in a
+memory-mapped file, the tail, so that SIGKILL loses nothing. Only its size decides when a block is written, not the
+clock: a replay must do what the recording did.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 FORMAT = 1
 DIRECTORY = "samples"
 MAX_BYTES = 1 << 30  # of one process, before they are compressed
-MAX_FILES = 1000  # of processes of one identity
-MAX_PENDING = 1 << 16  # batches that no step follows: nobody trains
+MAX_FILES = 1000  # of processes with the same identity
+MAX_PENDING = 1 << 16  # batches without a step: the process does not train
 MAX_NUMBER = 1 << 16  # loaders and optimizers
 MAX_KEY = 200  # characters of a sample's name
-ENTRIES, NUMBERS = 16 << 10, 48 << 10  # bytes of the two areas of what waits
+ENTRIES, NUMBERS = 16 << 10, 48 << 10  # bytes of the two areas of the tail
 TAIL_HEAD = 64
-PLACE = 0x2E0001000000  # a wish: behind that of lines that wait
+PREFERRED_ADDRESS = 0x2E0001000000  # of the tail, behind that of buffered lines
 BATCH, STEP, END, LOADER, SERIES = range(1, 6)  # kinds of entries
-INDICES, DIGEST, KEYS = range(1, 4)  # what is known of the samples of a batch
+INDICES, DIGEST, KEYS = range(1, 4)  # how the samples of a batch are identified
 UNKNOWN_WORKER = 0xFFFFFFFF
 HEAD = struct.Struct("<8sII256sI")
 BLOCK = struct.Struct("<4sIQIIII")
@@ -48,8 +48,8 @@ ENTRY = struct.Struct("<BBHII")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-# What a thread has done with the batches that it fetched last. Of those that no model was called with it is known at
-# the next fetch: they were looked at only, if their loader was exhausted and no step came.
+# How a thread has used the batches that it fetched last. If no model was called with them, this is decided at the next
+# fetch: they were only inspected if their loader was exhausted and no step followed.
 _NOT_CALLED, _TRAINED, _EVALUATED, _EXHAUSTED = range(4)
 
 
@@ -57,9 +57,9 @@ class LoaderIteration:
     """One iteration of a data loader."""
 
     def __init__(self, number: int, epoch: int) -> None:
-        self.number = number  # of the loader in this file
+        self.number = number  # of the loader, in this file
         self.epoch = epoch
-        self.batches: dict[int, int] = {}  # of iterable data sets, by worker
+        self.batches: dict[int, int] = {}  # of iterable data sets: number of batches by worker
         self.has_steps = False
 
 
@@ -67,24 +67,24 @@ class PendingBatches:
     """The batches that a thread has fetched since its last step."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[LoaderIteration, bytes, bytes]] = []  # with their entries and numbers
-        self.first = 0  # of them that was fetched since a model was called
+        self.batches: list[tuple[LoaderIteration, bytes, bytes]] = []  # iteration, entry, numbers
+        self.first = 0  # index of the first one fetched since a model was called
         self.use = _NOT_CALLED
 
     def drop(self) -> None:
-        """Forget those that were fetched last, as no step follows from them."""
+        """Drop the batches that were fetched last, as they are not used for a step."""
         del self.batches[self.first :]
 
 
 class FetchingThread(_local):
-    """What a thread has fetched."""
+    """The pending batches of each thread."""
 
     def __init__(self) -> None:
         self.fetched = PendingBatches()
 
 
 class SampleLedger:
-    """The samples of this process's steps."""
+    """The ledger of the samples of this process' steps."""
 
     def __init__(
         self,
@@ -95,15 +95,15 @@ class SampleLedger:
         compiled: Any = None,
     ) -> None:
         self._agent, self._events, self._compiled = agent, events, compiled
-        self._facts_of = facts_of  # of a loader
-        self._digest = digest  # of a batch that the trail has not digested by itself
+        self._facts_of = facts_of  # returns the settings of a loader
+        self._digest = digest  # digests a batch for which the trail has no digest
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, whose parent's file is another one."""
+        """Start afresh, also in a forked child, which needs a file of its own."""
         self._thread = FetchingThread()
         self._loaders: dict[str, int] = {}
-        self._series: dict[str, list[int]] = {}  # number and last step
+        self._series: dict[str, list[int]] = {}  # by optimizer: number and last step
         self._file = LedgerFile(self._agent.run, self._agent.journal, self._compiled)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -116,15 +116,15 @@ class SampleLedger:
         }
 
     def failed(self, error: Exception, _handler: Handler) -> None:
-        """The ledger ends, with a warning."""
+        """End the ledger with a warning."""
         self._events.remove(self)
         self._agent.warn(f"no further step's samples are kept: {type(error).__name__}: {error}")
 
     def finish(self) -> None:
-        """Write what still waits."""
+        """Write the buffered entries."""
         self._file.close()
 
-    # What comes together until the step
+    # Batches, until their step
 
     def _loader_began(self, event: LoaderBegan) -> None:
         series: Any = event.series
@@ -141,30 +141,30 @@ class SampleLedger:
         data = text.encode()
         self._file.put(ENTRY.pack(kind, 0, number, 0, len(data)) + data, b"")
 
-    # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
+    # Code of each step is kept in few functions: each one outside the caches costs a microsecond or two.
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        began = event.began
-        iteration = None if began is None else began.samples
+        loader = event.began
+        iteration = None if loader is None else loader.samples
         if iteration is None:
             return
-        fetched = self._thread.fetched
-        if fetched.use:
-            if fetched.use != _TRAINED:
-                fetched.drop()
-            fetched.use, fetched.first = _NOT_CALLED, len(fetched.batches)
-        if len(fetched.batches) >= MAX_PENDING:
-            fetched.batches, fetched.first = [], 0
+        pending = self._thread.fetched
+        if pending.use:
+            if pending.use != _TRAINED:
+                pending.drop()
+            pending.use, pending.first = _NOT_CALLED, len(pending.batches)
+        if len(pending.batches) >= MAX_PENDING:
+            pending.batches, pending.first = [], 0
         numbers = None if self._compiled is None else self._compiled.words(event.indices)
         if numbers is None:
-            form, count, text, numbers = self._identified(iteration, event)
+            kind, count, text, numbers = self._identify(iteration, event)
         else:
-            form, count, text = INDICES, len(numbers) // 4, b""
-        entry = ENTRY.pack(BATCH, form, iteration.number, iteration.epoch, count)
-        fetched.batches.append((iteration, entry + text, numbers))
+            kind, count, text = INDICES, len(numbers) // 4, b""
+        entry = ENTRY.pack(BATCH, kind, iteration.number, iteration.epoch, count)
+        pending.batches.append((iteration, entry + text, numbers))
 
-    def _identified(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
-        """Return what tells which samples these are, if no list of small numbers does: form, count, text, numbers."""
+    def _identify(self, iteration: LoaderIteration, event: BatchFetched) -> tuple[int, int, bytes, bytes]:
+        """Return kind, count, text and numbers that identify a batch's samples, if it has no list of small indices."""
         indices = event.indices
         if type(indices) is not list:
             indices = indices.tolist() if hasattr(indices, "tolist") else indices
@@ -184,28 +184,28 @@ class SampleLedger:
         return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number)
 
     def _model_called(self, event: ModelCalled) -> None:
-        fetched = self._thread.fetched
+        pending = self._thread.fetched
         if event.has_gradients:
-            fetched.use = _TRAINED
-        elif fetched.use != _TRAINED:
-            fetched.use = _EVALUATED
+            pending.use = _TRAINED
+        elif pending.use != _TRAINED:
+            pending.use = _EVALUATED
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
-        fetched, began = self._thread.fetched, event.began
-        if fetched.use == _EVALUATED:
-            fetched.drop()
-        elif fetched.use == _NOT_CALLED:
-            fetched.use = _EXHAUSTED
-        iteration = None if began is None else began.samples
-        if iteration is not None and (iteration.has_steps or fetched.batches):
+        pending, loader = self._thread.fetched, event.began
+        if pending.use == _EVALUATED:
+            pending.drop()
+        elif pending.use == _NOT_CALLED:
+            pending.use = _EXHAUSTED
+        iteration = None if loader is None else loader.samples
+        if iteration is not None and (iteration.has_steps or pending.batches):
             self._file.put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
 
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
-        fetched = self._thread.fetched
-        if not fetched.batches:
-            fetched.use = _NOT_CALLED
+        pending = self._thread.fetched
+        if not pending.batches:
+            pending.use = _NOT_CALLED
             return
         record: Any = event.optimizer
         step, series = record.steps - 1, self._series.get(record.name)
@@ -213,57 +213,57 @@ class SampleLedger:
             series = self._series[record.name] = [len(self._series), -1]
             self._declare(SERIES, series[0], to_json({"name": record.name}))
         entries = numbers = b""
-        for iteration, entry, words in fetched.batches:
+        for iteration, entry, words in pending.batches:
             iteration.has_steps = True
             entries, numbers = entries + entry, numbers + words
         entries += ENTRY.pack(STEP, 0, series[0], step - series[1], 0)
         series[1] = step
-        fetched.batches, fetched.first, fetched.use = [], 0, _NOT_CALLED
+        pending.batches, pending.first, pending.use = [], 0, _NOT_CALLED
         if not self._file.put(entries, numbers):
             self._events.remove(self)
             self._agent.warn(f"no further step's samples are kept: {self._file.refusal}")
 
 
 class LedgerFile:
-    """The file of this process, and what waits for its next block.
+    """The file of this process, and the buffer of its next block.
 
-    An entry is put whole or not at all. It has bytes of its own, and numbers of four bytes, whose bytes are compressed
-    by their place: the high ones of indices are much alike.
+    An entry is written whole or not at all. It has bytes and numbers. A number has four bytes; those of each place are
+    compressed together, as the high bytes of indices are much alike.
     """
 
     def __init__(self, run: str, journal: Journal, compiled: Any = None) -> None:
         self._directory, self._journal = f"{run}/{DIRECTORY}", journal
         self._guard = allocate_lock()
         self._path = self._tail = self.refusal = ""
-        self._first = self._size = 0  # entries and bytes that were written
-        self._room: Any = None  # the bytes of what waits, and the numbers in its head, in the tail as a rule
+        self._first = self._size = 0  # number of entries and of bytes written
+        self._buffer: Any = None  # bytes of the buffer, normally the tail, and the numbers in its head
         self._head: Any = None
         self._waiting = (ctypes.c_uint64 * 4)(0, 0, ENTRIES, NUMBERS)  # struct waiting of native/python/ledger.c
-        self._put: Any = None  # by compiled code, where there is any
+        self._put: Any = None  # the compiled put, if there is one
         if compiled is not None:
             self._put = partial(compiled.ledger_put, ctypes.addressof(self._waiting), self._guard)
 
     def put(self, entries: bytes, numbers: bytes) -> bool:
-        """Take in what is to be read together; False where nothing is taken in any more."""
+        """Buffer entries that belong together; return False if the ledger takes no more."""
         if self._put is not None and self._put(entries, numbers):
             return True
         with self._guard:
             if self.refusal:
                 return False
-            if not (self._path and self._take_in(entries, numbers)):
+            if not (self._path and self._put_in_buffer(entries, numbers)):
                 self._attempt(self._flush if self._path else self._create)
-                if not (self.refusal or self._take_in(entries, numbers)):
-                    self._attempt(self._write_block, 1, entries, numbers)  # it is larger than all the room
+                if not (self.refusal or self._put_in_buffer(entries, numbers)):
+                    self._attempt(self._write_block, 1, entries, numbers)  # larger than the whole buffer
             return not self.refusal
 
-    def _take_in(self, entries: bytes, numbers: bytes) -> bool:
+    def _put_in_buffer(self, entries: bytes, numbers: bytes) -> bool:
         head, used, count = self._head, len(entries) + self._head[2], len(numbers) + self._head[3]
         if used > ENTRIES or count > NUMBERS:
             return False
-        self._room[TAIL_HEAD + ENTRIES + head[3] : TAIL_HEAD + ENTRIES + count] = numbers
-        self._room[TAIL_HEAD + head[2] : TAIL_HEAD + used] = entries
+        self._buffer[TAIL_HEAD + ENTRIES + head[3] : TAIL_HEAD + ENTRIES + count] = numbers
+        self._buffer[TAIL_HEAD + head[2] : TAIL_HEAD + used] = entries
         head[3] = count
-        head[2] = used  # from here on a reader sees it
+        head[2] = used  # makes it visible to a reader
         self._waiting[1] += 1
         return True
 
@@ -273,10 +273,10 @@ class LedgerFile:
         except OSError as error:
             self.refusal = error.strerror or str(error)
         if self.refusal:
-            self._waiting[0] = 0  # compiled code puts nothing there any more
+            self._waiting[0] = 0  # stops compiled code from using the buffer
 
     def _create(self) -> None:
-        """Make the file, named by the process and a number; another process of the same name has its own."""
+        """Create the file, named by process and number: processes with the same identity have separate files."""
         make_directory(self._directory)
         name = self._journal.identity.encode("utf-8", "backslashreplace")
         prefix = f"{self._directory}/{hashlib.sha256(name).hexdigest()[:16]}"
@@ -296,25 +296,25 @@ class LedgerFile:
     def _begin_tail(self, path: str) -> None:
         size = TAIL_HEAD + ENTRIES + NUMBERS
         try:
-            address = map_new_file(path, size, PLACE)
+            address = map_new_file(path, size, PREFERRED_ADDRESS)
             self._tail = path
         except (OSError, AttributeError):  # a full disk, or a system without posix_fallocate
             address = 0
-        room = (ctypes.c_char * size).from_address(address) if address else ctypes.create_string_buffer(size)
-        self._room = memoryview(room).cast("B")
-        self._head = self._room[:TAIL_HEAD].cast("Q")
-        self._room[:8] = b"RKSTAIL\x01"
-        self._waiting[0] = ctypes.addressof(room)
+        memory = (ctypes.c_char * size).from_address(address) if address else ctypes.create_string_buffer(size)
+        self._buffer = memoryview(memory).cast("B")
+        self._head = self._buffer[:TAIL_HEAD].cast("Q")
+        self._buffer[:8] = b"RKSTAIL\x01"
+        self._waiting[0] = ctypes.addressof(memory)
 
     def _flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered entries as a block."""
         count, entries, numbers = self._waiting[1], self._head[2], self._head[3]
         if count:
-            areas = self._room[TAIL_HEAD:]
+            areas = self._buffer[TAIL_HEAD:]
             self._write_block(count, bytes(areas[:entries]), bytes(areas[ENTRIES : ENTRIES + numbers]))
 
     def _write_block(self, count: int, entries: bytes, numbers: bytes) -> None:
-        """Append a block; what a full disk has cut is taken back."""
+        """Append a block; a block cut short by a full disk is removed."""
         payload = zlib.compress(entries + b"".join([numbers[place::4] for place in range(4)]), 1)
         facts = struct.pack("<QIIII", self._first, count, len(entries), len(numbers), len(payload))
         data = b"RKSB" + struct.pack("<I", zlib.crc32(facts + payload)) + facts + payload
@@ -330,15 +330,15 @@ class LedgerFile:
 
     def _write(self, descriptor: int, data: bytes) -> None:
         try:
-            before = os.fstat(descriptor).st_size
+            size = os.fstat(descriptor).st_size
             if os.write(descriptor, data) != len(data):
-                os.ftruncate(descriptor, before)
+                os.ftruncate(descriptor, size)
                 self.refusal = "the disk is full"
         finally:
             os.close(descriptor)
 
     def close(self) -> None:
-        """At the end of the process."""
+        """Write the rest, at the end of the process."""
         with self._guard:
             if self._path and not self.refusal:
                 self._attempt(self._end)
@@ -351,7 +351,7 @@ class LedgerFile:
 
 
 def _keys(batch: Any) -> list[str]:
-    """Return the names of samples that readers of files tell, as WebDataset does: the file's, and the sample's own."""
+    """Return the names of samples from readers such as WebDataset: file and key of each sample."""
     names = batch.get("__key__") if type(batch) is dict else None
     if isinstance(names, str):
         names, files = [names], [batch.get("__url__")]
