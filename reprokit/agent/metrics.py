@@ -1,6 +1,6 @@
-"""What every training by steps writes down: losses, epochs, and the weights of models and optimizers at their ends.
+"""Records of every training by steps: losses, epochs, and the final weights of models and optimizers.
 
-A listener: it knows no framework. What tensors say of themselves it asks of the tensors' reader.
+A listener, independent of frameworks: a TensorReader reads their tensors.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from .events import Events, Handler, TrainingEvent
 
     class TensorReader(Protocol):
-        """What the metrics ask of a framework's tensors."""
+        """Reads a framework's tensors for the metrics."""
 
         def number(self, tensor: Any) -> tuple[str, Any] | None:
-            """Dtype and value of a tensor of one element; None of more."""
+            """Return dtype and value of a tensor of one element; None if it has more."""
 
         def later(self, tensor: Any) -> Any:
-            """Return a copy to read later of one that lies on a device; None of another, and where none can be made."""
+            """Return a copy, to be read later, of a tensor on a device; None if it is elsewhere or cannot be copied."""
 
         def entry(self, name: str, tensor: Any) -> Tensor:
-            """Its name, dtype, shape and digest."""
+            """Return name, dtype, shape and digest of a tensor."""
 
     class RecordedObject(Protocol):
-        """What the metrics ask of the record of a model or optimizer."""
+        """The record of a model or optimizer, as the metrics need it."""
 
         name: str
         kind: str
@@ -56,27 +56,27 @@ if TYPE_CHECKING:
 
         @property
         def has_buffers(self) -> bool:
-            """Whether it has tensors that a forward computation changes."""
+            """Whether it has tensors that a forward pass changes."""
 
         def tensors(self) -> list[Tensor]:
-            """Names, dtypes, shapes and digests."""
+            """Return names, dtypes, shapes and digests of its tensors."""
 
     class RecordRegistry(Protocol):
         """The models and optimizers that have not ended."""
 
         def current(self, thread: str) -> Iterator[Any]:
-            """Return those of a thread that take part in its training, as they are now."""
+            """Return the records of a thread that take part in its training, with their current tensors."""
 
 
 MAX_PENDING = 64  # losses on a device that wait to be read together
 
 
 class EpochState:
-    """What happened since a data loader was last begun."""
+    """The state of the current epoch of a data loader."""
 
     def __init__(self, name: str, place: tuple[str, int]) -> None:
         self.name = name
-        self.place = place  # where it was begun first
+        self.place = place  # file and line of its first iteration
         self.thread = on_thread("")
         self.number = 0
         self.steps = 0
@@ -85,7 +85,7 @@ class EpochState:
         self.last: tuple[str, Any] | None = None  # dtype and value
 
     def values(self) -> dict[str, object]:
-        """Return the last loss, and the mean of all, correctly rounded whatever their order."""
+        """Return the last loss and the mean, which is correctly rounded whatever the order of losses."""
         if self.last is None:
             return {}
         finite = all(map(math.isfinite, self.losses))
@@ -101,30 +101,30 @@ class EpochState:
 
 
 class ThreadMetrics(_local):
-    """What is known of one thread."""
+    """The state of each thread."""
 
     def __init__(self) -> None:
         self.losses = on_thread("loss")  # the name of its losses
-        self.epoch: Any = None  # whose batch the coming steps work on
-        self.trained: Any = None  # that of the last step
+        self.epoch: Any = None  # epoch of the batch that the next steps use
+        self.trained: Any = None  # epoch of the last step
 
 
 class Metrics:
-    """Writes down losses, epochs and weights."""
+    """Records losses, epochs and weights."""
 
     def __init__(self, agent: Agent, events: Events, records: RecordRegistry | None, tensors: TensorReader) -> None:
         self._agent, self._events, self._records, self._tensors = agent, events, records, tensors
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent noted."""
+        """In a forked child: drop the state of the parent."""
         self._thread = ThreadMetrics()
         self._loaders: weakref.WeakKeyDictionary[Any, EpochState] = weakref.WeakKeyDictionary()
         self._epochs: list[EpochState] = []
         self._pending: list[tuple[str, int, Any, EpochState | None]] = []
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
-        of_loaders: dict[type[TrainingEvent], Handler] = {
+        loader_handlers: dict[type[TrainingEvent], Handler] = {
             LoaderBegan: self._loader_began,
             BatchFetched: self._batch_fetched,
             LoaderExhausted: self._loader_exhausted,
@@ -132,7 +132,7 @@ class Metrics:
             UpdateDone: self._update_done,
         }
         return {
-            **({} if self._records is None else of_loaders),  # else the framework tells of its epochs itself
+            **({} if self._records is None else loader_handlers),  # otherwise the framework reports its epochs itself
             LossComputed: self._loss_computed,
             EpochEnded: self._epoch_ended,
             ResultsReported: self._results_reported,
@@ -168,7 +168,7 @@ class Metrics:
             epoch.last = number
 
     def _flush(self) -> None:
-        """Read the losses that wait on a device."""
+        """Read and write the pending losses on devices."""
         pending, self._pending = self._pending, []
         for name, step, loss, epoch in pending:
             self._agent.attempt(self._write_loss, name, step, loss, epoch)
@@ -181,14 +181,14 @@ class Metrics:
         if epoch is None:
             epoch = self._loaders[loader] = self._taken_over(event.place) or self._new_epoch(event)
         self._end_epoch(epoch)
-        for other in self._former():
-            if other.exhausted:  # nobody will begin it again to end it
-                self._end_epoch(other)
+        for former in self._former():
+            if former.exhausted:  # no further iteration will end it
+                self._end_epoch(former)
         event.series = epoch
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        began = event.began
-        self._thread.epoch = None if began is None else began.series
+        loader = event.began
+        self._thread.epoch = None if loader is None else loader.series
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
         epoch: Any = None if event.began is None else event.began.series
@@ -209,12 +209,12 @@ class Metrics:
             epoch.steps += 1
 
     def _former(self) -> list[EpochState]:
-        """Return those of this thread's loaders that are gone."""
+        """Return the epochs of this thread whose loaders no longer exist."""
         alive, thread = set(map(id, self._loaders.values())), on_thread("")
         return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
 
     def _taken_over(self, place: tuple[str, int]) -> EpochState | None:
-        """The epochs of a loader that is gone, where one made anew is begun at the same place: each time, as a rule."""
+        """Return the epoch state of a deleted loader iterated at the same place, which the new loader continues."""
         return next((epoch for epoch in self._former() if epoch.place == place), None)
 
     def _new_epoch(self, event: LoaderBegan) -> EpochState:
@@ -224,11 +224,11 @@ class Metrics:
         return epoch
 
     def _end_epoch(self, epoch: EpochState, late: bool = False) -> None:
-        """Write what an epoch came to; late: another loader's first step has computed its gradients."""
+        """Report the end of an epoch; late: another loader's first step has already computed its gradients."""
         if not epoch.steps:
             return
         self._flush()
-        # Another thread's models are in the midst of their training; a late forward computation has changed buffers.
+        # Other threads' models are in mid-training; if late, a forward pass has already changed buffers.
         current = self._records.current(on_thread("")) if self._records else ()
         records = [record for record in current if not (late and record.has_buffers)]
         tell(self._events.epoch_ended, EpochEnded(epoch.name, epoch.number, epoch.steps, epoch.values(), records))
@@ -240,11 +240,11 @@ class Metrics:
         for record in event.records:
             self._agent.attempt(self._write_weights, record, "epoch", event.number)
 
-    def _end_epochs(self, all_of_them: bool = False) -> None:
+    def _end_epochs(self, end_all: bool = False) -> None:
         self._flush()
-        thread = on_thread("")  # another thread may be about to end its own
+        thread = on_thread("")  # other threads end their own epochs
         for epoch in list(self._epochs):
-            if all_of_them or (epoch.exhausted and epoch.thread == thread):
+            if end_all or (epoch.exhausted and epoch.thread == thread):
                 self._agent.attempt(self._end_epoch, epoch)
 
     def _results_reported(self, event: ResultsReported) -> None:
@@ -268,5 +268,5 @@ class Metrics:
         self._agent.journal.write("optimizer", line)
 
     def finish(self) -> None:
-        """The process ends: so do all epochs."""
+        """End all epochs, at the end of the process."""
         self._agent.attempt(self._end_epochs, True)
