@@ -1,7 +1,7 @@
-"""The trail of this process: for each optimizer step the digests of what it was made of (docs/format.md).
+"""The trail of this process: for each optimizer step the digests of its inputs and results (docs/format.md).
 
-A library of C digests tensors where they lie, in a thread of its own beside the training, and writes the file.
-This module is what all frameworks share: it loads that library and knows where random states lie.
+A C library digests tensors in place, in a thread of its own beside the training, and writes the file. This module,
+shared by all frameworks, loads that library and locates random states in memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ABI = 8  # RKT_ABI of native/trail/trail.h
 BATCH, LOSS, GRADIENTS, PARAMETERS, TORCH, PYTHON, NUMPY = (1 << bit for bit in range(7))
 BEFORE, PARTIAL, UNSTEADY_GRADIENTS, UNSTEADY_PARAMETERS, BUFFERS, UNCHANGED = 128, 256, 512, 1024, 2048, 4096
 INPUTS, INPUTS_PARTIAL, INPUTS_SEVERAL = 8192, 16384, 32768
-BATCH_PARTIAL, CALLED = 1 << 32, 1 << 33  # of a step that is not written yet
+BATCH_PARTIAL, CALLED = 1 << 32, 1 << 33  # flags of a step that is not written so far
 HERE, LATER = 1, 2
 CHANGED_GRADIENTS, CHANGED_PARAMETERS = 1, 2
-SMALL = 1 << 20  # RKT_SMALL: bytes that are digested at once
+SMALL = 1 << 20  # RKT_SMALL: bytes that are digested immediately
 MAX_NAME = 1000  # characters of a parameter's name that are kept
 WORDS = 2500  # bytes of the state of a Mersenne Twister
-FACTS = 14  # words of struct rkt_facts, some of which are
+FACTS = 14  # words of struct rkt_facts; the places of some of them:
 AT_FLAGS, AT_BATCH, AT_LOSS, AT_INPUTS = 0, 2, 3, 6
 pack = struct.Struct("<%dQ" % FACTS).pack
 STEP = 0x9E3779B97F4A7C15  # of native/trail/digest.h, as are the next four
@@ -35,7 +35,7 @@ MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD_MULTIPLIERS = 0x85EBCA6B, 0xC2B2AE35
 _MASK = (1 << 64) - 1
 
-# By dtype, what the library knows of numbers that can be not finite (enum rkt_format); all others always are.
+# By dtype, how the library finds numbers that are not finite (enum rkt_format); numbers of other dtypes are finite.
 FORMATS = {
     "float16": 1,
     "bfloat16": 2,
@@ -54,13 +54,13 @@ FORMATS = {
 
 @functools.lru_cache(maxsize=10_000)
 def salt(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return what stands for dtype and shape in a digest."""
+    """Return the number that represents dtype and shape in a digest."""
     head = "reprokit-tensor-1\0{}\0{}\0".format(dtype, ",".join([str(size) for size in shape]))
     return int.from_bytes(hashlib.sha256(head.encode()).digest()[:8], "little")
 
 
 def mix(value: int) -> int:
-    """Return the bijection of 64 bits under the digests."""
+    """Return the 64-bit bijective mix of a value on which the digests are based."""
     value &= _MASK
     value = ((value ^ value >> 30) * MULTIPLIERS[0]) & _MASK
     value = ((value ^ value >> 27) * MULTIPLIERS[1]) & _MASK
@@ -73,41 +73,41 @@ _WORDS_SALT = salt("uint32", (625,))
 
 def function(library: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
     """Return a function of the library, loaded by ctypes."""
-    found = library["reprokit_trail_" + name]
-    found.restype, found.argtypes = result, arguments
-    return found  # type: ignore[no-any-return]
+    native = library["reprokit_trail_" + name]
+    native.restype, native.argtypes = result, arguments
+    return native  # type: ignore[no-any-return]
 
 
 class Library:
-    """The library's functions. What is short keeps the interpreter's lock, which costs less than to let it go."""
+    """The library's functions. Short ones keep the GIL, as that costs less than releasing it."""
 
     def __init__(self, path: str) -> None:
         import ctypes
 
         number, pointer, word, text = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
-        held, free = ctypes.PyDLL(path), ctypes.CDLL(path)
-        if held.reprokit_trail_abi() != ABI:
+        with_gil, without_gil = ctypes.PyDLL(path), ctypes.CDLL(path)
+        if with_gil.reprokit_trail_abi() != ABI:
             raise RuntimeError(f"{path} does not fit this agent")
         self._ctypes, self.path = ctypes, path
-        self.digest = function(held, "digest", number, number, number, number)
-        self.fold = function(held, "fold", number, number, number, number, number)
-        self._digest_bytes = function(held, "digest", number, ctypes.c_char_p, number, number)
-        self._list = function(held, "list", number, ctypes.c_char_p, number)
-        self._open = function(held, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
-        self._series = function(held, "series", pointer, pointer, text, number, word, text, text, number)
-        self.step = function(held, "step", number, pointer, number, number)
-        self.long_step = function(free, "step", number, pointer, text, number)
-        self.parameters = function(free, "parameters", number, pointer, number)
-        self.given = function(held, "given", None, pointer, number, number, number)
-        self.changed = function(free, "changed", word, pointer, word)
-        self.unsteady = function(held, "unsteady", None, pointer, word)
-        self.wait = function(free, "wait", None, pointer, number)
-        self.pause = function(held, "pause", None, pointer)
-        self.close = function(held, "close", None, pointer, pointer)
-        self._not_finite = function(free, "not_finite", number, number, number, number, ctypes.POINTER(number))
+        self.digest = function(with_gil, "digest", number, number, number, number)
+        self.fold = function(with_gil, "fold", number, number, number, number, number)
+        self._digest_bytes = function(with_gil, "digest", number, ctypes.c_char_p, number, number)
+        self._list = function(with_gil, "list", number, ctypes.c_char_p, number)
+        self._open = function(with_gil, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
+        self._series = function(with_gil, "series", pointer, pointer, text, number, word, text, text, number)
+        self.step = function(with_gil, "step", number, pointer, number, number)
+        self.long_step = function(without_gil, "step", number, pointer, text, number)
+        self.parameters = function(without_gil, "parameters", number, pointer, number)
+        self.given = function(with_gil, "given", None, pointer, number, number, number)
+        self.changed = function(without_gil, "changed", word, pointer, word)
+        self.unsteady = function(with_gil, "unsteady", None, pointer, word)
+        self.wait = function(without_gil, "wait", None, pointer, number)
+        self.pause = function(with_gil, "pause", None, pointer)
+        self.close = function(with_gil, "close", None, pointer, pointer)
+        self._not_finite = function(without_gil, "not_finite", number, number, number, number, ctypes.POINTER(number))
 
     def text(self, text: str) -> int:
-        """Return the digest of something that is no tensor."""
+        """Return the digest of a text."""
         data = text.encode("utf-8", "backslashreplace")
         return self._digest_bytes(data, len(data), _TEXT)  # type: ignore[no-any-return]
 
@@ -116,12 +116,12 @@ class Library:
         return self._list(struct.pack("<%dQ" % len(digests), *digests), len(digests))  # type: ignore[no-any-return]
 
     def open(self, run: str, identity: str) -> int:
-        """Return the trail of this process."""
+        """Open the trail of this process; return its handle."""
         error = self._ctypes.c_int()
-        found = self._open(run.encode(errors="surrogateescape"), identity.encode(), self._ctypes.byref(error))
-        if not found:
+        handle = self._open(run.encode(errors="surrogateescape"), identity.encode(), self._ctypes.byref(error))
+        if not handle:
             raise OSError(error.value, "no trail is kept, as its file cannot be written")
-        return found  # type: ignore[no-any-return]
+        return handle  # type: ignore[no-any-return]
 
     def series(
         self,
@@ -133,10 +133,10 @@ class Library:
         framework: str = "torch",
         **facts: object,
     ) -> int:
-        """Return a series of steps that update these tensors, from that step on; 0 where there is no room."""
+        """Return the handle of a series of steps, from step first on, that update these tensors; 0 if it is full."""
         listed = [[tensor[:MAX_NAME], dtype, list(shape)] for tensor, dtype, shape, _ in tensors]
-        known = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
-        text = json.dumps(known).encode()
+        description = {"name": name, "class": kind, "tensors": listed, "framework": framework, **facts}
+        text = json.dumps(description).encode()
         sizes = [size for _, _, _, size in tensors] * 2
         salts = [salt(dtype, tuple(shape)) for _, dtype, shape, _ in tensors] * 2
         words = "<%dQ" % len(sizes)
@@ -144,19 +144,19 @@ class Library:
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
 
     def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
-        """Return how many numbers there are not finite, and the place of the first of them."""
+        """Return the count of numbers that are not finite, and the index of the first one."""
         first = self._ctypes.c_uint64(0)
-        found = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
-        return found, first.value
+        count = self._not_finite(address, size, FORMATS.get(dtype, 0), self._ctypes.byref(first))
+        return count, first.value
 
     def address(self, function: Any) -> int:
-        """Return where one of these functions is."""
+        """Return the address of one of these functions."""
         return self._ctypes.cast(function, self._ctypes.c_void_p).value or 0
 
     def buffer(self, words: int) -> tuple[Any, int]:
-        """Room for words of 64 bits that stays where it is, and its address."""
-        room = (self._ctypes.c_uint64 * words)()
-        return room, self._ctypes.addressof(room)
+        """Allocate words of 64 bits; return the buffer and its address."""
+        memory = (self._ctypes.c_uint64 * words)()
+        return memory, self._ctypes.addressof(memory)
 
 
 if TYPE_CHECKING:
@@ -165,9 +165,9 @@ if TYPE_CHECKING:
 
 
 class Words:
-    """Where the states of Python's and NumPy's global generators lie in memory: copies of them are slow to make.
+    """Locates the states of Python's and NumPy's global generators in memory, as copying them is slow.
 
-    Each place is believed only after what stands there was compared with what the generator says.
+    Each address is used only after the memory there was compared with the state that the generator returns.
     """
 
     salt = _WORDS_SALT
@@ -177,11 +177,11 @@ class Words:
         self._python: tuple[Any, int] = (None, 0)
         self._other: tuple[Any, int] = (None, 0)
         self._numpy: tuple[Any, int] = (None, 0)
-        # The generators as they were seen last, for the compiled step.
+        # The generators that were located last, for the compiled step.
         self.known: tuple[Any, ...] = (self._modules, None, 0, None, 0, self.salt)
 
     def both(self) -> tuple[int, int]:
-        """Return the addresses of 625 words each, of Python's and of NumPy's generator; 0 of one that is not in use."""
+        """Return the addresses of the states, 625 words each, of Python's and NumPy's generator; 0 if not in use."""
         instance = getattr(self._modules.get("random"), "_inst", None)
         if instance is not self._python[0]:
             self._python = (instance, _python_address(instance))
@@ -193,15 +193,15 @@ class Words:
         return self._python[1], self._numpy[1]
 
     def python(self) -> int:
-        """Return the first of them."""
+        """Return the address of the state of Python's generator."""
         return self.both()[0]
 
     def numpy(self) -> int:
-        """Return the second of them."""
+        """Return the address of the state of NumPy's generator."""
         return self.both()[1]
 
     def of(self, instance: Any) -> int:
-        """Likewise of another generator of Python's."""
+        """Return the address of the state of another random.Random; 0 if it cannot be located."""
         if instance is not self._other[0]:
             self._other = (instance, _python_address(instance))
         return self._other[1]
@@ -214,7 +214,7 @@ def _read(address: int) -> Sequence[int]:
 
 
 def _python_address(instance: Any) -> int:
-    """Of the position and the words inside the object; CPython only."""
+    """Return the address of position and words inside the object; 0 on other interpreters than CPython."""
     random: Any = sys.modules["random"]
     if sys.implementation.name != "cpython" or type(instance) is not random.Random:
         return 0
@@ -234,13 +234,13 @@ def _numpy_address(generator: Any) -> int:
 
 
 def load(run: str) -> Library | None:
-    """Return the library, where the launcher names one: not with --no-trail."""
+    """Return the library if the plan names one; None with --no-trail."""
     path = _plan(run).get("trail")
     return Library(path) if path else None
 
 
 def path_of(run: str) -> str | None:
-    """Return where the library is, also with --no-trail."""
+    """Return the path of the library, also with --no-trail."""
     return _plan(run).get("library")
 
 
@@ -255,7 +255,7 @@ def wants_batch_digests(run: str) -> bool:
 
 
 def looks_at_each_step(run: str) -> bool:
-    """Return whether a question needs what a trail has of some steps only in each of them."""
+    """Return whether a question needs in each step what a trail normally digests in some steps only."""
     return bool((_plan(run).get("question") or {}).get("each_step"))
 
 
