@@ -1,6 +1,6 @@
-"""What this process computed with: numbers of threads, and the code that libraries chose for its processor.
+"""Reads what affects results: numbers of threads, and the code that libraries chose for the processor.
 
-Only what the training has loaded is asked, at the end of the process: nothing is imported or begun for it.
+Only loaded libraries are asked, at the end of the process: nothing is imported or initialized for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Fact = bool | int | str | list[str] | None
     Facts = dict[str, Fact]
 
-# Variables by which a count or a choice of code is set: which of them the process had tells who chose.
+# Variables that set a count or a choice of code: those set show that the user chose, not the library.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "GLIBC_TUNABLES",
@@ -36,9 +36,9 @@ VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
-_SIMPLE = re.compile(r"[\w.,=+:-]{1,200}")  # such values only: a variable may hold anything
+_SIMPLE = re.compile(r"[\w.,=+:-]{1,200}")  # other values are left out, as they may be secret
 
-# Native libraries: the names of their files, and for each fact the functions of which one has the answer.
+# Native libraries: the names of their files, and for each fact the alternative functions that return it.
 _OPENBLAS = ("openblas_{}", "openblas_{}64_", "scipy_openblas_{}", "scipy_openblas_{}64_")
 _NATIVE = (
     ("openmp", re.compile(r"lib(gomp|iomp5|omp)[-.]"), {"threads": ["omp_get_max_threads"]}),
@@ -63,26 +63,26 @@ _TEXTS = ("core", "config")  # facts that are C strings
 
 
 def facts() -> Iterator[tuple[str, str, Facts]]:
-    """Name, library and facts, of every library that decided something; nothing for a process without any."""
-    found = [*_modules(), *_libraries()]
-    if found:
+    """Yield name, library and facts of each library, after those of the process; nothing if there is no library."""
+    libraries = [*_modules(), *_libraries()]
+    if libraries:
         yield "process", "process", _process()
-        yield from found
+        yield from libraries
 
 
 def _process() -> Facts:
     values = [(name, os.environ.get(name, "")) for name in VARIABLES]
-    chosen = [f"{name}={value}" for name, value in values if _SIMPLE.fullmatch(value)]
-    return {"processors": os.cpu_count(), "usable": usable(), "variables": chosen}
+    variables = [f"{name}={value}" for name, value in values if _SIMPLE.fullmatch(value)]
+    return {"processors": os.cpu_count(), "usable": usable(), "variables": variables}
 
 
 def usable() -> int:
-    """Return the processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _modules() -> Iterator[tuple[str, str, Facts]]:
-    """Yield what frameworks tell of themselves."""
+    """Yield name, library and facts of Python modules."""
     for name, ask in (("torch", _torch), ("numpy", _numpy), ("tensorflow", _tensorflow), ("numexpr", _numexpr)):
         module = sys.modules.get(name)
         if module is not None:
@@ -103,7 +103,7 @@ def _torch(torch: Any) -> Facts:
 
 
 def _accelerator(torch: Any) -> Facts:
-    """CUDA's version as this build has it, and cuDNN's where the training used CUDA: nothing is initialized for it."""
+    """Return the CUDA version of this build, and cuDNN's if the training used CUDA, without initializing CUDA."""
     version = getattr(torch, "version", None)
     facts = {name: getattr(version, name, None) for name in ("cuda", "hip", "git_version")}
     if ask(torch, "cuda.is_initialized"):
@@ -112,7 +112,7 @@ def _accelerator(torch: Any) -> Facts:
 
 
 def ask(module: Any, path: str) -> Any:
-    """Return what stands there, or what the function there answers; None where this version has none."""
+    """Return the attribute at a dotted path, called if it is a function; None if this version has none."""
     for name in path.split("."):
         module = getattr(module, name, None)
     return module() if callable(module) else module
@@ -133,22 +133,22 @@ def _numpy(_: Any) -> Facts:
 
 
 def _tensorflow(_: Any) -> Facts:
-    """The sizes of TensorFlow's pools, as its eager context was told; 0 and None stand for the usable processors."""
+    """Return the sizes of TensorFlow's pools; 0 and None in its eager context stand for the usable processors."""
     from .tensorflow import private_api
 
     settings = {"threads": ("intra", "TF_NUM_INTRAOP_THREADS"), "interop_threads": ("inter", "TF_NUM_INTEROP_THREADS")}
-    built = getattr(private_api.module("build"), "build_info", None)
-    versions: Any = built if hasattr(built, "get") else {}
-    of_build = {name: versions.get(f"{name}_version") for name in ("cuda", "cudnn")}
+    build_info = getattr(private_api.module("build"), "build_info", None)
+    versions: Any = build_info if hasattr(build_info, "get") else {}
+    build_versions = {name: versions.get(f"{name}_version") for name in ("cuda", "cudnn")}
     return {
         **{key: _pool_size(private_api.pool_size(kind), variable) for key, (kind, variable) in settings.items()},
-        **{name: str(version) for name, version in of_build.items() if version},
+        **{name: str(version) for name, version in build_versions.items() if version},
     }
 
 
 def _pool_size(size: int, variable: str) -> int:
-    told = str(size or os.environ.get(variable, ""))
-    return int(told) if told.isdigit() and int(told) else usable()
+    text = str(size or os.environ.get(variable, ""))
+    return int(text) if text.isdigit() and int(text) else usable()
 
 
 def _numexpr(numexpr: Any) -> Facts:
@@ -157,15 +157,15 @@ def _numexpr(numexpr: Any) -> Facts:
 
 
 def _libraries() -> Iterator[tuple[str, str, Facts]]:
-    """Yield what native libraries say of themselves, those of one name in the order of their paths."""
+    """Yield name, library and facts of native libraries; several with one file name in the order of their paths."""
     ctypes: Any = sys.modules.get("ctypes")
-    if ctypes is None:  # every package that brings such libraries has loaded it
+    if ctypes is None:  # every package with such libraries has imported it
         return
     copies: dict[str, int] = {}
     for path in mapped_libraries():
         file = os.path.basename(path)
         for library, pattern, functions in _NATIVE:
-            answer = _asked(ctypes, path, functions) if pattern.match(file) else {}
+            answer = _read_facts(ctypes, path, functions) if pattern.match(file) else {}
             if answer:
                 copies[file] = copies.get(file, 0) + 1
                 number = f" #{copies[file]}" if copies[file] > 1 else ""
@@ -173,7 +173,7 @@ def _libraries() -> Iterator[tuple[str, str, Facts]]:
 
 
 def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
-    """Yield the number of threads of each OpenBLAS in this process, and the function that sets it."""
+    """Yield the number of threads of each OpenBLAS in this process, and its setter."""
     pattern = next(pattern for library, pattern, _ in _NATIVE if library == "openblas")
     for path in mapped_libraries():
         if pattern.match(os.path.basename(path)):
@@ -186,7 +186,7 @@ def openblas_libraries(ctypes: Any) -> Iterator[tuple[int, Any]]:
 
 
 def mapped_libraries() -> list[str]:
-    """Return the files of shared libraries in this process."""
+    """Return the paths of the shared libraries in this process."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
             paths = {line[line.index("/") :].rstrip("\n") for line in file if "/" in line}
@@ -195,7 +195,7 @@ def mapped_libraries() -> list[str]:
     return sorted(path for path in paths if ".so" in path)
 
 
-def _asked(ctypes: Any, path: str, functions: dict[str, list[str]]) -> Facts:
+def _read_facts(ctypes: Any, path: str, functions: dict[str, list[str]]) -> Facts:
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     except OSError:  # mapped, but not as a library of this process
@@ -205,7 +205,7 @@ def _asked(ctypes: Any, path: str, functions: dict[str, list[str]]) -> Facts:
 
 
 def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
-    """Return what the first of these functions that the library has answers."""
+    """Call the first of these functions that the library has; return None if it has none."""
     functions = [getattr(library, name) for name in names if hasattr(library, name)]
     if not functions:
         return None
@@ -214,30 +214,30 @@ def _call(ctypes: Any, library: Any, names: list[str], is_text: bool) -> Fact:
     return answer.decode("ascii", "replace")[:100] if isinstance(answer, bytes) else answer
 
 
-# Pools whose sizes no variable sets: they have functions for it. Only a replay with fewer processors than the recording
-# asks for sizes, which the launcher has found out.
+# Pools whose sizes are set by functions, not by variables. The launcher requests sizes only for a replay with fewer
+# processors than the recording.
 
 
 def pool_sizes(run: str) -> dict[str, int]:
-    """Return what the launcher asks for: the plan holds pools only where there is something to do."""
+    """Return the requested sizes; the plan holds pools only if some must be resized."""
     with open(run + "/plan.json", "rb") as file:
         text = file.read()
     if b'"pools"' not in text:
         return {}
     import json
 
-    wanted: dict[str, int] = json.loads(text)["pools"]
-    return wanted
+    sizes: dict[str, int] = json.loads(text)["pools"]
+    return sizes
 
 
-def resize_pools(name: str, module: ModuleType, wanted: dict[str, int]) -> None:
-    """Resize what this module, just loaded, has brought."""
-    if name == "torch" and "torch_interop" in wanted:
+def resize_pools(name: str, module: ModuleType, sizes: dict[str, int]) -> None:
+    """Resize the pools of a module that was just imported, and of the libraries that it loaded."""
+    if name == "torch" and "torch_interop" in sizes:
         torch: Any = module
-        if torch.get_num_interop_threads() != wanted["torch_interop"]:
-            torch.set_num_interop_threads(wanted["torch_interop"])
+        if torch.get_num_interop_threads() != sizes["torch_interop"]:
+            torch.set_num_interop_threads(sizes["torch_interop"])
     ctypes: Any = sys.modules.get("ctypes")
-    if ctypes is not None and "openblas" in wanted:
+    if ctypes is not None and "openblas" in sizes:
         for count, set_count in openblas_libraries(ctypes):
-            if count != wanted["openblas"]:
-                set_count(wanted["openblas"])
+            if count != sizes["openblas"]:
+                set_count(sizes["openblas"])
