@@ -1,7 +1,7 @@
-"""Writes down what collectives gave this process, so that a program that trains by hand over MPI can be compared.
+"""Records the results of collectives in this process, so that hand-written trainings over MPI can be compared.
 
-A large result is not read whole at each call, as that may take longer than the collective. Pieces of it are, other
-ones at each call, so that all of it has its turn.
+Large results are not digested whole at each call, as that may take longer than the collective. Instead some pieces are,
+other ones at each call, until all of a result was covered.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
-WHOLE = 64 << 10  # bytes of results that are read whole
-PIECES, PIECE = 8, 512  # of larger ones: their number, and bytes of each
-SINGLE = 100_000  # calls of a thread that have a line each
-MAX_HEADS = 1000  # of lines, that are kept as text
-TOGETHER = 1000  # later ones that have a line together
-MAX_PARTS, MAX_DEPTH = 1000, 20  # of an object that was pickled
+WHOLE = 64 << 10  # bytes up to which a result is digested whole
+PIECES, PIECE = 8, 512  # number of pieces of larger results, and bytes of each
+SINGLE = 100_000  # first calls of a thread, with a line each
+MAX_HEADS = 1000  # cached beginnings of lines
+TOGETHER = 1000  # later calls in one line
+MAX_PARTS, MAX_DEPTH = 1000, 20  # of a pickled object
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 
 
 class CollectiveSeries:
-    """The calls of one thread."""
+    """The collective calls of one thread."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.waiting = 0  # calls that are in the chain and in no line
+        self.waiting = 0  # calls in the chain that are not written so far
         self.chain = hashlib.sha256()
 
 
 class CollectiveLog:
-    """Writes a line for each collective of this process; many calls later, one for several."""
+    """Writes a line for each collective of this process; after SINGLE calls one for several."""
 
     def __init__(self, agent: Agent, library: str) -> None:
         self._agent, self._library = agent, library
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent noted."""
+        """In a forked child: drop the state of the parent."""
         self._series: dict[str, CollectiveSeries] = {}
-        self._heads: dict[tuple[Any, ...], str] = {}  # what lines of like calls have in common
+        self._heads: dict[tuple[Any, ...], str] = {}  # by call: the common beginning of its lines
 
     def note(self, operation: str, ranks: int, dtype: str, shape: Sequence[int], data: Any) -> None:
-        """Take in a call: its result as bytes, or a digest already; of one without a result only the number is kept."""
+        """Record a call; data is its result as bytes, its digest, or None if only the call is counted."""
         name = on_thread(self._library)
         series = self._series.get(name)
         if series is None:
@@ -60,9 +60,9 @@ class CollectiveLog:
             return
         digest, whole = (data, True) if type(data) is str else digest_of(data, step)
         if step < SINGLE:
-            # By hand: a collective of a MiB takes no longer than a few hundred microseconds.
-            like = name, operation, ranks, dtype, tuple(shape)
-            head = self._heads.get(like) or self._head(like)
+            # Formatted by hand, as a collective of a MiB takes only a few hundred microseconds.
+            signature = name, operation, ranks, dtype, tuple(shape)
+            head = self._heads.get(signature) or self._head(signature)
             text = f'{head}{step},"digest":"{digest}","whole":{"true" if whole else "false"}'
             self._agent.journal.write_text("collective", text)
             return
@@ -71,13 +71,13 @@ class CollectiveLog:
         if series.waiting == TOGETHER:
             self._write_chain(name, series)
 
-    def _head(self, like: tuple[Any, ...]) -> str:
-        name, operation, ranks, dtype, shape = like
+    def _head(self, signature: tuple[Any, ...]) -> str:
+        name, operation, ranks, dtype, shape = signature
         if len(self._heads) >= MAX_HEADS:
             self._heads.clear()
         head = f',"name":{to_json(name)},"calls":1,"operation":{to_json(operation)},"ranks":{to_json(ranks)}'
         head += f',"dtype":{to_json(dtype)},"shape":{to_json(list(shape))},"step":'
-        self._heads[like] = head
+        self._heads[signature] = head
         return head
 
     def _write_chain(self, name: str, series: CollectiveSeries) -> None:
@@ -93,7 +93,7 @@ class CollectiveLog:
 
 
 def digest_of(data: Any, call: int) -> tuple[str, bool]:
-    """Return the digest of a result in memory, and whether it is of the whole."""
+    """Return the digest of a result in memory, and whether it covers all bytes."""
     size = len(data)
     if size <= WHOLE:
         return "sha256:" + hashlib.sha256(data).hexdigest(), True
@@ -112,29 +112,29 @@ def bytes_of(buffer: Any) -> Any:
 
 
 def object_digest_of(value: Any) -> str | None:
-    """Return the digest of numbers, texts and arrays, also in lists and dictionaries; None of anything else.
+    """Return the digest of numbers, texts and arrays, also in lists and dictionaries; None for other objects.
 
-    Other objects may say their address, and their pickle another one each time.
+    The text of other objects may hold their address, and their pickle may vary.
     """
     state = hashlib.sha256()
     parts = _feed(state, value, MAX_PARTS)
     return None if parts < 0 else "sha256:" + state.hexdigest()
 
 
-def _feed(state: Any, value: Any, room: int, depth: int = 0) -> int:
-    """Take in a value; return how many more parts there may be, and less than 0 where it cannot be read."""
+def _feed(state: Any, value: Any, parts_left: int, depth: int = 0) -> int:
+    """Update the digest by a value; return the number of parts still allowed, below 0 if it cannot be digested."""
     kind = type(value)
     if kind in _SCALARS:
         state.update(f"{kind.__name__}\0{value!r}\0".encode("utf-8", "backslashreplace"))
-        return room - 1
+        return parts_left - 1
     if kind in (list, tuple, dict) and depth < MAX_DEPTH:
         state.update(f"{kind.__name__}\0{len(value)}\0".encode())
         parts = value if kind is not dict else [part for pair in value.items() for part in pair]
         for part in parts:
-            room = _feed(state, part, room, depth + 1) if room > 0 else -1
-        return room - 1
+            parts_left = _feed(state, part, parts_left, depth + 1) if parts_left > 0 else -1
+        return parts_left - 1
     dtype = getattr(value, "dtype", None)
-    if getattr(dtype, "hasobject", True) or not hasattr(value, "tobytes"):  # no array or scalar of NumPy's
+    if getattr(dtype, "hasobject", True) or not hasattr(value, "tobytes"):  # neither an array nor a scalar of NumPy
         return -1
     state.update(f"{dtype}\0{value.shape}\0".encode() + value.tobytes())
-    return room - 1
+    return parts_left - 1
