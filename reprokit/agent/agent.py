@@ -1,4 +1,4 @@
-"""The agent of one process: it holds the journal and the adapters, and keeps their failures to itself."""
+"""The agent of one process: owns the journal and the adapters, and turns their failures into warnings."""
 
 from __future__ import annotations
 
@@ -26,64 +26,66 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "on_thread"]
 
 MAX_WARNINGS = 100
-# What of a training is written down: not of one that is only captured; and a replay gives recorded orders again.
+# What is recorded of a training: nothing if it is only captured. In a replay, orders are replayed instead.
 TRAINING, ORDERS = "training", "orders"
 KEPT = frozenset([TRAINING, ORDERS])
 _COMPUTING = frozenset(["ctypes", "numpy", "tensorflow", "torch"])
-_WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules that bring pools whose size no variable sets
+_WITH_POOLS = frozenset(["numpy", "sklearn", "torch"])  # modules with thread pools whose size no variable sets
 
 
 class Generators:
-    """The global random generators, and what their states were when their modules were imported: a hash of each."""
+    """The global random generators, each with a hash of its state when its module was imported."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Callable[[], Hashable], int]] = {}
+        self._initial: dict[str, tuple[Callable[[], Hashable], int]] = {}
 
     def begin(self, name: str, state: Callable[[], Hashable]) -> None:
-        """A generator was made; `state` gives what it is now."""
-        self._known[name] = state, hash(state())
+        """Register a new generator; `state` returns its current state."""
+        self._initial[name] = state, hash(state())
 
     def untouched(self) -> list[str]:
-        """Return those that were neither seeded nor drawn from."""
-        return [name for name, (state, first) in self._known.items() if hash(state()) == first]
+        """Return the names of the generators that were neither seeded nor drawn from."""
+        return [name for name, (state, initial_hash) in self._initial.items() if hash(state()) == initial_hash]
 
 
 class ForkState:
-    """What begins anew in each forked child."""
+    """The state that each forked child starts afresh."""
 
     def __init__(self, generation: int = 0) -> None:
-        self.generation = generation  # so that what the parent noted is told apart
+        self.generation = generation  # tells the state of a child from its parent's
         self.counters: dict[str, int] = {}
         self.warned: set[str] = set()
         self.finished = False
 
 
 class Agent:
-    """What the adapters share in this process."""
+    """The state that adapters, observers and listeners share in this process."""
 
     def __init__(self, run: str, journal: Journal) -> None:
         self.run = run  # the run directory
         self.journal = journal
-        self._logs: dict[str, Any] = {}  # what only some processes have: seeds, orders, evaluation
+        self._logs: dict[str, Any] = {}  # created on first use: seeds, orders, evaluation
         self.generators = Generators()
         self._process = ForkState()
         self._adapters: dict[str, Adapter] = {}
         self.observer: Observer | None = None  # of a profile run
         self.keeps: frozenset[str] = KEPT
-        self.pytorch: EventHooks | None = None  # of a process that uses it, and is recorded
-        self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, who waits
-        # Called with a framework's name and events, once it has made them: they return who listens.
-        self.listeners_of: list[Callable[[str, Events], list[EventListener]]] = []
-        self.endings: list[Callable[[], object]] = []  # called at the end, before what the adapters have to write
+        self.pytorch: EventHooks | None = None  # in a recorded process that uses PyTorch
+        self.listeners: list[
+            tuple[Collection[str], Callable[[str, ModuleType], object]]
+        ] = []  # names of modules, and the function to call when one is imported
+        # Called with a framework's name and events, once they exist; each returns the listeners to add.
+        self.event_listeners: list[Callable[[str, Events], list[EventListener]]] = []
+        self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish
         journal.first_write_of_fork = self._first_write_of_fork
 
     @property
     def generation(self) -> int:
-        """How many forks lie between this process and that in which the agent started."""
+        """The number of forks between this process and the one in which the agent started."""
         return self._process.generation
 
     def loaded(self, name: str, module: ModuleType) -> None:
-        """A module that an adapter waits for has been executed."""
+        """Instrument a module that has been imported, and call its listeners."""
         if name in WATCHED and TRAINING in self.keeps:
             self.attempt(self._instrument, name, module)
         for names, listener in self.listeners:
@@ -99,21 +101,21 @@ class Agent:
             self.attempt(self._resize_pools, name, module)
 
     def _resize_pools(self, name: str, module: ModuleType) -> None:
-        """Where the launcher asks for it, give pools the sizes that they had in the recording."""
+        """Restore the sizes that thread pools had in the recording, if the launcher asks for it."""
         from .compute_settings import pool_sizes, resize_pools
 
-        wanted = pool_sizes(self.run)
-        if wanted:
-            resize_pools(name, module, wanted)
+        sizes = pool_sizes(self.run)
+        if sizes:
+            resize_pools(name, module, sizes)
 
     def begin_events(self, framework: str, events: Events) -> None:
-        """A framework's events are there, and what every run keeps listens: add who else does."""
-        for listeners in self.listeners_of:
-            for listener in self.attempt(listeners, framework, events) or ():
+        """Add the optional listeners to a framework's events, after those of every run."""
+        for make_listeners in self.event_listeners:
+            for listener in self.attempt(make_listeners, framework, events) or ():
                 events.add(listener)
 
     def attempt(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of the agent; what goes wrong becomes a warning line, and None."""
+        """Call a function of the agent; turn an exception into a warning line, and return None."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -122,68 +124,68 @@ class Agent:
             return None
 
     def note_calls(self, owner: Any, name: str, note: Callable[..., object]) -> None:
-        """Have note(result, arguments, keywords) called after each call of a function."""
+        """Patch a function: note(result, arguments, keywords) is called after each call."""
         from .core.patching import noting, replace
 
         replace(owner, name, noting(self.attempt, note))
 
     def failed(self, function: Callable[..., Any], error: Exception) -> None:
-        """Write down that a function of the agent has failed."""
-        function = getattr(function, "func", function)  # of a partial one
+        """Write a warning that a function of the agent has failed."""
+        function = getattr(function, "func", function)  # unwraps functools.partial
         where = getattr(function, "__qualname__", repr(function))
         self.warn(f"{where}: {type(error).__name__}: {error}")
 
     def warn(self, text: str) -> None:
-        """Write down, once, what could not be done."""
+        """Write a warning, each text once."""
         try:
             warned = self._process.warned
             if text not in warned and len(warned) < MAX_WARNINGS:
                 warned.add(text)
                 self.journal.write("warning", {"text": text[:2000]})
-        except Exception as error:  # nobody is left to tell
+        except Exception as error:  # nothing left to report it to
             pass_on(error)
 
     def number(self, kind: str) -> int:
-        """0, 1, ... for the things of a kind in this process."""
+        """Return the next number, from 0, of a kind of object in this process."""
         counters = self._process.counters
         count = counters.get(kind, 0)
         counters[kind] = count + 1
         return count
 
     def name(self, kind: str) -> str:
-        """model#0, model#1, ...; each further thread counts for itself, as the order of threads does not repeat."""
+        """Return the next name, as model#0; threads count separately, as their order does not repeat."""
         kind = on_thread(kind)
         return f"{kind}#{self.number(kind)}"
 
     def framework(self, name: str, module: ModuleType) -> None:
-        """Write down a framework's version."""
+        """Write the version of a framework."""
         self.journal.write("framework", {"name": name, "version": str(getattr(module, "__version__", ""))})
 
-    def _log(self, name: str, module: str, kind: str) -> Any:
+    def _log(self, name: str, module: str, class_name: str) -> Any:
         if name not in self._logs:
             from importlib import import_module
 
-            made = getattr(import_module(f"{__package__}.{module}"), kind)
-            self._logs[name] = made(self.run, self.journal, self.warn)
+            log_class = getattr(import_module(f"{__package__}.{module}"), class_name)
+            self._logs[name] = log_class(self.run, self.journal, self.warn)
         return self._logs[name]
 
     @property
     def seeds(self) -> SeedLedger:
-        """The ledger of seeding calls, for processes that can make any."""
+        """The ledger of seeding calls; created on first use."""
         return self._log("seeds", "seeds.ledger", "SeedLedger")  # type: ignore[no-any-return]
 
     @property
     def orders(self) -> Orders:
-        """The orders in which threads have their turns, for processes in which they have any."""
+        """The orders in which threads take their turns; created on first use."""
         return self._log("orders", "orders.tracks", "Orders")  # type: ignore[no-any-return]
 
     @property
     def evaluation(self) -> PredictionLog:
-        """The predictions, for processes that make any."""
+        """The log of predictions; created on first use."""
         return self._log("evaluation", "predictions.log", "PredictionLog")  # type: ignore[no-any-return]
 
     def log(self, step: object, epoch: object, values: dict[str, object]) -> None:
-        """Write down what the script logs by reprokit.log."""
+        """Write the values that the script passes to reprokit.log."""
         from .core.exact_values import describe
 
         where = {"step": _index(step), "epoch": _index(epoch)}
@@ -197,16 +199,16 @@ class Agent:
                 self.journal.write("log", {"name": name, **where, "value": value})
 
     def log_predictions(self, y_true: object, y_pred: object, task: object) -> None:
-        """Write down what the script logs by reprokit.log_predictions."""
+        """Write the predictions that the script passes to reprokit.log_predictions."""
         self.evaluation.note("log_predictions", y_pred, y_true, task=None if task is None else str(task))
 
     def finish(self) -> None:
-        """Write what is known at the end; a forked child that never had anything to say stays silent."""
+        """Write the final lines of this process; a forked child that has written nothing writes no end either."""
         if self._process.finished or TRAINING not in self.keeps or not self.journal.written:
             return
         self._process.finished = True
-        for end in self.endings:
-            self.attempt(end)
+        for callback in self.end_callbacks:
+            self.attempt(callback)
         for adapter in list(self._adapters.values()):
             self.attempt(adapter.finish)
         self._finish_logs("evaluation")
@@ -224,20 +226,20 @@ class Agent:
                 self.attempt(self._logs[name].finish)
 
     def _computed_with(self) -> None:
-        """Write the counts of threads and the choices of code; a plain process has neither library nor ctypes."""
+        """Write the numbers of threads and the libraries' choices of code, if a computing library was loaded."""
         if _COMPUTING.isdisjoint(sys.modules):
             return
         from .compute_settings import facts
 
-        for name, library, found in facts():
-            self.computed(name, library, found)
+        for name, library, values in facts():
+            self.computed(name, library, values)
 
     def computed(self, name: str, library: str, facts: Mapping[str, object]) -> None:
-        """Write what of the machine a library used."""
+        """Write the facts about the machine that a library depends on."""
         self.journal.write("compute", {"name": name, "library": library, "facts": facts})
 
     def forget(self) -> None:
-        """In a forked child: what the parent noted is the parent's."""
+        """In a forked child: drop the state of the parent."""
         self._process = ForkState(self.generation + 1)
         self.journal.forget()
         for log in self._logs.values():
@@ -246,19 +248,19 @@ class Agent:
             self.attempt(adapter.forget)
 
     def _first_write_of_fork(self) -> None:
-        """multiprocessing's children end by os._exit and run only what its own module knows."""
+        """Register finish() with multiprocessing, whose children end by os._exit and call only its own finalizers."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self.finish, exitpriority=-100)
 
 
 def _imported() -> dict[str, object]:
-    """Return which packages and which files of the user's were imported."""
+    """Return the packages and the user's files that were imported."""
     from .core.loaded_modules import modules
 
     return modules()
 
 
 def _index(value: Any) -> int | None:
-    """Return a step or epoch as an int, also where it is a number of NumPy or a whole float."""
+    """Return a step or epoch as an int, also if it is a NumPy number or an integral float."""
     return None if value is None else int(value)

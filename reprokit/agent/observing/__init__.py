@@ -358,7 +358,7 @@ def start(agent: Agent, plan: bytes) -> None:
     observer = Observer(agent, json.loads(plan)["profiling"])
     agent.observer = observer
     agent.listeners.append((OBSERVERS, observer.loaded))
-    agent.listeners_of.append(lambda _framework, _events: [observer])
+    agent.event_listeners.append(lambda _framework, _events: [observer])
     atexit.register(observer.finish)
     os.register_at_fork(after_in_child=observer.forget)
     observer.begin()

@@ -35,7 +35,7 @@ KINDS: dict[str, str] = {
 def start(agent: Agent, text: bytes) -> None:
     """Have each framework's events told to those who answer the question in the plan."""
     question = json.loads(text.decode("utf-8"))["question"]
-    agent.listeners_of.append(Questions(agent, question).listeners)
+    agent.event_listeners.append(Questions(agent, question).listeners)
     if ends_early(question) or question.get("may_stop"):
         hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
 

@@ -36,7 +36,7 @@ class SavedSteps:
         )
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
-        agent.endings.append(self.finish)
+        agent.end_callbacks.append(self.finish)
 
     def forget(self) -> None:
         """At the beginning, and in a forked child."""
