@@ -1,4 +1,4 @@
-"""Boosting rounds of XGBoost and LightGBM as events: a step is a round, whichever booster of the thread makes it."""
+"""Boosting rounds of XGBoost and LightGBM as events: a step is a round of any booster of the thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..core.patching import Function
     from ..events import Handler, TrainingEvent
 
-    Columns = dict[str, list[Any]]  # of the nodes of trees
+    Columns = dict[str, list[Any]]  # columns of the nodes of trees
 
 NODES = {  # columns of trees, and their types
     "tree": "int32", "left": "int32", "right": "int32", "feature": "int32", "split": "float64",
@@ -28,24 +28,24 @@ NODES = {  # columns of trees, and their types
 
 
 class RoundSeries:
-    """The rounds of one thread."""
+    """The series of rounds of one thread."""
 
     def __init__(self, name: str) -> None:
         self.name, self.count, self.handle = name, 0, 0
-        self.room: Any = None  # for what the trail's library reads: threads may train side by side
+        self.buffers: Any = None  # read by the trail's library; per thread, as threads may train in parallel
 
 
-class _OfThread(_local):
+class ThreadRounds(_local):
     series: RoundSeries | None = None
-    is_open = False  # whether a round was made whose end was not told
+    is_open = False  # whether a round was computed whose end was not reported
     last: Any = None  # round
 
 
 class BoostingHooks:
-    """Tells of the rounds of one library."""
+    """Reports the rounds of one library as events."""
 
     def __init__(self, agent: Agent, framework: str) -> None:
-        self._agent, self.events, self._thread = agent, Events(agent.failed), _OfThread()
+        self._agent, self.events, self._thread = agent, Events(agent.failed), ThreadRounds()
         library = trail.load(agent.run)
         self._trail = None if library is None else BoostingTrail(agent, self.events, library, framework)
         if self._trail is not None:
@@ -53,7 +53,7 @@ class BoostingHooks:
         agent.begin_events(framework, self.events)
 
     def updates(self, round_of: Function) -> Callable[[Function], Function]:
-        """Make wrappers of a method that makes a round; `round_of` returns it by the same arguments: a XgboostRound."""
+        """Return a wrapper of the method that computes a round; `round_of` makes the round from its arguments."""
 
         def make(original: Function) -> Function:
             def update(booster: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -75,7 +75,7 @@ class BoostingHooks:
         return make
 
     def scores(self, read: Callable[..., RoundScored]) -> Callable[[Function], Function]:
-        """Make wrappers of a method that evaluates; `read` makes the event of its result and arguments."""
+        """Return a wrapper of a method that evaluates; `read` makes the event from its result and arguments."""
 
         def make(original: Function) -> Function:
             def evaluate(booster: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -93,7 +93,7 @@ class BoostingHooks:
         return make
 
     def end_round(self) -> None:
-        """Tell that nothing more of the last round of this thread will come."""
+        """Report the end of the last round of this thread."""
         if self._thread.is_open:
             self._thread.is_open, self._thread.last = False, None
             tell(self.events.update_done, UpdateDone(self._thread.series))
@@ -104,14 +104,14 @@ class BoostingHooks:
             self._trail.finish()
 
     def forget(self) -> None:
-        """In a forked child: its rounds are its own."""
-        self._thread = _OfThread()
+        """In a forked child: start new series of rounds."""
+        self._thread = ThreadRounds()
         if self._trail is not None:
             self._trail.forget()
 
 
 class BoostingTrail:
-    """The trail of boosting: of each round the trees that it added, and the random states behind it."""
+    """The trail of boosting: for each round digests of the trees that it added and of the random states after it."""
 
     def __init__(self, agent: Agent, events: Events, library: trail.Library, framework: str) -> None:
         self._agent, self._events, self._library, self._framework = agent, events, library, framework
@@ -119,7 +119,7 @@ class BoostingTrail:
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, whose parent's file is another one."""
+        """Start afresh, also in a forked child, which needs a file of its own."""
         self._handle = self._last = 0
         self._closed = False
 
@@ -127,7 +127,7 @@ class BoostingTrail:
         return {RoundComputed: self._round_computed}
 
     def failed(self, error: Exception, _handler: Handler) -> None:
-        """The trail ends, with a warning."""
+        """End the trail with a warning."""
         self._events.remove(self)
         self._agent.warn(f"no further round is kept in the trail: {type(error).__name__}: {error}")
 
@@ -138,7 +138,7 @@ class BoostingTrail:
         if not self._handle:
             self._handle = library.open(self._agent.run, self._agent.journal.identity)
         if not series.handle:
-            series.room = library.buffer(trail.FACTS), library.buffer(1), library.buffer(2)
+            series.buffers = library.buffer(trail.FACTS), library.buffer(1), library.buffer(2)
             tensors = [("trees", "uint64", [1], 8)]
             kind = f"{self._framework}.Booster"
             series.handle = library.series(
@@ -148,7 +148,7 @@ class BoostingTrail:
             raise RuntimeError("there is no room for a series of rounds")
         python, numpy = self._words.both()
         flags = trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
-        (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.room
+        (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.buffers
         model[0] = int.from_bytes(hashlib.sha256(event.round.model()).digest()[:8], "little")
         pointers[:] = [0, model_address]
         facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._words.salt]
@@ -157,32 +157,32 @@ class BoostingTrail:
         self._last = series.handle
 
     def finish(self) -> None:
-        """Give back the room that the file has at its end."""
+        """Close the file, and truncate its unused end."""
         self._closed = True
         handle, self._handle = self._handle, 0
         if handle:
             self._library.close(handle, self._last)
 
 
-def bare(function: Any) -> Any:
-    """Return a library's function without what was put around it."""
+def unpatched(function: Any) -> Any:
+    """Return a library's function without the agent's patch."""
     return getattr(function, "__wrapped__", function)
 
 
 def arrays_of(columns: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield the columns of trees, and the depth of each tree."""
+    """Yield name and array of each column of trees, and the depths of the trees."""
     numpy = sys.modules["numpy"]
-    for name, kind in NODES.items():
-        yield name, numpy.asarray(columns[name], kind)
+    for name, dtype in NODES.items():
+        yield name, numpy.asarray(columns[name], dtype)
     depths: dict[int, int] = {}
-    level: dict[tuple[int, int], int] = {}  # of a node of a tree, by parents that come before their children
+    depth_of: dict[tuple[int, int], int] = {}  # by tree and node; parents come before their children
     first = 0
-    for place, tree in enumerate(columns["tree"]):
+    for row, tree in enumerate(columns["tree"]):
         if tree not in depths:
-            depths[tree], first = 0, place
-        here = level.get((tree, place - first), 0)
-        depths[tree] = max(depths[tree], here)
+            depths[tree], first = 0, row
+        depth = depth_of.get((tree, row - first), 0)
+        depths[tree] = max(depths[tree], depth)
         for side in ("left", "right"):
-            if columns[side][place] >= 0:
-                level[tree, columns[side][place]] = here + 1
+            if columns[side][row] >= 0:
+                depth_of[tree, columns[side][row]] = depth + 1
     yield "depth", numpy.asarray(list(depths.values()), "int32")

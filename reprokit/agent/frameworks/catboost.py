@@ -1,4 +1,4 @@
-"""CatBoost: its version, the seeds of its trainings, the metrics of their iterations, and what its models predict."""
+"""CatBoost: its version, the seeds of its trainings, the metrics of their iterations, and predictions of its models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from ..core.exact_values import describe
 from ..core.patching import Function, replace
 from .base import SEED_NAMES, Adapter
-from .estimators import Estimators, Scoring
+from .estimators import Estimators, ScoringState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class CatboostAdapter(Adapter):
-    """Watches catboost."""
+    """Patches catboost."""
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "catboost":
             super().instrument(name, module)
             return
-        estimators = Estimators(self._agent, Scoring())
+        estimators = Estimators(self._agent, ScoringState())
         for value in list(vars(module).values()):
             if isinstance(value, type) and issubclass(value, module.CatBoost):
                 estimators.instrument(value)
@@ -39,10 +39,10 @@ class CatboostAdapter(Adapter):
     def _give_seeds(self, model: Any, caller: Any) -> None:
         parameters = model.get_params()
         for name in SEED_NAMES:
-            asked = parameters.get(name)
-            given = self._agent.seeds.seed(f"catboost.fit {name}", asked, caller)
-            if given is not asked:
-                model.set_params(**{name: given})
+            requested = parameters.get(name)
+            seed = self._agent.seeds.seed(f"catboost.fit {name}", requested, caller)
+            if seed is not requested:
+                model.set_params(**{name: seed})
 
     def _write_metrics(self, model: Any) -> None:
         values = {}

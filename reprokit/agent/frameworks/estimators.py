@@ -1,7 +1,7 @@
-"""Estimators in the manner of scikit-learn, its own and those of XGBoost and LightGBM: predict and score.
+"""Estimators with scikit-learn's interface, also of XGBoost and LightGBM: predict and score.
 
-Only calls from outside of these libraries are told: a forest asks its trees, in threads and in the workers of
-joblib, and a search its candidates. Classes of the script's own stay as they are, as they may be pickled by value.
+Only calls from outside these libraries are recorded: a forest calls its trees, in threads and joblib's workers, and a
+search its candidates. The script's own classes are not patched, as they may be pickled by value.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ METHODS = ("predict", "predict_proba", "score")
 
 
 def is_inside() -> bool:
-    """Return whether the caller of the function that asks this was called by one of the libraries."""
+    """Return whether the function that calls this was called by one of the libraries."""
     name: str = sys._getframe(2).f_globals.get("__name__") or ""
     return name.partition(".")[0] in LIBRARIES
 
 
-def watched(agent: Agent, note: Function) -> Callable[[Function], Function]:
-    """Make wrappers of functions that hand result, arguments and keywords of calls from outside to `note`."""
+def noting_outside_calls(agent: Agent, note: Function) -> Callable[[Function], Function]:
+    """Return a wrapper of functions that passes result, arguments and keywords of outside calls to `note`."""
 
     def make(original: Function) -> Function:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -45,32 +45,32 @@ def watched(agent: Agent, note: Function) -> Callable[[Function], Function]:
     return make
 
 
-class Scoring(_local):
-    """The score method that a thread is in; the metric that it calls knows the predictions."""
+class ScoringState(_local):
+    """The score method that a thread executes; the metric that it calls records the predictions."""
 
     name = ""
-    fold: list[tuple[str, Any, Any]] | None = None  # of a cross-validation: task, what is true, what was predicted
+    fold: list[tuple[str, Any, Any]] | None = None  # predictions in a fold: task, true and predicted values
 
 
 class Estimators:
-    """The methods of estimators that predict."""
+    """Patches the methods of estimators that predict."""
 
-    def __init__(self, agent: Agent, scoring: Scoring) -> None:
+    def __init__(self, agent: Agent, scoring: ScoringState) -> None:
         self._agent = agent
         self._scoring = scoring
 
     def instrument(self, owner: type) -> None:
-        """Watch the methods of a class and its bases, as far as they are a library's."""
+        """Patch the methods of a class and its bases that belong to a library."""
         for base in owner.__mro__:
             if base.__module__.partition(".")[0] in LIBRARIES:
                 for method in METHODS:
                     self._instrument_method(base, method)
 
     def _instrument_method(self, owner: type, method: str) -> None:
-        make = self._make_score if method == "score" else watched(self._agent, partial(self._note, method))
-        found = vars(owner).get(method)
-        if hasattr(found, "fn") and hasattr(found, "check"):  # present only where the estimator inside has it
-            replace_function(found, make)
+        make = self._make_score if method == "score" else noting_outside_calls(self._agent, partial(self._note, method))
+        descriptor = vars(owner).get(method)
+        if hasattr(descriptor, "fn") and hasattr(descriptor, "check"):  # available only if the inner estimator has it
+            replace_function(descriptor, make)
         else:
             replace(owner, method, make)
 
@@ -102,7 +102,7 @@ class Estimators:
 
 
 def replace_function(descriptor: Any, make: Callable[[Function], Function]) -> None:
-    """Replace what a conditional method of scikit-learn calls."""
+    """Replace the function of a conditional method of scikit-learn."""
     holder = type("Holder", (), {})
     holder.fn = descriptor.fn  # type: ignore[attr-defined]
     replace(holder, "fn", make)
@@ -110,7 +110,7 @@ def replace_function(descriptor: Any, make: Callable[[Function], Function]) -> N
 
 
 def task_of(estimator: Any, result: Any) -> str | None:
-    """Return what scikit-learn says of the estimator, where the type of its predictions does not tell."""
+    """Return the task by scikit-learn's kind of estimator, if the predictions are floats; else None."""
     base: Any = sys.modules.get("sklearn.base")
     if base is None or getattr(getattr(result, "dtype", None), "kind", "") != "f":
         return None

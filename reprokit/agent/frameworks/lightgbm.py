@@ -1,12 +1,12 @@
-"""LightGBM: its version, the seed among the parameters of a training, its rounds, and what boosters predict."""
+"""LightGBM: its version, the seed among the parameters of a training, its rounds, and predictions of boosters."""
 
 from __future__ import annotations
 
 from ..core.patching import replace
 from ..events import RoundScored
 from .base import ParametersAdapter
-from .boosting import NODES, BoostingHooks, bare
-from .estimators import watched
+from .boosting import NODES, BoostingHooks, unpatched
+from .estimators import noting_outside_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class LightgbmAdapter(ParametersAdapter):
-    """Watches lightgbm; its estimators are those of scikit-learn."""
+    """Patches lightgbm; its estimators are patched as those of scikit-learn."""
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "lightgbm.basic":
-            replace(module.Booster, "predict", watched(self._agent, self._note))
+            replace(module.Booster, "predict", noting_outside_calls(self._agent, self._note))
             if self._hooks is None:
                 self._hooks = BoostingHooks(self._agent, "lightgbm")
             replace(module.Booster, "update", self._hooks.updates(LightgbmRound))
@@ -39,12 +39,12 @@ class LightgbmAdapter(ParametersAdapter):
         self._agent.evaluation.note(".".join(["lightgbm.Booster.predict", *kinds]), result, hint=hint)
 
 
-_PREDICT = "_Booster__inner_predict"  # private, from 2.0 to 4.7: data may be freed, and its predictions are here
+_PREDICT = "_Booster__inner_predict"  # private, from 2.0 to 4.7: has predictions of data that may have been freed
 _IMPORTANCE = ("split", "gain")
 
 
 class LightgbmRound:
-    """The last round of a booster; data is the number of a set, of which the training's is 0."""
+    """The last round of a booster. Data is the number of a set; the training's is 0."""
 
     def __init__(self, booster: Any, *_arguments: Any, **_keywords: Any) -> None:
         self._booster = booster
@@ -59,7 +59,7 @@ class LightgbmRound:
         content = self._booster.dump_model(num_iteration=1, start_iteration=number - 1)
         columns: Columns = {name: [] for name in NODES}
         for number, tree in enumerate(content["tree_info"]):
-            _take_nodes(columns, number, tree["tree_structure"])
+            _add_nodes(columns, number, tree["tree_structure"])
         return columns
 
     def importance(self) -> Iterator[tuple[str, Any]]:
@@ -79,33 +79,35 @@ class LightgbmRound:
         return (booster.valid_sets[data - 1] if data else booster.train_set).get_label()
 
     def contributions(self) -> Any:
-        """Raises an error where the booster was not told to keep the data (free_raw_data=False).
+        """Return the SHAP values; raise an error unless the booster keeps its data (free_raw_data=False).
 
-        A copy computes them: a booster that was asked for them once aborts the process when it has got further trees.
+        A copy computes them: a booster that has computed them once aborts the process after further rounds.
         """
         data, kind = self._booster.train_set.get_data(), type(self._booster)
         copy = kind(model_str=self._booster.model_to_string(num_iteration=-1))
-        return bare(kind.predict)(copy, data, pred_contrib=True)
+        return unpatched(kind.predict)(copy, data, pred_contrib=True)
 
 
-def _take_nodes(columns: Columns, tree: int, root: dict[str, Any]) -> None:
+def _add_nodes(columns: Columns, tree: int, root: dict[str, Any]) -> None:
     """Add the nodes of a tree, parents before children."""
-    waiting = [root]
-    for node in waiting:  # which grows
+    nodes = [root]
+    for node in nodes:  # grows meanwhile
         children = [node[side] for side in ("left_child", "right_child") if side in node]
-        left = len(waiting) if children else -1
-        waiting += children
-        facts = {
+        left = len(nodes) if children else -1
+        nodes += children
+        values = {
             "tree": tree,
             "left": left,
             "right": left + 1 if children else -1,
             "feature": node.get("split_feature", 0),
-            "split": node["threshold"] if isinstance(node.get("threshold"), float) else 0.0,  # of a category a text
+            "split": node["threshold"]
+            if isinstance(node.get("threshold"), float)
+            else 0.0,  # a text for a categorical split
             "gain": node.get("split_gain", 0.0),
             "cover": node.get("internal_count", node.get("leaf_count", 0)),
             "value": node.get("internal_value", node.get("leaf_value", 0.0)),
         }
-        for name, value in facts.items():
+        for name, value in values.items():
             columns[name].append(value)
 
 
@@ -119,4 +121,4 @@ def _valid_scored(_last: Any, result: Any, booster: Any, *_arguments: Any, **_ke
 
 
 def _scores(result: Any, mode: str) -> dict[str, tuple[float, str]]:
-    return {f"{one[0]}-{one[1]}": (float(one[2]), mode) for one in result}
+    return {f"{score[0]}-{score[1]}": (float(score[2]), mode) for score in result}

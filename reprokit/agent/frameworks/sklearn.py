@@ -1,4 +1,4 @@
-"""scikit-learn: its version, what its estimators predict, and what its metrics are given and answer."""
+"""scikit-learn: its version, the predictions of its estimators, and arguments and results of its metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from ..core.exact_values import described
 from ..core.patching import Function, replace
 from .base import Adapter
-from .estimators import Estimators, Scoring, is_inside
-from .sklearn_validation import FOLD, MAX_ROWS, Validation
+from .estimators import Estimators, ScoringState, is_inside
+from .sklearn_validation import FOLD, MAX_ROWS, CrossValidation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ _PREDICTIONS = ("y_pred", "y_score", "y_proba", "y_prob", "pred_decision", "y2")
 
 
 class SklearnAdapter(Adapter):
-    """Watches sklearn, sklearn.base, the modules of sklearn.metrics, and cross-validation."""
+    """Patches sklearn.base, the modules of sklearn.metrics, and cross-validation."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._scoring = Scoring()
+        self._scoring = ScoringState()
 
     def instrument(self, name: str, module: ModuleType) -> None:
         if name == "sklearn":
@@ -49,29 +49,29 @@ class SklearnAdapter(Adapter):
         elif name == "sklearn.base":
             self._instrument_base(module)
         elif name.endswith("_validation"):
-            Validation(self._agent, self._scoring).instrument(module)
+            CrossValidation(self._agent, self._scoring).instrument(module)
         else:
             for metric in METRICS:
                 replace(module, metric, self._make_metric)
 
     def _instrument_base(self, module: Any) -> None:
-        """Every class of an estimator, its mixins included, as it is made."""
+        """Patch each class of an estimator, its mixins included, when it is defined."""
         estimators, agent = Estimators(self._agent, self._scoring), self._agent
         base: Any = module.BaseEstimator
-        own = vars(base).get("__init_subclass__")
+        original_hook = vars(base).get("__init_subclass__")
 
         def __init_subclass__(cls: Any, **keywords: Any) -> None:  # noqa: N807
-            if own is None:
+            if original_hook is None:
                 super(base, cls).__init_subclass__(**keywords)
             else:
-                own.__get__(None, cls)(**keywords)
+                original_hook.__get__(None, cls)(**keywords)
             agent.attempt(estimators.instrument, cls)
 
         base.__init_subclass__ = classmethod(__init_subclass__)  # type: ignore[arg-type]
         replace(module, "clone", self._make_clone)
 
     def _make_clone(self, original: Function) -> Function:
-        """Searches and cross-validation clone what they hand to worker processes, which take it as it comes."""
+        """Patch clone, as searches and cross-validation send clones to workers, which are not given seeds again."""
 
         def clone(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
             copy = original(estimator, *arguments, **keywords)
@@ -82,10 +82,10 @@ class SklearnAdapter(Adapter):
         return clone
 
     def _give_seed(self, estimator: Any, caller: FrameType) -> None:
-        asked = estimator.random_state
-        given = self._agent.seeds.seed("sklearn.base.clone random_state", asked, caller)
-        if given is not asked:
-            estimator.set_params(random_state=given)
+        requested = estimator.random_state
+        seed = self._agent.seeds.seed("sklearn.base.clone random_state", requested, caller)
+        if seed is not requested:
+            estimator.set_params(random_state=seed)
 
     def _make_metric(self, original: Function) -> Function:
         def metric(*arguments: Any, **keywords: Any) -> Any:
@@ -94,7 +94,7 @@ class SklearnAdapter(Adapter):
                 return original(*arguments, **keywords)
             self._scoring.name = ""
             if name == FOLD:
-                self._agent.attempt(self._keep, original.__name__, arguments, keywords)
+                self._agent.attempt(self._keep_for_fold, original.__name__, arguments, keywords)
                 return original(*arguments, **keywords)
             if name:
                 self._agent.attempt(self._note, name, original.__name__, arguments, keywords)
@@ -107,13 +107,13 @@ class SklearnAdapter(Adapter):
         return metric
 
     def _note(self, name: str, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Once for all the metrics that are asked of the same predictions, unless within an estimator's score."""
+        """Record predictions, once for all metrics of the same ones, except within an estimator's score."""
         true, pred = _sides(arguments, keywords)
         task = METRICS[metric]
         self._agent.evaluation.note(name or f"{task} metrics", pred, true, hint=task, once=not name)
 
-    def _keep(self, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """For the scores of a fold to take along; in threads and other processes nothing is written."""
+    def _keep_for_fold(self, metric: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Keep predictions to be returned with a fold's scores; workers write nothing themselves."""
         true, pred = _sides(arguments, keywords)
         if self._scoring.fold is not None and pred is not None and len(pred) <= MAX_ROWS:
             self._scoring.fold.append((METRICS[metric], true, pred))
@@ -123,11 +123,11 @@ class SklearnAdapter(Adapter):
 
 
 def _sides(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
-    """Return what is true and what was predicted, of what a metric was given."""
-    true = arguments[0] if arguments else next(_given(keywords, "y_true", "y1"), None)
-    pred = arguments[1] if len(arguments) > 1 else next(_given(keywords, *_PREDICTIONS), None)
+    """Return true and predicted values from the arguments of a metric."""
+    true = arguments[0] if arguments else next(_present(keywords, "y_true", "y1"), None)
+    pred = arguments[1] if len(arguments) > 1 else next(_present(keywords, *_PREDICTIONS), None)
     return true, pred
 
 
-def _given(keywords: dict[str, Any], *names: str) -> Iterator[Any]:
+def _present(keywords: dict[str, Any], *names: str) -> Iterator[Any]:
     return (keywords[name] for name in names if keywords.get(name) is not None)

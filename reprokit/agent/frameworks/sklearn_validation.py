@@ -1,7 +1,7 @@
-"""scikit-learn's cross-validation and searches: what the estimators in them predict.
+"""scikit-learn's cross-validation and searches: the predictions of their estimators.
 
-They work where joblib puts them, in an order that does not repeat. What a fold predicted travels back with its scores,
-and is told where the scores arrive, in the order of the folds.
+joblib executes folds in workers, in an order that does not repeat. The predictions of a fold are returned with its
+scores, and recorded where the scores arrive, in the order of the folds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 from ..core.exact_values import described
 from ..core.patching import Function, replace
-from .estimators import Scoring, watched
+from .estimators import ScoringState, noting_outside_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,36 +20,38 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 KEY = "_reprokit_predictions"
-FOLD = "fold"  # the name that the metrics are given in a fold
-MAX_ROWS = 1_000_000  # of a fold: more are not sent between processes
+FOLD = "fold"  # ScoringState.name while a fold is scored
+MAX_ROWS = 1_000_000  # predictions of a fold; more are not sent between processes
 
 
-class Validation:
-    """The functions of sklearn.model_selection._validation."""
+class CrossValidation:
+    """Patches the functions of sklearn.model_selection._validation."""
 
-    def __init__(self, agent: Agent, scoring: Scoring) -> None:
+    def __init__(self, agent: Agent, scoring: ScoringState) -> None:
         self._agent = agent
         self._scoring = scoring
 
     def instrument(self, module: ModuleType) -> None:
-        """Watch them; who imports them later gets ours."""
+        """Patch the functions, before other modules import them."""
         replace(module, "_fit_and_score", self._make_fit_and_score)
         replace(module, "_score", self._make_score)
         replace(module, "_aggregate_score_dicts", self._make_aggregate)
-        replace(module, "cross_val_predict", watched(self._agent, self._note_predicted))
-        replace(module, "cross_val_score", watched(self._agent, self._write))
+        replace(module, "cross_val_predict", noting_outside_calls(self._agent, self._note_predicted))
+        replace(module, "cross_val_score", noting_outside_calls(self._agent, self._write))
 
     def _make_fit_and_score(self, original: Function) -> Function:
         def _fit_and_score(estimator: Any, *arguments: Any, **keywords: Any) -> Any:
             scoring = self._scoring
-            outer, scoring.fold = scoring.fold, []
+            outer_fold, scoring.fold = scoring.fold, []
             try:
                 result = original(estimator, *arguments, **keywords)
-                found = scoring.fold
+                predictions = scoring.fold
             finally:
-                scoring.fold = outer
-            if isinstance(result, dict) and found and outer is None:  # a fold within a fold has no order to be told in
-                result[KEY] = (type(estimator).__name__, *found[0])
+                scoring.fold = outer_fold
+            if (
+                isinstance(result, dict) and predictions and outer_fold is None
+            ):  # nested folds have no order that repeats
+                result[KEY] = (type(estimator).__name__, *predictions[0])
             return result
 
         return _fit_and_score
@@ -57,21 +59,21 @@ class Validation:
     def _make_score(self, original: Function) -> Function:
         def _score(*arguments: Any, **keywords: Any) -> Any:
             scoring = self._scoring
-            before = scoring.name
-            if scoring.fold == []:  # the fold's own data come first, what it was fitted to may follow
+            previous = scoring.name
+            if scoring.fold == []:  # the fold's test data come first; its training data may follow
                 scoring.name = FOLD
             try:
                 return original(*arguments, **keywords)
             finally:
-                scoring.name = before
+                scoring.name = previous
 
         return _score
 
     def _make_aggregate(self, original: Function) -> Function:
         def _aggregate_score_dicts(scores: Any) -> Any:
-            found = [score.pop(KEY, None) for score in scores if isinstance(score, dict)]
+            folds = [score.pop(KEY, None) for score in scores if isinstance(score, dict)]
             if self._scoring.fold is None:
-                for predictions in found:
+                for predictions in folds:
                     if predictions is not None:
                         self._agent.attempt(self._note_fold, *predictions)
             return original(scores)

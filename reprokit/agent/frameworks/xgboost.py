@@ -1,4 +1,4 @@
-"""XGBoost: its version, the seed among the parameters of a training, its rounds, and what is predicted."""
+"""XGBoost: its version, the seed among the parameters of a training, its rounds, and predictions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import weakref
 from ..core.patching import replace
 from ..events import RoundScored
 from .base import ParametersAdapter
-from .boosting import NODES, BoostingHooks, bare
-from .estimators import Estimators, Scoring, watched
+from .boosting import NODES, BoostingHooks, unpatched
+from .estimators import Estimators, ScoringState, noting_outside_calls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _COUNTS = ("count:", "reg:", "survival:")
 
 
 class XgboostAdapter(ParametersAdapter):
-    """Watches xgboost."""
+    """Patches xgboost."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
@@ -36,7 +36,7 @@ class XgboostAdapter(ParametersAdapter):
     def instrument(self, name: str, module: Any) -> None:
         if name == "xgboost.core":
             for method in ("predict", "inplace_predict"):
-                replace(module.Booster, method, watched(self._agent, self._note))
+                replace(module.Booster, method, noting_outside_calls(self._agent, self._note))
             if self._hooks is None and "raw_format" in inspect.signature(module.Booster.save_raw).parameters:  # 1.6
                 self._hooks = BoostingHooks(self._agent, "xgboost")
                 replace(module.Booster, "update", self._hooks.updates(XgboostRound))
@@ -47,15 +47,15 @@ class XgboostAdapter(ParametersAdapter):
             super().instrument(name, module)
 
     def _instrument_estimators(self, module: ModuleType) -> None:
-        """Without scikit-learn they are classes like any other."""
+        """Patch the estimators, unless scikit-learn is there: then its adapter does."""
         if "sklearn.base" not in sys.modules:
-            estimators = Estimators(self._agent, Scoring())
+            estimators = Estimators(self._agent, ScoringState())
             for value in list(vars(module).values()):
                 if isinstance(value, type):
                     estimators.instrument(value)
 
     def _note(self, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """The predictions, and the true labels where the data has them; of leaves and contributions the bits alone."""
+        """Record predictions, with true labels if the data has them; leaves and contributions are only digested."""
         booster, data = arguments[0], arguments[1] if len(arguments) > 1 else keywords["data"]
         kinds = [
             key for key in ("pred_leaf", "pred_contribs", "pred_interactions", "output_margin") if keywords.get(key)
@@ -67,7 +67,7 @@ class XgboostAdapter(ParametersAdapter):
         self._agent.evaluation.note(name, result, truth if has_truth else None, hint=task)
 
     def _task(self, booster: Any) -> str | None:
-        """Return what a booster was trained for, by the name of its objective."""
+        """Return the task of a booster by the name of its objective; None if it is unknown."""
         if booster not in self._tasks:
             objective = json.loads(booster.save_config())["learner"]["objective"]["name"]
             task = "classification" if objective.startswith(_CLASSIFIES) else None
@@ -75,7 +75,7 @@ class XgboostAdapter(ParametersAdapter):
         return self._tasks[booster]
 
 
-_COLUMNS = {  # of a model in JSON
+_COLUMNS = {  # names in the model's JSON
     "left": "left_children",
     "right": "right_children",
     "feature": "split_indices",
@@ -88,13 +88,13 @@ _IMPORTANCE = ("weight", "gain", "cover", "total_gain", "total_cover")
 
 
 class XgboostRound:
-    """The last round of a booster; data is what an evaluation is about, or None for the training's."""
+    """The last round of a booster. Data is the evaluated set; None stands for the training's."""
 
     def __init__(self, booster: Any, dtrain: Any, *_arguments: Any, **_keywords: Any) -> None:
         self._booster, self.data = booster, dtrain
 
-    def _added(self) -> Any:
-        """Return a model of this round's trees alone; a linear one, or another without slices, is taken whole."""
+    def _round_model(self) -> Any:
+        """Return a model of this round's trees only; a model without slices, as a linear one, is returned whole."""
         number = self._booster.num_boosted_rounds()
         try:
             return self._booster[number - 1 : number]
@@ -102,17 +102,17 @@ class XgboostRound:
             return self._booster
 
     def model(self) -> bytes:
-        """Return what was added in this round."""
-        return bytes(self._added().save_raw("ubj"))
+        """Return the serialized trees of this round."""
+        return bytes(self._round_model().save_raw("ubj"))
 
     def trees(self) -> Columns:
         """Return the nodes of the trees of this round, column by column."""
-        content = json.loads(bytes(self._added().save_raw("json")))["learner"]["gradient_booster"]
+        content = json.loads(bytes(self._round_model().save_raw("json")))["learner"]["gradient_booster"]
         columns: Columns = {name: [] for name in NODES}
         for number, tree in enumerate(content.get("gbtree", content).get("model", {}).get("trees", ())):
             columns["tree"] += [number] * len(tree["left_children"])
-            for name, theirs in _COLUMNS.items():
-                columns[name] += tree[theirs]
+            for name, source in _COLUMNS.items():
+                columns[name] += tree[source]
         return columns
 
     def importance(self) -> Iterator[tuple[str, Any]]:
@@ -127,26 +127,26 @@ class XgboostRound:
             yield kind, numpy.asarray([scores.get(name, 0.0) for name in names], "float64")
 
     def hyperparameters(self) -> Iterator[tuple[str, float]]:
-        """Yield the numbers that the booster is set to."""
+        """Yield the numeric settings of the booster."""
         yield from _numbers_in(json.loads(self._booster.save_config()))
 
     def predictions(self, data: Any = None) -> Any:
-        return bare(type(self._booster).predict)(self._booster, self.data if data is None else data)
+        return unpatched(type(self._booster).predict)(self._booster, self.data if data is None else data)
 
     def labels(self, data: Any = None) -> Any:
         return (self.data if data is None else data).get_label()
 
     def contributions(self) -> Any:
         """Return the SHAP values of the training's data, as the library computes them."""
-        return bare(type(self._booster).predict)(self._booster, self.data, pred_contribs=True)
+        return unpatched(type(self._booster).predict)(self._booster, self.data, pred_contribs=True)
 
 
 def _scored(
     last: XgboostRound | None, result: str, booster: Any, evals: Any, *_arguments: Any, **_keywords: Any
 ) -> RoundScored:
     """Read what an evaluation returned: [3]\ttrain-rmse:0.5\tvalid-rmse:0.6"""
-    trained = None if last is None else last.data
-    sets = {name: data for data, name in evals if data is not trained and name != "train"}
+    training_data = None if last is None else last.data
+    sets = {name: data for data, name in evals if data is not training_data and name != "train"}
     scores = {}
     for part in result.split("\t")[1:]:
         name, _, value = part.rpartition(":")
