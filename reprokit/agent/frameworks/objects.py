@@ -1,7 +1,7 @@
-"""Object stores: which objects a process reads, and of each what the store says it is: ETag, version, size.
+"""Object stores: which objects a process reads, each with ETag, version and size as reported by the store.
 
-An object is written down when its answer comes, once a process, as a line of objects.jsonl. Nothing of a request is
-kept but bucket and key: its headers, its query and the credentials are secret.
+An object is recorded once a process, when the store responds, as a line of objects.jsonl. Of a request only bucket and
+key are recorded: headers, query and credentials are secret.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 MAX_OBJECTS = 10_000  # of one process; known to launch/objects.py
-LONGEST = 2000  # characters of a text that is kept
+MAX_TEXT = 2000  # characters of a recorded text
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-# Others than these are reached by fsspec through libraries that are not watched themselves.
+# For all other protocols fsspec uses libraries that are not patched themselves.
 _WATCHED_PROTOCOLS = frozenset(["", "file", "local", "memory", "s3", "s3a"])
 _OF_ARROW = {"s3": "s3", "gcs": "gs"}
 
 
 class ObjectsAdapter(Adapter):
-    """Watches the clients of object stores; facts come from the answers that the script gets, where these hold any."""
+    """Patches clients of object stores; takes facts from the responses to the script where these contain any."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._noted: dict[str, tuple[str, str]] = {}  # the last ETag and version of each address
+        self._recorded: dict[str, tuple[str, str]] = {}  # the last ETag and version of each address
         self._versions: dict[str, str] | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "botocore.client":
-            self._agent.note_calls(module.BaseClient, "__init__", self._listen)
+            self._agent.note_calls(module.BaseClient, "__init__", self._watch_client)
         elif name == "obstore":
             self._watch_obstore(module)
         elif name == "pyarrow.fs":
@@ -53,11 +53,11 @@ class ObjectsAdapter(Adapter):
             self._agent.note_calls(module.FileIO, "__init__", self._note_gfile)
 
     def _note(self, url: str, etag: object, version: object = None, size: object = None) -> None:
-        """Write an object down; a size is None where nobody tells."""
+        """Record an object; size is None if it is unknown."""
         url, facts = _without_secrets(url), (_text(etag).strip('"'), _text(version))
-        if self._noted.get(url) == facts or len(self._noted) >= MAX_OBJECTS:
+        if self._recorded.get(url) == facts or len(self._recorded) >= MAX_OBJECTS:
             return
-        self._noted[url] = facts
+        self._recorded[url] = facts
         line = {"url": url, "etag": facts[0], "version": facts[1], "size": size if isinstance(size, int) else None}
         descriptor = os.open(self._agent.run + "/objects.jsonl", _FLAGS, 0o600)
         try:
@@ -65,11 +65,11 @@ class ObjectsAdapter(Adapter):
         finally:
             os.close(descriptor)
 
-    def _knows(self, url: str) -> bool:
-        return _without_secrets(url) in self._noted
+    def _is_recorded(self, url: str) -> bool:
+        return _without_secrets(url) in self._recorded
 
-    def _pinned(self, url: str) -> str:
-        """Return the version that a replay is to ask for; empty where it may have any."""
+    def _pinned_version(self, url: str) -> str:
+        """Return the version that a replay must request; empty if any will do."""
         if self._versions is None:
             with open(self._agent.run + "/plan.json", encoding="utf-8") as file:
                 text = file.read()
@@ -82,7 +82,7 @@ class ObjectsAdapter(Adapter):
 
     # botocore, and with it boto3, s3fs and others
 
-    def _listen(self, _result: Any, arguments: Any, _keywords: Any) -> None:
+    def _watch_client(self, _result: Any, arguments: Any, _keywords: Any) -> None:
         client = arguments[0]
         if client.meta.service_model.service_name == "s3":
             client.meta.events.register("before-parameter-build.s3.GetObject", self._before_get)
@@ -94,15 +94,15 @@ class ObjectsAdapter(Adapter):
     def _begin_get(self, params: Any, context: Any) -> None:
         url = f"s3://{params['Bucket']}/{params['Key']}"
         context["reprokit"] = url
-        version = self._pinned(url)
+        version = self._pinned_version(url)
         if version:
             params.setdefault("VersionId", version)
 
     def _after_get(self, http_response: Any, parsed: Any, context: Any, **_: Any) -> None:
         if http_response.status_code < 300 and "reprokit" in context:
-            self._agent.attempt(self._answered, context["reprokit"], parsed)
+            self._agent.attempt(self._note_response, context["reprokit"], parsed)
 
-    def _answered(self, url: str, parsed: Any) -> None:
+    def _note_response(self, url: str, parsed: Any) -> None:
         whole = str(parsed.get("ContentRange") or "").rpartition("/")[2]
         size = int(whole) if whole.isdigit() else parsed.get("ContentLength")
         self._note(url, parsed.get("ETag"), parsed.get("VersionId"), size)
@@ -124,51 +124,54 @@ class ObjectsAdapter(Adapter):
         return get
 
     def _make_ranged(self, suffix: str, original: Function) -> Function:
-        """Ask for what the object is, as the answers to such reads do not say it; gets can ask for a version too."""
+        """Request the object's facts separately, as such responses lack them; a pinned version is read by gets."""
 
         def ranged(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
-            pieces = self._agent.attempt(self._pinned_pieces, store, path, keywords)
-            if pieces and suffix:
-                return _pieces_async(store, path, pieces, "starts" in keywords)
-            if pieces:
-                read = [sys.modules["obstore"].get(store, path, options={"range": piece}).bytes() for piece in pieces]
-                return read if "starts" in keywords else read[0]
-            self._agent.attempt(self._look, store, path, "head" + suffix)
+            ranges = self._agent.attempt(self._pinned_ranges, store, path, keywords)
+            if ranges and suffix:
+                return _read_ranges(store, path, ranges, "starts" in keywords)
+            if ranges:
+                contents = [
+                    sys.modules["obstore"].get(store, path, options={"range": byte_range}).bytes()
+                    for byte_range in ranges
+                ]
+                return contents if "starts" in keywords else contents[0]
+            self._agent.attempt(self._read_head, store, path, "head" + suffix)
             return original(store, path, *arguments, **keywords)
 
         return ranged
 
-    def _pinned_pieces(self, store: Any, path: str, keywords: Any) -> list[tuple[int, int]]:
-        """Return the ranges of a read that must have a certain version; none of any other, nor where one is empty."""
-        if not self._pinned(_url_of(store, path)):
+    def _pinned_ranges(self, store: Any, path: str, keywords: Any) -> list[tuple[int, int]]:
+        """Return the byte ranges of a read whose version is pinned; none for other reads, or if a range is empty."""
+        if not self._pinned_version(_url_of(store, path)):
             return []
         several = "s" if "starts" in keywords else ""
         starts, ends, lengths = (keywords.get(name + several) for name in ("start", "end", "length"))
         if not several:
             starts, ends, lengths = ([value] if value is not None else None for value in (starts, ends, lengths))
-        if starts is None:  # of open_reader
+        if starts is None:  # a call of open_reader
             return []
         if ends is None:
             ends = [start + length for start, length in zip(starts, lengths)]
-        pieces = list(zip(starts, ends))
-        return pieces if all(start < end for start, end in pieces) else []
+        ranges = list(zip(starts, ends))
+        return ranges if all(start < end for start, end in ranges) else []
 
-    def _look(self, store: Any, path: str, head: str) -> None:
+    def _read_head(self, store: Any, path: str, head: str) -> None:
         url = _url_of(store, path)
-        if url and not self._knows(url):
+        if url and not self._is_recorded(url):
             self._when_done(getattr(sys.modules["obstore"], head)(store, path), store, path, lambda meta: meta)
 
-    def _when_done(self, answer: Any, store: Any, path: str, meta_of: Function) -> None:
-        """Note an object by an answer, or by what a future gives."""
+    def _when_done(self, response: Any, store: Any, path: str, meta_of: Function) -> None:
+        """Record an object by a response, or by the result of a future."""
 
-        def done(finished: Any) -> None:
-            if not finished.cancelled() and finished.exception() is None:
-                self._agent.attempt(self._note_meta, store, path, meta_of(finished.result()))
+        def done(future: Any) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self._agent.attempt(self._note_meta, store, path, meta_of(future.result()))
 
-        if hasattr(answer, "add_done_callback"):
-            answer.add_done_callback(done)
+        if hasattr(response, "add_done_callback"):
+            response.add_done_callback(done)
         else:
-            self._note_meta(store, path, meta_of(answer))
+            self._note_meta(store, path, meta_of(response))
 
     def _note_meta(self, store: Any, path: str, meta: Any) -> None:
         url = _url_of(store, path)
@@ -176,8 +179,8 @@ class ObjectsAdapter(Adapter):
             self._note(url, meta["e_tag"], meta["version"], meta["size"])
 
     def _with_version(self, store: Any, path: str, arguments: Any, keywords: Any) -> Any:
-        """Return the keywords of a get, with the version that is to be read."""
-        version = "" if arguments else self._agent.attempt(lambda: self._pinned(_url_of(store, path)))
+        """Return the keywords of a get, with the pinned version added."""
+        version = "" if arguments else self._agent.attempt(lambda: self._pinned_version(_url_of(store, path)))
         if not version:
             return keywords
         return {**keywords, "options": {"version": version, **(keywords.get("options") or {})}}
@@ -203,11 +206,11 @@ class ObjectsAdapter(Adapter):
             self._note(file.fs.unstrip_protocol(file.path), etag, version, details.get("size"))
 
     def _make_get_object(self, original: Function) -> Function:
-        """Have s3torchconnector's readers know their object at once: some learn it later, others not at all."""
+        """Give s3torchconnector's readers the facts of their object at once: some request them later, others never."""
 
         def get_object(client: Any, bucket: str, key: str, **keywords: Any) -> Any:
             url = f"s3://{bucket}/{key}"
-            if keywords.get("object_info") is None and not self._knows(url):
+            if keywords.get("object_info") is None and not self._is_recorded(url):
                 keywords["object_info"] = self._agent.attempt(client.head_object, bucket, key)
             if keywords.get("object_info") is not None:
                 self._agent.attempt(self._note_info, url, keywords["object_info"])
@@ -220,20 +223,20 @@ class ObjectsAdapter(Adapter):
 
     def _note_gfile(self, _result: Any, arguments: Any, _keywords: Any) -> None:
         file, name = arguments[0], str(arguments[0].name)
-        if "://" in name and str(file.mode).startswith("r") and not self._knows(name):
+        if "://" in name and str(file.mode).startswith("r") and not self._is_recorded(name):
             self._note(name, None, None, file.size())
 
 
-async def _pieces_async(store: Any, path: str, pieces: list[tuple[int, int]], several: bool) -> Any:
-    read = []
-    for piece in pieces:
-        answer = await sys.modules["obstore"].get_async(store, path, options={"range": piece})
-        read.append(await answer.bytes_async())
-    return read if several else read[0]
+async def _read_ranges(store: Any, path: str, ranges: list[tuple[int, int]], several: bool) -> Any:
+    contents = []
+    for byte_range in ranges:
+        response = await sys.modules["obstore"].get_async(store, path, options={"range": byte_range})
+        contents.append(await response.bytes_async())
+    return contents if several else contents[0]
 
 
 def _url_of(store: Any, path: str) -> str:
-    """Return the address of an object of a store of obstore's; empty where it is none of a service."""
+    """Return the URL of an object in an obstore store; empty if the store is not a service."""
     kind = type(store).__name__
     if kind == "HTTPStore":
         return f"{store.url.rstrip('/')}/{path}"
@@ -245,15 +248,15 @@ def _url_of(store: Any, path: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Return an address without who asks there, and of the web's also without a query, which may sign the request."""
+    """Return a URL without user and password; of http also without the query, which may sign the request."""
     scheme, mark, rest = url.partition("://")
     if re.match("https?$", scheme):
         rest = re.split("[?#]", rest, maxsplit=1)[0]
         host, slash, path = rest.partition("/")
         rest = host.rpartition("@")[2] + slash + path
-    return f"{scheme}{mark}{rest}"[:LONGEST]
+    return f"{scheme}{mark}{rest}"[:MAX_TEXT]
 
 
 def _text(value: object) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
-    return text[:LONGEST]
+    return text[:MAX_TEXT]
