@@ -1,7 +1,7 @@
 """torchmetrics: the predictions and targets of every update, and the value of every compute.
 
-A batch on a GPU is copied there and read together with others, so that no step waits for it. forward updates and
-computes within itself, in ways of its own: of it the update is told.
+A batch on a GPU is copied there and read together with others, so that no step waits for it. forward calls update and
+compute internally: it is recorded as one update.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ MAX_PENDING_BYTES = 64 << 20
 
 
 class MetricRecord:
-    """What is kept of one metric: what it was updated with since it last began."""
+    """The state of one metric: its updates since the last reset."""
 
     def __init__(self, name: str, task: str | None) -> None:
         self.name = name
         self.task = task
         self.updates = 0
         self.pending: list[tuple[Any, Any]] = []
-        self.waiting = 0  # bytes
+        self.pending_bytes = 0
         self.tally: EvaluationTally | None = None
-        self.written = False  # and nothing came since
+        self.is_written = False  # nothing was added since
 
 
 class TorchmetricsAdapter(Adapter):
-    """Watches torchmetrics.metric.Metric."""
+    """Patches torchmetrics.metric.Metric."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._inside = _local()  # .forward: within one
+        self._inside = _local()  # .forward: whether the thread is in a watched call
         self._records: dict[int, MetricRecord] = {}
 
     def forget(self) -> None:
@@ -81,21 +81,23 @@ class TorchmetricsAdapter(Adapter):
     # What torchmetrics calls
 
     def _make_wrap(self, note: Function, original: Function) -> Function:
-        """Around what makes a function of an instance, as that is made or unpickled; it must not hold the metric."""
+        """Patch what wraps a metric's functions when it is created or unpickled; keep no reference to the metric."""
 
         def wrap(metric: Any, bare: Function) -> Function:
             function, metric_of = original(metric, bare), weakref.ref(metric)
 
             @wraps(function)
             def call(*arguments: Any, **keywords: Any) -> Any:
-                return self._noted(function, metric_of, note, arguments, keywords)
+                return self._call_and_note(function, metric_of, note, arguments, keywords)
 
             return call
 
         return wrap
 
-    def _noted(self, function: Function, metric_of: Function, note: Function, arguments: Any, keywords: Any) -> Any:
-        if self._quiet:
+    def _call_and_note(
+        self, function: Function, metric_of: Function, note: Function, arguments: Any, keywords: Any
+    ) -> Any:
+        if self._is_ignored:
             return function(*arguments, **keywords)
         self._inside.forward = True
         try:
@@ -106,7 +108,7 @@ class TorchmetricsAdapter(Adapter):
         return result
 
     @property
-    def _quiet(self) -> bool:
+    def _is_ignored(self) -> bool:
         if getattr(self._inside, "forward", False):
             return True
         compiler = getattr(sys.modules.get("torch"), "compiler", None)
@@ -114,19 +116,21 @@ class TorchmetricsAdapter(Adapter):
 
     def _make_forward(self, original: Function) -> Function:
         def forward(metric: Any, *arguments: Any, **keywords: Any) -> Any:
-            return self._noted(partial(original, metric), lambda: metric, self._note_update, arguments, keywords)
+            return self._call_and_note(
+                partial(original, metric), lambda: metric, self._note_update, arguments, keywords
+            )
 
         return forward
 
     def _make_reset(self, original: Function) -> Function:
         def reset(metric: Any, *arguments: Any, **keywords: Any) -> Any:
-            if not self._quiet and id(metric) in self._records:
+            if not self._is_ignored and id(metric) in self._records:
                 self._agent.attempt(self._end, self._records[id(metric)])
             return original(metric, *arguments, **keywords)
 
         return reset
 
-    # What is told of it
+    # What is recorded
 
     def _note_update(self, metric: Any, _result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         values = [value for value in [*arguments, *keywords.values()] if hasattr(value, "detach")]
@@ -136,57 +140,57 @@ class TorchmetricsAdapter(Adapter):
             return
         record = self._record(metric)
         record.updates += 1
-        record.pending.append((_held(pred), None if truth is None else _held(truth)))
-        record.waiting += pred.numel() * pred.element_size()
+        record.pending.append((_snapshot(pred), None if truth is None else _snapshot(truth)))
+        record.pending_bytes += pred.numel() * pred.element_size()
         on_device = pred.device.type != "cpu"
-        if not on_device or len(record.pending) >= MAX_PENDING or record.waiting >= MAX_PENDING_BYTES:
+        if not on_device or len(record.pending) >= MAX_PENDING or record.pending_bytes >= MAX_PENDING_BYTES:
             self._flush(record)
 
     def _flush(self, record: MetricRecord) -> None:
-        """Read the batches that wait, and write them down."""
-        pending, record.pending, record.waiting = record.pending, [], 0
+        """Read the pending batches, and add them to the tally."""
+        pending, record.pending, record.pending_bytes = record.pending, [], 0
         for pred, truth in pending:
             sides = aligned(pred, truth)
             if record.tally is None or not record.tally.fits(*sides):
                 self._write(record)
                 record.tally = self._agent.evaluation.tally(record.name, hint=record.task)
             record.tally.add(*sides, {})
-            record.written = False
+            record.is_written = False
 
     def _note_compute(self, metric: Any, result: Any, _arguments: Any, _keywords: Any) -> None:
         record = self._record(metric)
         self._flush(record)
         if record.updates == metric._update_count:
             self._write(record)
-        else:  # another of its collection was updated in its place
+        else:  # another metric of its collection was updated instead
             record.tally = None
         values = described(record.name.partition("#")[0], result)
         self._agent.journal.write("evaluate", {"name": record.name, "values": values})
 
     def _write(self, record: MetricRecord) -> None:
-        if record.tally is not None and not record.written:
-            record.written = True
+        if record.tally is not None and not record.is_written:
+            record.is_written = True
             self._agent.evaluation.write(record.name, record.tally)
 
     def _end(self, record: MetricRecord) -> None:
-        """The metric begins anew, or is gone."""
+        """Write the results of a metric that is reset or deleted."""
         self._flush(record)
         self._write(record)
         record.tally, record.updates = None, 0
 
 
 def _is_capturing(tensor: Any) -> bool:
-    """Return whether a CUDA graph is being recorded, into which no copy of ours may get."""
+    """Return whether a CUDA graph is being recorded, which must not contain the agent's copies."""
     return tensor.device.type == "cuda" and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
 
 
-def _held(tensor: Any) -> Any:
-    """Return the tensor as it is now; on a GPU a copy there."""
+def _snapshot(tensor: Any) -> Any:
+    """Return the tensor's current value; on a GPU a copy there."""
     return tensor.detach().clone() if tensor.device.type != "cpu" else tensor.detach()
 
 
 def _task(metric: Any) -> str | None:
-    """By the part of torchmetrics that the metric comes from."""
+    """Return the task, by the package of torchmetrics that defines the metric; None for other packages."""
     for owner in type(metric).__mro__:
         parts = owner.__module__.split(".")
         if parts[0] == "torchmetrics" and len(parts) > 1 and parts[1] in ("classification", "regression"):
