@@ -1,8 +1,8 @@
-"""MLflow and Weights & Biases: which of their runs the training opened; a replay opens runs of its own.
+"""MLflow and Weights & Biases: the runs that the training opens; a replay opens runs of its own.
 
-Their ids come from the randomness that a replay is given again. A tracker that is given the id of the recording's run
-once more refuses the run or writes over it. In a replay the id is therefore made of the recorded one and of the
-replay, after the library has asked for the same bytes as before.
+Their ids are drawn from the randomness that is replayed. A tracker that gets the id of the recorded run again refuses
+the run or overwrites it. In a replay the id is therefore derived from the recorded one and the replay's, after the
+library has drawn the same bytes as before.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from ..agent import Agent
 
 STORES = ("mlflow.store.tracking.file_store", "mlflow.store.tracking.sqlalchemy_store")
-LONGEST = 1000  # characters of what is written down
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of ids of Weights & Biases
+MAX_TEXT = 1000  # characters of a recorded text
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # in ids of Weights & Biases
 
 
 class TrackersAdapter(Adapter):
-    """Watches both libraries."""
+    """Patches both libraries."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._noted: set[tuple[str, str]] = set()
-        self._starting = 0  # calls of wandb.init at work
-        self._replay: str | None = None  # the id of this replay; empty in a recording
+        self._recorded: set[tuple[str, str]] = set()
+        self._starting = 0  # running calls of wandb.init
+        self._replay: str | None = None  # the id of this replay; empty in a recording; None if not read so far
 
     def forget(self) -> None:
-        self._noted.clear()
+        self._recorded.clear()
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "mlflow.tracking.fluent":
@@ -41,17 +41,17 @@ class TrackersAdapter(Adapter):
         elif name == "mlflow.tracking.client":
             self._agent.note_calls(module.MlflowClient, "create_run", self._note_mlflow)
         elif name in STORES:
-            if self._of_replay():
-                module.uuid = _Uuids(module.uuid, self._new_uuid)
+            if self._replay_id():
+                module.uuid = UuidModuleProxy(module.uuid, self._new_uuid)
         elif name == "wandb.sdk.wandb_init":
             replace(module, "init", self._make_init)
         elif name == "wandb.sdk.lib.runid":
-            if self._of_replay():
+            if self._replay_id():
                 replace(module, "generate_id", self._make_generate_id)
         else:
             super().instrument(name, module)
 
-    def _of_replay(self) -> str:
+    def _replay_id(self) -> str:
         if self._replay is None:
             import json
 
@@ -61,13 +61,13 @@ class TrackersAdapter(Adapter):
         return self._replay
 
     def _new_uuid(self, recorded: Any) -> Any:
-        """Return the UUID of this replay in the place of the recorded one, of the same version."""
-        return type(recorded)(bytes=self._mixed(recorded.bytes), version=4)
+        """Return a UUID that replaces the recorded one in this replay."""
+        return type(recorded)(bytes=self._derived(recorded.bytes), version=4)
 
-    def _mixed(self, recorded: bytes) -> bytes:
+    def _derived(self, recorded: bytes) -> bytes:
         from hashlib import sha256
 
-        return sha256(b"\0".join([b"reprokit-tracker-1", self._of_replay().encode(), recorded])).digest()[:16]
+        return sha256(b"\0".join([b"reprokit-tracker-1", self._replay_id().encode(), recorded])).digest()[:16]
 
     def _note_mlflow(self, run: Any, *_call: Any) -> None:
         mlflow: Any = sys.modules["mlflow"]
@@ -94,23 +94,23 @@ class TrackersAdapter(Adapter):
             recorded = original(*arguments, **keywords)
             if not self._starting:
                 return recorded
-            mixed = self._mixed(recorded.encode())
-            return "".join([_LETTERS[byte % len(_LETTERS)] for byte in mixed * (1 + len(recorded) // 16)])[
+            derived = self._derived(recorded.encode())
+            return "".join([_LETTERS[byte % len(_LETTERS)] for byte in derived * (1 + len(recorded) // 16)])[
                 : len(recorded)
             ]
 
         return generate_id
 
     def _note(self, name: str, run: str, place: str, group: str) -> None:
-        """Write a run down, once a process."""
-        if (name, run) not in self._noted:
-            self._noted.add((name, run))
+        """Record a run, once a process."""
+        if (name, run) not in self._recorded:
+            self._recorded.add((name, run))
             fields = {"name": name, "run": run, "place": _without_password(place), "group": group}
-            self._agent.journal.write("tracker", {key: text[:LONGEST] for key, text in fields.items()}, aside=True)
+            self._agent.journal.write("tracker", {key: text[:MAX_TEXT] for key, text in fields.items()}, aside=True)
 
 
-class _Uuids:
-    """The module uuid as a store sees it."""
+class UuidModuleProxy:
+    """Stands in for the module uuid in an MLflow store."""
 
     def __init__(self, module: Any, change: Function) -> None:
         self._module, self._change = module, change
@@ -123,7 +123,7 @@ class _Uuids:
 
 
 def _without_password(place: str) -> str:
-    """Return an address without who asks there, and without what stands behind a question mark."""
+    """Return a URL without user, password and query."""
     scheme, mark, rest = place.partition("://")
     if not mark:
         return place
