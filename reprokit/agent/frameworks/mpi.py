@@ -1,7 +1,7 @@
-"""mpi4py: what collectives gave this rank, and which library and algorithms made it.
+"""mpi4py: the results of collectives in this rank, and the library and algorithms that computed them.
 
-The methods of communicators are wrapped, those that pickle and those on buffers. Requests (Iallreduce) are complete
-only later, and libraries that use MPI by its C interface are not seen.
+Methods of communicators are wrapped, those that pickle and those on buffers. Nonblocking ones (Iallreduce) are not, as
+they complete later. Uses of MPI's C interface are not seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
 
-# Where the argument that says who receives stands, the communicator first; the others give a result to every rank.
+# Position of the argument root, counting the communicator; collectives not listed have a result in every rank.
 _ROOTS = {"Reduce": 4, "Gather": 3, "Gatherv": 3}
 _ON_BUFFERS = (
     "Allgather", "Allgatherv", "Allreduce", "Alltoall", "Alltoallv", "Bcast", "Exscan", "Gather", "Gatherv", "Reduce",
@@ -29,7 +29,7 @@ _ON_BUFFERS = (
 )  # fmt: skip
 _PICKLED = ("allgather", "allreduce", "alltoall", "bcast", "exscan", "gather", "reduce", "scan", "scatter")
 
-# Control variables of MPI's tool interface that choose who computes, and how: Open MPI's and MPICH's.
+# Control variables of MPI's tool interface that choose components and algorithms: Open MPI's and MPICH's.
 _OPERATIONS = (
     "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "exscan", "gather", "reduce",
     "reduce_scatter", "reduce_scatter_block", "scan", "scatter",
@@ -40,19 +40,19 @@ _VARIABLES = (
     *(f"coll_tuned_{operation}_algorithm" for operation in _OPERATIONS),
     *(f"MPIR_CVAR_{operation.upper()}_INTRA_ALGORITHM" for operation in _OPERATIONS),
 )
-_LONGEST = 500  # characters of what a library says of its version
-_MPI_INT = 8  # bytes that are read of a control variable: flags and integers are no longer
+_MAX_VERSION = 500  # characters of the library's version text
+_MPI_INT = 8  # bytes read of a control variable: enough for flags and integers
 
 
 class MpiAdapter(Adapter):
-    """Watches mpi4py.MPI."""
+    """Patches mpi4py.MPI."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
         self._log = CollectiveLog(agent, "mpi")
         self._module: Any = None
-        self._is_told = False
-        self._dtypes: dict[Any, str] = {}  # their names, which NumPy takes long to say
+        self._has_facts = False
+        self._dtypes: dict[Any, str] = {}  # cached names of dtypes, which NumPy computes slowly
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "mpi4py":
@@ -68,14 +68,14 @@ class MpiAdapter(Adapter):
         return [self._log]
 
     def _note_object(self, name: str, result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
-        self._tell()
+        self._ensure_facts()
         self._log.note(name, arguments[0].Get_size(), "object", (), object_digest_of(result))
 
     def _note_buffer(self, name: str, _result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self._tell()
+        self._ensure_facts()
         comm = arguments[0]
-        place, keyword = (1, "buf") if name == "Bcast" else (2, "recvbuf")
-        buffer: Any = arguments[place] if len(arguments) > place else keywords.get(keyword)
+        position, keyword = (1, "buf") if name == "Bcast" else (2, "recvbuf")
+        buffer: Any = arguments[position] if len(arguments) > position else keywords.get(keyword)
         if type(buffer) in (list, tuple):
             buffer = buffer[0] if len(buffer) == 2 and isinstance(buffer[1], self._module.Datatype) else None
         if not self._has_result(name, comm, arguments, keywords):
@@ -86,32 +86,32 @@ class MpiAdapter(Adapter):
             data = None
         shape = getattr(buffer, "shape", ()) if data is not None else ()
         dtype = getattr(buffer, "dtype", "") if shape else ""
-        word = self._dtypes.get(dtype)
-        if word is None:
-            word = self._dtypes[dtype] = str(dtype)
-        self._log.note(name, comm.Get_size(), word, shape, data)
+        dtype_name = self._dtypes.get(dtype)
+        if dtype_name is None:
+            dtype_name = self._dtypes[dtype] = str(dtype)
+        self._log.note(name, comm.Get_size(), dtype_name, shape, data)
 
     @staticmethod
     def _has_result(name: str, comm: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-        """Return whether this rank is one that receives: the buffers of others hold anything."""
+        """Return whether this rank receives a result; buffers of other ranks are undefined."""
         if name == "Exscan":
             return bool(comm.Get_rank() > 0)
         if name not in _ROOTS:
             return True
-        place = _ROOTS[name]
-        root = arguments[place] if len(arguments) > place else keywords.get("root", 0)
+        position = _ROOTS[name]
+        root = arguments[position] if len(arguments) > position else keywords.get("root", 0)
         return bool(root == comm.Get_rank())
 
-    def _tell(self) -> None:
-        """Write, before the first collective's line, what makes them."""
-        if not self._is_told:
-            self._is_told = True
+    def _ensure_facts(self) -> None:
+        """Write the facts about the library, before the line of the first collective."""
+        if not self._has_facts:
+            self._has_facts = True
             self._agent.attempt(self._write_facts)
 
     def _write_facts(self) -> None:
         mpi = self._module
         facts: dict[str, object] = {
-            "library": " ".join(mpi.Get_library_version().replace("\0", " ").split())[:_LONGEST],
+            "library": " ".join(mpi.Get_library_version().replace("\0", " ").split())[:_MAX_VERSION],
             "ranks": mpi.COMM_WORLD.Get_size(),
             "threads": mpi.Query_thread(),
         }
@@ -120,7 +120,7 @@ class MpiAdapter(Adapter):
 
 
 def _control_variables() -> Iterator[tuple[str, int]]:
-    """Yield the variables that this library has, whoever set them: a file, the command or the environment."""
+    """Yield the values of the control variables, whether set by a file, the command or the environment."""
     import ctypes
 
     from ..compute_settings import mapped_libraries
