@@ -1,4 +1,4 @@
-"""The adapters: which modules each waits for. An adapter's module is imported when the first of them is."""
+"""The adapters, and the modules that each patches. An adapter is imported with the first of its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from .base import Adapter
 
-# Where Keras trains and where its optimizers apply gradients, from 2.2 to 3, in all its packages.
+# Keras' modules that train and apply gradients, from 2.2 to 3, in all its packages.
 _KERAS_2 = (
     "engine.training",
     "engine.training_v1",
@@ -41,7 +41,7 @@ _KERAS = (
     + [f"tensorflow.python.keras.{name}" for name in _KERAS_2]
     + [f"keras.src.{name}" for name in _KERAS_3]
 )
-_WAITS_FOR = {
+_MODULES = {
     "python": ["random", "tempfile"],
     "numpy": ["numpy", "numpy.random"],
     "jax": ["jax", "jax.random", "jax._src.distributed"],
@@ -103,12 +103,12 @@ _WAITS_FOR = {
         "wandb.sdk.lib.runid",
     ],
 }
-_FOLDERS = frozenset(["orders", "pytorch", "tensorflow"])  # beside this one
-WATCHED = {module: adapter for adapter, modules in _WAITS_FOR.items() for module in modules}
+_FOLDERS = frozenset(["orders", "pytorch", "tensorflow"])  # adapters in folders beside this one
+WATCHED = {module: adapter for adapter, modules in _MODULES.items() for module in modules}
 
 
 def load(name: str) -> Callable[[Agent], Adapter]:
-    """Return the adapter of this name: PythonAdapter of python."""
+    """Return the adapter class of a framework: PythonAdapter for python."""
     from importlib import import_module
 
     place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"

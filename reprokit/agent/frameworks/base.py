@@ -1,4 +1,4 @@
-"""What the agent asks of a framework's adapter; of most frameworks the results are the script's to log."""
+"""Base classes of framework adapters. The results of most frameworks must be logged by the script."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ SEED_NAMES = ("seed", "random_state", "random_seed")
 
 
 class Adapter:
-    """Writes the framework's version, and nothing else."""
+    """Writes the framework's version; subclasses record more."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def instrument(self, name: str, module: ModuleType) -> None:
-        """Attach to a module of the framework that has just been executed."""
+        """Patch a module of the framework that has just been imported."""
         self._agent.framework(name, module)
 
     def parts(self) -> list[Any]:
-        """Return what holds something to write at the end, in that order."""
+        """Return the objects to finish at the end, in that order."""
         return []
 
     def finish(self) -> None:
-        """Write what is known at the end; may be called again, and then writes nothing twice."""
+        """Write the final lines; if called again, write nothing twice."""
         for part in self.parts():
             self._agent.attempt(part.finish)
 
     def random_states(self) -> None:
-        """Write the digests of the framework's random states, last of all."""
+        """Write the digests of the framework's random states, after everything else."""
 
     def write_random_state(self, name: str, digest: str) -> None:
-        """Write the digest of one of them."""
+        """Write the digest of a random state."""
         self._agent.journal.write("random_state", {"name": name, "digest": digest})
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent noted."""
+        """In a forked child: drop the state of the parent."""
         for part in self.parts():
             part.forget()
 
 
 class ParametersAdapter(Adapter):
-    """Writes the seeds among the parameters of train and cv, which scikit-learn classes call too, and their rounds."""
+    """Records seeds and rounds of train and cv, which the library's scikit-learn classes call too."""
 
     _hooks: BoostingHooks | None = None
 
@@ -70,10 +70,10 @@ class ParametersAdapter(Adapter):
 
         def train(params: Any, *arguments: Any, **keywords: Any) -> Any:
             for name in SEED_NAMES if isinstance(params, dict) else ():
-                asked = params.get(name)
-                given = ledger.seed(f"{call} {name}", asked, sys._getframe(1))
-                if given is not asked:
-                    params = {**params, name: given}
+                requested = params.get(name)
+                seed = ledger.seed(f"{call} {name}", requested, sys._getframe(1))
+                if seed is not requested:
+                    params = {**params, name: seed}
             try:
                 return original(params, *arguments, **keywords)
             finally:

@@ -1,4 +1,4 @@
-"""JAX: its version, the seeds of its keys, and what connects its processes."""
+"""JAX: its version, the seeds of its keys, and the settings of distributed processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class JaxAdapter(Adapter):
-    """Watches jax, and where its keys are made."""
+    """Patches jax, and the functions that create its keys."""
 
     def instrument(self, name: str, module: ModuleType) -> None:
         if name == "jax":
             super().instrument(name, module)
             return
-        if name == "jax._src.distributed":  # where jax.distributed has its function from
+        if name == "jax._src.distributed":  # from which jax.distributed imports its function
             self._agent.note_calls(module, "initialize", self._note_processes)
             return
         for function in ("PRNGKey", "key"):

@@ -1,7 +1,7 @@
 """NumPy: its version, its seeding and its global random state at the end.
 
-RandomState, SeedSequence and the bit generators are types written in C, and others that stood in for them
-would not be them. Each has one place in Python that all its seeds come through.
+RandomState, SeedSequence and the bit generators are C types, which cannot be replaced by wrappers. Instead the agent
+patches, for each, the one Python function that all its seeds pass through.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NumpyAdapter(Adapter):
-    """Watches numpy and numpy.random."""
+    """Patches numpy and numpy.random."""
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "numpy":
@@ -32,7 +32,7 @@ class NumpyAdapter(Adapter):
         for function in ("seed", "default_rng"):
             call = f"numpy.random.{function}"
             replace(module, function, lambda original, call=call: seeding(ledger, call, original))  # type: ignore[misc]
-        # Since NumPy 1.17 a RandomState has its bit generator seeded, before it seeded itself.
+        # Since NumPy 1.17 a RandomState seeds its bit generator; before, it seeded itself.
         owner, method = getattr(module, "MT19937", None), "_legacy_seeding"
         if owner is None:
             owner, method = module.RandomState, "seed"
@@ -42,7 +42,7 @@ class NumpyAdapter(Adapter):
 
     def _instrument_sequences(self, module: Any) -> None:
         if module is not None:
-            entropy = _Entropy(self._agent.seeds)
+            entropy = SeedSequenceEntropy(self._agent.seeds)
             replace(module, "randbits", entropy.make_randbits)
             replace(module, "_coerce_to_uint32_array", entropy.make_coerce)
 
@@ -52,14 +52,14 @@ class NumpyAdapter(Adapter):
             self.write_random_state("numpy", text_digest(repr(_plain(random.get_state()))))
 
 
-class _Entropy(_local):
-    """What a SeedSequence is made of: its entropy is turned into an array, and then its spawn key.
+class SeedSequenceEntropy(_local):
+    """Tracks the arrays that a SeedSequence is made of: first its entropy is converted, then its spawn key.
 
-    Entropy that it drew itself, as it was given none, is no seed of the script's.
+    Entropy that it draws itself, for lack of a seed, is not recorded as a seed of the script.
     """
 
-    drawn: object = None
-    is_key = False  # whether a spawn key comes next
+    drawn_entropy: object = None
+    is_key = False  # whether a spawn key is converted next
     inside = False
 
     def __init__(self, ledger: SeedLedger) -> None:
@@ -67,8 +67,8 @@ class _Entropy(_local):
 
     def make_randbits(self, original: Function) -> Function:
         def randbits(k: int) -> int:
-            self.drawn = drawn = original(k)
-            return drawn  # type: ignore[no-any-return]
+            self.drawn_entropy = drawn_entropy = original(k)
+            return drawn_entropy  # type: ignore[no-any-return]
 
         return randbits
 
@@ -78,7 +78,7 @@ class _Entropy(_local):
                 return original(x)
             is_entropy, self.is_key, self.inside = not self.is_key, False, True
             try:
-                if is_entropy and x is not self.drawn:
+                if is_entropy and x is not self.drawn_entropy:
                     x = self._ledger.seed("numpy.random.SeedSequence", x, sys._getframe(1))
                 array = original(x)
                 self.is_key = is_entropy
@@ -95,7 +95,7 @@ def _state(module: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists and scalars as Python's, whose text NumPy's print settings do not change."""
+    """Return lists for arrays and Python numbers for scalars, so that NumPy's print settings do not change the text."""
     if isinstance(value, dict):
         return sorted((key, _plain(value[key])) for key in value)
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Python's own random module: its seeding and its state at the end; and whether temporary names were taken."""
+"""Python's own random module: its seeding and its state at the end; and clashes of temporary names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TAKEN = "tempfile: a name was taken; in a replay perhaps by what the recording l
 
 
 class PythonAdapter(Adapter):
-    """Watches the modules random and tempfile."""
+    """Patches the modules random and tempfile."""
 
     def instrument(self, name: str, module: Any) -> None:
         if name == "tempfile":
@@ -32,7 +32,7 @@ class PythonAdapter(Adapter):
             module.seed = module._inst.seed
 
     def _make_seed(self, random: Any, original: Callable[..., Any]) -> Callable[..., Any]:
-        # The class stays what it is; its constructor calls seed, and so do subclasses that have their own.
+        # The class itself is not replaced; its constructor calls seed, and so do subclasses with their own seed.
         ledger, initialize, instance = self._agent.seeds, random.Random.__init__.__code__, random._inst
 
         def seed(self: Any, a: Any = None, version: int = 2) -> Any:
