@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import reprokit
-from reprokit.agent.observing.call_graph import Calls, describe
+from reprokit.agent.observing.call_graph import CallCounts, describe
 from reprokit.agent.observing.files import MAX_FILES
 from tests.agent.training import Outcome, Training
 from tests.interpreters import interpreter, tf114_python
@@ -382,7 +382,7 @@ def test_two_functions_of_the_same_code_are_told_apart() -> None:
     source = "def same(): pass\n"
     first, second = (compile(source, name, "exec").co_consts[0] for name in ("one.py", "two.py"))
     assert first == second
-    calls = Calls()
+    calls = CallCounts()
     calls.add([_Entry(first, 1), _Entry(second, 2)])
     assert sorted(calls.counts.values()) == [1, 2]
     assert list(describe(calls)) == []
@@ -394,7 +394,7 @@ def test_what_stands_in_for_a_framework_s_function_was_called_by_the_user_s_code
     for place, callers in (("pytorch/events.py", [id(user)]), ("tensorflow/events.py", [id(user)]), ("journal.py", [])):
         file = f"{Path(reprokit.__path__[0])}/agent/{place}"
         (code,) = [part for part in compile("def call(): pass", file, "exec").co_consts if hasattr(part, "co_name")]
-        calls = Calls()
+        calls = CallCounts()
         calls.add([_Entry(code, 1)], [user])
         assert list(calls.callees) == callers, place
 

@@ -1,7 +1,7 @@
 """Observes a training for `reprokit profile`: functions, operators, settings, loaders and orders of completion.
 
-An observer is a function `def observe(module, observer) -> None` of a file here, called when the module that it waits
-for (OBSERVERS) has been executed. What it finds it hands to Observer.write, or has counted by Observer.count.
+An observer is a function `def observe(module, observer) -> None` of a file here, called when its module (OBSERVERS) has
+been imported. It passes its observations to Observer.write, or counts them by Observer.count.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from ..core.user_frames import Place
     from ..events import Handler, TrainingEvent
-    from .functions import Functions
+    from .functions import FunctionProfiles
 
 __all__ = ["OBSERVERS", "Observer", "start", "where"]
 
-FUNCTIONS, OPERATORS = "functions", "operators"  # what is asked for
+FUNCTIONS, OPERATORS = "functions", "operators"  # what a plan can ask for
 THREADS = "functions.observe"
-# Which observers wait for a module, by file and function. They are called once a module and process.
+# By module its observers, as file and function. Each is called once a process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
     "asyncio.tasks": ("library_calls.observe_waiting",),
     "concurrent.futures._base": ("library_calls.observe_waiting",),
@@ -55,53 +55,53 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "torch.utils.data.dataloader": ("library_calls.observe_loaders", "torch_operators.observe_loaders"),
     "xgboost.training": ("settings.observe_xgboost",),
 }
-STEPPING = ("torch", "tensorflow")  # whoever imports these may take steps, from the first of which a bound counts
+STEPPING = ("torch", "tensorflow")  # modules whose programs may take steps; time limits start at the first step
 _OF_OPERATORS = ("library_calls.observe_compilations", "torch_operators.", "torch_inductor.", "tensorflow_operators.")
 
-# The first steps are looked at, and of the later ones one window in so many: what steps do repeats.
+# The first steps are observed, and later one window of steps in WINDOWS, as steps are much alike.
 FIRST_STEPS = 64
 WINDOW = 16
 WINDOWS = 16
 FIRST_RESULTS = 3
-MAX_COUNTED = 2000  # lines of one kind
-MAX_PAUSE = 2.0  # seconds after which something else than steps seems to go on
+MAX_COUNTED = 2000  # counted lines of one kind
+MAX_PAUSE = 2.0  # seconds without a step, after which the process seems to do something else
 
 
 class ObserverCallbacks:
-    """What observers have called, each list at its time."""
+    """Callbacks that observers register, by the event that calls them."""
 
     def __init__(self) -> None:
         self.before_writing: list[Callable[[], object]] = []  # before each writing of the file, also the last
-        self.at_end: list[Callable[[], object]] = []  # once at the end of the process, or when enough was seen
-        self.in_child: list[Callable[[], object]] = []  # in each forked child, to drop what the parent noted
-        self.at_sampling: list[Callable[[bool], object]] = []  # whether the next steps are looked at
+        self.at_end: list[Callable[[], object]] = []  # once, at the end of the process or of the observation
+        self.in_child: list[Callable[[], object]] = []  # in each forked child, to drop the state of the parent
+        self.at_sampling: list[Callable[[bool], object]] = []  # argument: whether the next steps are observed
         self.each_step: list[Callable[[], object]] = []  # also when nothing more is collected
-        self.each_pass: list[Callable[[Any], object]] = []  # with a loader of PyTorch that is about to be iterated
+        self.each_pass: list[Callable[[Any], object]] = []  # argument: a PyTorch loader that is about to be iterated
 
 
 class StepSampling:
-    """The steps of a process, of which some are looked at, and when enough was seen."""
+    """Decides which steps of a process are observed, and when to stop."""
 
     def __init__(self, profiling: Mapping[str, Any]) -> None:
-        self.is_on = True  # False during steps that are not looked at
+        self.is_on = True  # False during steps that are not observed
         self.steps = self.sampled = 0
-        self._thread, self._stepped = 0, 0.0  # of the last step, and when it was
+        self._thread, self._stepped = 0, 0.0  # thread and time of the last step
         self._enough: int | None = profiling.get("steps")
         self._seconds: float | None = profiling.get("seconds")
-        self._end = float("inf")  # until there is a step
+        self._end = float("inf")  # set at the first step
 
     @property
     def has_bound(self) -> bool:
-        """Whether the run is to be ended so many seconds after its first step."""
+        """Whether the run ends some seconds after its first step."""
         return self._seconds is not None
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the run is to be ended when enough was seen."""
+        """Whether the run ends after some steps or seconds."""
         return self._enough is not None or self.has_bound
 
     def step(self) -> bool:
-        """An optimizer has taken a step; return whether it was the first."""
+        """Count a step of an optimizer; return whether it was the first."""
         self.steps += 1
         self.sampled += self.is_on
         self._thread, self._stepped = get_ident(), time.monotonic()
@@ -110,43 +110,43 @@ class StepSampling:
         return self.steps == 1
 
     def has_enough(self) -> bool:
-        """Return whether so many steps were taken as were asked for."""
+        """Return whether the requested number of steps was taken."""
         return self._enough is not None and self.steps >= self._enough
 
     def is_over(self) -> bool:
-        """Return whether the time is over."""
+        """Return whether the requested time has passed."""
         return time.monotonic() >= self._end
 
     def wants_next(self) -> bool:
-        """Return whether the next step is to be looked at."""
+        """Return whether to observe the next step."""
         return self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0
 
     def seems_over(self) -> bool:
-        """Return whether something else than steps seems to go on in the thread of the last one."""
+        """Return whether the thread of the last step seems to do something other than steps."""
         return get_ident() == self._thread and time.monotonic() > self._stepped + MAX_PAUSE
 
     def forget(self) -> None:
-        """In a forked child: the parent's steps are the parent's."""
+        """In a forked child: count from 0."""
         self.is_on = True
         self.steps = self.sampled = 0
 
 
 class Observer:
-    """What the observers of this process share."""
+    """The state that observers of this process share."""
 
     def __init__(self, agent: Agent, profiling: Mapping[str, Any]) -> None:
         self.agent = agent
-        self.confirm = int(profiling.get("confirm") or 0)  # how often each distinct operator call is repeated
-        self.collecting = True  # False when enough was seen: then nothing more is to be done
+        self.confirm = int(profiling.get("confirm") or 0)  # number of repeats of each distinct operator call
+        self.collecting = True  # False once the observation has ended
         self.sampling = StepSampling(profiling)
         self.callbacks = ObserverCallbacks()
-        self.parts: dict[str, Any] = {}  # what the observers of one framework share
+        self.parts: dict[str, Any] = {}  # by framework: the object that its observers share
         self._wanted = {kind for kind in (FUNCTIONS, OPERATORS) if profiling.get(kind)}
         self._file = ProfileFile(agent.run)
         self._counted: dict[str, dict[object, dict[str, Any]]] = {}  # by kind
         self._observed: set[tuple[str, str]] = set()
         self._finished = False
-        # In a process made by a fork, which has a file only if it has something to tell: results handed over.
+        # In a forked child, which writes a file only if it has observed something: number of results handed over.
         self._handed_over: int | None = None
 
     @property
@@ -155,13 +155,13 @@ class Observer:
 
     @property
     def directory(self) -> str:
-        """Where what was observed is kept."""
+        """The directory of the observations."""
         return f"{self.agent.run}/{DIRECTORY}"
 
     # What observers call
 
     def write(self, kind: str, key: object, line: Mapping[str, object]) -> None:
-        """Keep a line, in place of the one of the same kind and key; it is read when written, so counts may go on."""
+        """Add or replace the line of a kind and key; it is serialized at the next write, so counts in it may go on."""
         self._file.put(kind, key, line)
         if self._file.is_due():
             self.flush()
@@ -169,7 +169,7 @@ class Observer:
     def count(
         self, kind: str, name: str, facts: dict[str, Any], places_are: str = "where", places: list[Place] | None = None
     ) -> None:
-        """One more call of this name with these facts, made where the user's code is now."""
+        """Count a call of this name with these facts, at the current place in the user's code."""
         places = where() if places is None else places
         lines = self._counted.setdefault(kind, {})
         key = (name, *places[:1], *[(fact, str(facts[fact])) for fact in sorted(facts)])
@@ -188,7 +188,7 @@ class Observer:
         }
 
     def step(self) -> None:
-        """An optimizer has taken a step."""
+        """Handle a step of an optimizer."""
         if self.sampling.step() and self.sampling.has_bound:
             self.agent.attempt(append, f"{self.directory}/stepped", b".")
         if self.collecting and self.sampling.has_enough():
@@ -207,7 +207,7 @@ class Observer:
             self._call_all(self.callbacks.each_pass, event.loader)
 
     def resume(self) -> None:
-        """Something else than the steps so far may begin, as an evaluation: look at it, until the next step."""
+        """Observe until the next step, as something new, such as an evaluation, may begin."""
         if self.collecting:
             self._sample(on=True)
 
@@ -217,20 +217,20 @@ class Observer:
             self._call_all(self.callbacks.at_sampling, on)
 
     def note(self, text: str) -> None:
-        """Say what could not be observed, and why."""
+        """Write a note on what could not be observed, and why."""
         self.write("note", text, {"text": text})
 
     def helper(self, pid: int) -> None:
-        """Say that a process was started to measure: what it asks the kernel for is no business of the training's."""
+        """Write that a process was started for measuring: its system calls are not the training's."""
         self.write("helper", pid, {"pid": pid})
 
     # What the agent calls
 
     def begin(self) -> None:
-        """Begin to observe this process, which may be ended at any moment."""
-        gc.callbacks.append(self._collected)
+        """Begin to observe this process, which may be killed at any moment."""
+        gc.callbacks.append(self._on_garbage_collection)
         for name in ("_exit", "execv", "execve"):
-            replace(os, name, self._make_last)
+            replace(os, name, self._make_final)
         if self.sampling.is_bounded:
             hide_interrupts(self.directory, lambda: self._is_child)
         settings.ObservedSettings(self)
@@ -240,15 +240,15 @@ class Observer:
             self.agent.attempt(functions.begin, self)
         self.flush()
 
-    def _collected(self, phase: str, _: object) -> None:
-        # The interpreter calls this now and then in every program, which nothing else does without a thread.
+    def _on_garbage_collection(self, phase: str, _: object) -> None:
+        # Serves as a timer: without a thread, nothing else is called regularly in every program.
         if phase == "stop" and self.collecting:
             if not self.sampling.is_on and self.sampling.seems_over():
                 self.resume()
             self.look_at_clock()
 
-    def _make_last(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Around a function after which nothing else of this process is called."""
+    def _make_final(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a replacement of a function that ends the process, which finishes the observation first."""
 
         def last(*arguments: Any, **keywords: Any) -> Any:
             self.agent.attempt(self.finish)
@@ -257,15 +257,15 @@ class Observer:
         return last
 
     def importing(self, name: str, begins: bool) -> None:
-        """A package is about to be executed, or has been: what it calls for that is not counted, as it is much."""
+        """Handle begin or end of a package's import, whose many calls are not counted."""
         if begins and name in STEPPING and self.sampling.has_bound:
             self.agent.attempt(append, f"{self.directory}/stepping", b".")
-        functions: Functions | None = self.parts.get(FUNCTIONS)
+        functions: FunctionProfiles | None = self.parts.get(FUNCTIONS)
         if functions is not None and "." not in name:
             self.agent.attempt(functions.importing, name, begins)
 
     def loaded(self, name: str, module: ModuleType) -> None:
-        """A module that observers wait for has been executed."""
+        """Call the observers of a module that has been imported."""
         for observer in OBSERVERS.get(name, ()):
             kind = OPERATORS if observer.startswith(_OF_OPERATORS) else FUNCTIONS if observer == THREADS else None
             is_wanted = kind is None or kind in self._wanted
@@ -280,14 +280,14 @@ class Observer:
         getattr(import_module(f"{__name__}.{file}"), name)(module, self)
 
     def look_at_clock(self) -> None:
-        """Write or stop where it is time to."""
+        """Write or stop if it is time to."""
         if self.sampling.is_over():
             self.stop()
         elif self._file.is_due():
             self.flush()
 
     def hand_over(self) -> None:
-        """A result goes to another process, which may end this one then: a child's first ones are worth a writing."""
+        """Handle a result sent to another process, which may kill this one: write after a child's first results."""
         if self._handed_over is not None:
             self._handed_over += 1
             if self._handed_over <= FIRST_RESULTS and self.collecting:
@@ -295,7 +295,7 @@ class Observer:
         return self.look_at_clock()
 
     def flush(self) -> None:
-        """Write what is known so far."""
+        """Write the observations so far."""
         if self._file.is_busy or self._file.is_full():
             return
         self._file.is_busy = True
@@ -310,7 +310,7 @@ class Observer:
             self._file.is_busy = False
 
     def stop(self) -> None:
-        """Enough was seen: read what is read at the end, tell the launcher, and collect no more."""
+        """End the observation: read final values, inform the launcher, and collect no more."""
         if self.collecting:
             self._call_all(self.callbacks.at_end)
             self.flush()
@@ -318,7 +318,7 @@ class Observer:
             self.agent.attempt(append, f"{self.directory}/{ENOUGH}", b".")
 
     def finish(self) -> None:
-        """At the end of the process."""
+        """Write the rest at the end of the process."""
         if self._finished:
             return
         self._finished = True
@@ -328,7 +328,7 @@ class Observer:
         self.collecting = False
 
     def forget(self) -> None:
-        """In a forked child: what the parent noted is the parent's."""
+        """In a forked child: drop the state of the parent."""
         self._file.forget()
         self._finished, self._handed_over = False, 0
         self.sampling.forget()
@@ -352,7 +352,7 @@ class Observer:
 
 
 def start(agent: Agent, plan: bytes) -> None:
-    """Begin to observe what this plan asks for."""
+    """Begin the observation that the plan asks for."""
     import json
 
     observer = Observer(agent, json.loads(plan)["profiling"])

@@ -1,7 +1,7 @@
-"""Executes each distinct call of an operator again on its own inputs: what PyTorch and TensorFlow share of it.
+"""Executes each distinct call of an operator again on its own inputs: the part common to PyTorch and TensorFlow.
 
-Results are told apart by digests of their bits. What could be kept is executed again at the end of the process by other
-processes: with other numbers of threads, or with fewer capabilities of the CPU.
+Results are compared by digests of their bits. At the end of the process other processes execute the saved calls again:
+with other numbers of threads, or with fewer capabilities of the CPU.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 
     from . import Observer
 
-    Digests = dict[str, None]  # distinct results, in the order in which they came
+    Digests = dict[str, None]  # distinct results, in the order of their first occurrence
     Line = dict[str, Any]
 
-MAX_SECONDS = 300.0  # of all repeats of a process; the last half is for calls that can race
-MAX_SECONDS_OF_ONE = 3.0  # for the repeats that were asked for
-MAX_SECONDS_OF_RACING = 10.0  # likewise, of one that is known to race
-FURTHER_SECONDS = (0.3, 3.0)  # how long one that could race, and one that is known to, is repeated further
-FURTHER_TIMES = 10  # at most as many times the repeats that were asked for
-MAX_CALLS = 1000  # that are kept
-MAX_BYTES = 256 << 20  # of all inputs that are kept
+MAX_SECONDS = 300.0  # for all repeats of a process; the second half only for calls that can race
+MAX_SECONDS_OF_ONE = 3.0  # for the requested repeats of one call
+MAX_SECONDS_OF_RACING = 10.0  # the same for a call that is known to race
+FURTHER_SECONDS = (0.3, 3.0)  # for further repeats of a call that could race, and of one that is known to
+FURTHER_TIMES = 10  # limit of further repeats, in multiples of the requested ones
+MAX_CALLS = 1000  # saved calls
+MAX_BYTES = 256 << 20  # of the inputs of all saved calls
 MAX_BYTES_OF_ONE = 64 << 20
-MAX_SECONDS_ELSEWHERE = 300.0  # for the other processes, which run side by side
-PRESENT = ""  # the circumstance that is the training's own
+MAX_SECONDS_ELSEWHERE = 300.0  # for the other processes, which run in parallel
+PRESENT = ""  # name of the circumstance equal to the training's
 _SHARED = tuple("framework version name overload phase device dtypes shapes attributes operators where".split())
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "repeat_process.py")
 
 
 class Confirmations:
-    """What came out of calls that were executed again in this process."""
+    """The results of repeated calls in this process."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._lines: dict[object, Line] = {}
-        self.spent = 0.0  # seconds
+        self.spent = 0.0  # seconds spent on repeats
 
     def of(self, key: object) -> Line | None:
-        """Return the line of this call, if it was to be executed again before."""
+        """Return the line of a call; None if it has none so far."""
         return self._lines.get(key)
 
     def line(self, key: object, call: Line) -> Line:
-        """Return the line of a call, which is begun when it is first asked for."""
+        """Return the line of a call, created on first use."""
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = {name: call[name] for name in _SHARED if name in call}
@@ -59,53 +59,53 @@ class Confirmations:
         return line
 
     def no_time_left(self, can_race: bool) -> str:
-        """Say that no time is left for one more call; empty while there is some."""
+        """Return the reason if no time is left for one more call, else an empty text."""
         limit = MAX_SECONDS if can_race else MAX_SECONDS / 2
         return f"no time was left: repeats had taken {limit:.0f} s" if self.spent > limit else ""
 
-    def repeat(self, line: Line, once: Callable[[], str], can_race: bool, does_race: bool) -> Digests:
-        """Execute a call as often as was asked for, and more often where threads must meet for it to differ."""
-        wanted = self._observer.confirm
+    def repeat(self, line: Line, execute: Callable[[], str], can_race: bool, does_race: bool) -> Digests:
+        """Execute a call as often as requested, and more often if only a race of threads can change its result."""
+        requested = self._observer.confirm
         limit = MAX_SECONDS_OF_RACING if does_race else MAX_SECONDS_OF_ONE
         begun = time.monotonic()
-        found: Digests = {}
-        made = 0
-        while made < wanted or (can_race and len(found) == 1 and made < wanted * FURTHER_TIMES):
-            found[once()] = None
-            made += 1
-            took = time.monotonic() - begun
-            if took > (limit if made < wanted else FURTHER_SECONDS[does_race]) and made > 1:
+        digests: Digests = {}
+        repeats = 0
+        while repeats < requested or (can_race and len(digests) == 1 and repeats < requested * FURTHER_TIMES):
+            digests[execute()] = None
+            repeats += 1
+            elapsed = time.monotonic() - begun
+            if elapsed > (limit if repeats < requested else FURTHER_SECONDS[does_race]) and repeats > 1:
                 break
-        line["repeats"] += made
-        line["results"] = max(line["results"], len(found))
-        return found
+        line["repeats"] += repeats
+        line["results"] = max(line["results"], len(digests))
+        return digests
 
 
-def verdict(here: Digests, there: Digests, before: str | None = None, *, is_cure: bool = True) -> str:
-    """Return how results under other circumstances relate to those here; whether these may be what makes it repeat."""
-    if len(there) > 1 or before == "varies":
+def verdict(here: Digests, there: Digests, previous: str | None = None, *, is_cure: bool = True) -> str:
+    """Compare results under other circumstances with those here; is_cure: the circumstances may make a call repeat."""
+    if len(there) > 1 or previous == "varies":
         return "varies"
     if len(here) > 1 and is_cure:
         return "repeats"
-    return "same" if set(there) <= set(here) and before != "different" else "different"
+    return "same" if set(there) <= set(here) and previous != "different" else "different"
 
 
-class KeptCalls:
-    """Calls that other processes can execute again, each in a file until the end."""
+class SavedCalls:
+    """Calls saved to files, which other processes execute again at the end."""
 
     def __init__(self, observer: Observer, framework: str) -> None:
         self._observer = observer
-        self._framework = framework  # torch or tensorflow; the module NAME_confirm here knows how to load its calls
+        self._framework = framework  # torch or tensorflow; the module NAME_confirm here loads its calls
         self._directory = f"{observer.directory}/captured"
         self._calls: dict[object, tuple[str, Digests, list[Line]]] = {}  # file, results, and lines to complete
         self._bytes = self._files = 0
 
-    def keep(self, key: object, size: int, save: Callable[[Any], object], found: Digests, line: Line) -> None:
-        """Keep a call as far as there is room; once for calls of this key, which may differ in their places."""
-        known = self._calls.get(key)
-        if known is not None:
-            if not any(line is other for other in known[2]):
-                known[2].append(line)
+    def add(self, key: object, size: int, save: Callable[[Any], object], digests: Digests, line: Line) -> None:
+        """Save a call if there is room; calls of one key, which may differ in their places, are saved once."""
+        saved = self._calls.get(key)
+        if saved is not None:
+            if not any(line is saved_line for saved_line in saved[2]):
+                saved[2].append(line)
             return
         if size > MAX_BYTES_OF_ONE or size + self._bytes > MAX_BYTES or len(self._calls) >= MAX_CALLS:
             return
@@ -118,14 +118,14 @@ class KeptCalls:
             except BaseException:
                 os.unlink(path)
                 raise
-        self._calls[key] = path, found, [line]
+        self._calls[key] = path, digests, [line]
         self._bytes += size
 
     def execute_elsewhere(self, processes: list[tuple[dict[str, str], list[tuple[str, int]]]], **order: Any) -> None:
-        """Execute all calls in processes with other variables, under some circumstances each, and remove them.
+        """Execute all saved calls in processes with other variables and circumstances, then remove them.
 
-        A circumstance is a field and a key of the lines, "threads 4", and the number of threads, 0: as it was. Calls
-        that do not repeat under the PRESENT one, in another process, are told nothing of.
+        A circumstance is a field and a key of the lines, "threads 4", and the number of threads, 0: unchanged. For
+        calls that do not even repeat under PRESENT in another process, nothing is reported.
         """
         calls, self._calls = list(self._calls.values()), {}
         paths = [path for path, _, _ in calls]
@@ -134,8 +134,8 @@ class KeptCalls:
         outcomes: dict[str, dict[int, Digests]] = {}
         end = time.monotonic() + MAX_SECONDS_ELSEWHERE
         try:
-            for child in [self._start(paths, *one, order) for one in processes]:
-                for circumstance, number, digests in _printed(child, end):
+            for child in [self._start(paths, *process, order) for process in processes]:
+                for circumstance, number, digests in _read_results(child, end):
                     outcomes.setdefault(circumstance, {})[number] = dict.fromkeys(digests)
         finally:
             self._remove(paths)
@@ -174,21 +174,23 @@ class KeptCalls:
             os.unlink(path)
         try:
             os.rmdir(self._directory)
-        except OSError:  # there was none, or another process has files of its own there
+        except OSError:  # it does not exist, or other processes have files in it
             pass
 
 
 def _bare_environment() -> dict[str, str]:
-    """Return the environment without reprokit, whose shim lets a child be that is told of another run."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("REPROKIT_")}
-    preloaded = [path for path in kept.pop("LD_PRELOAD", "").split(":") if path and "liburandom_hook" not in path]
+    """Return the environment without reprokit; another REPROKIT_RUN makes the shim ignore a child."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("REPROKIT_")}
+    preloaded = [
+        path for path in environment.pop("LD_PRELOAD", "").split(":") if path and "liburandom_hook" not in path
+    ]
     if preloaded:
-        kept["LD_PRELOAD"] = ":".join(preloaded)
-    return {**kept, "REPROKIT_RUN": "none"}
+        environment["LD_PRELOAD"] = ":".join(preloaded)
+    return {**environment, "REPROKIT_RUN": "none"}
 
 
-def _printed(child: subprocess.Popen[bytes], end: float) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield what a process printed until its end, or until it takes too long."""
+def _read_results(child: subprocess.Popen[bytes], end: float) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield the results that a process printed, until it exits or the timeout."""
     import subprocess
 
     try:
@@ -197,5 +199,5 @@ def _printed(child: subprocess.Popen[bytes], end: float) -> Iterator[tuple[str, 
         child.kill()
         output, _ = child.communicate()
     for line in output.splitlines():
-        if line.endswith(b"]"):  # else it was ended in the middle of it
+        if line.endswith(b"]"):  # an incomplete line means that the process was killed
             yield tuple(json.loads(line))

@@ -1,7 +1,7 @@
-"""Keeps what a process observed in RUN/profile: one file a process, written anew as a whole, so that none is ever half.
+"""Writes the observations of a process to RUN/profile: one file a process, always rewritten as a whole.
 
-A line is as its owner has it when the file is written, so that counts may go on in a line that was handed in.
-The file takes the place of its predecessor by a rename: neither SIGKILL nor a full disk damages what there was.
+Lines are serialized when the file is written: their owners may go on counting in them.
+A rename replaces the previous file: neither SIGKILL nor a full disk damages it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DIRECTORY = "profile"
-MAX_FILES = 512  # processes of a run that have a file; of the others only the number is known
+MAX_FILES = 512  # processes of a run with a file; further ones are only counted
 MAX_LINES = 20_000
 MAX_LINE = 64 << 10
 MAX_BYTES = 32 << 20
-SHARE = 50  # at most one part in this of the time goes into writing
-_listdir = os.listdir  # as it is before listings are watched: this one is none of the training's
+SHARE = 50  # writing takes at most one part in so many of the time
+_listdir = os.listdir  # the original: this listing must not be recorded as the training's
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -34,16 +34,16 @@ class ProfileFile:
         self._due = time.monotonic() + 1
 
     def forget(self) -> None:
-        """In a forked child: begin anew, with a file of its own; it may be ended soon, so it writes soon."""
+        """In a forked child: start a new file; write it soon, as the child may be killed soon."""
         self._lines: dict[tuple[str, object], Mapping[str, object]] = {}
         self._path: str | None = None
         self._refused = False
-        self.is_busy = False  # it is being written
+        self.is_busy = False  # a write is in progress
         self.left_out = 0  # lines for which there was no room
         self._due = 0.0
 
     def put(self, kind: str, key: object, line: Mapping[str, object]) -> None:
-        """Take in a line, which replaces the one of the same kind and key."""
+        """Add a line, or replace the one of the same kind and key."""
         name = (kind, key)
         if name in self._lines or len(self._lines) < MAX_LINES:
             self._lines[name] = line
@@ -58,7 +58,7 @@ class ProfileFile:
         return time.monotonic() >= self._due
 
     def write(self) -> None:
-        """Write all lines; what cannot be written is tried again the next time."""
+        """Write all lines; if that fails, the next write retries."""
         if self._refused or not self._lines:
             return
         try:
@@ -70,23 +70,23 @@ class ProfileFile:
             pass
 
     def took(self, seconds: float) -> None:
-        """So long took it to put the lines together and to write them: leave the training some time now."""
+        """Schedule the next write, by the seconds that the last one took."""
         self._due = time.monotonic() + min(max(1.0, SHARE * seconds), 60.0)
 
     def _text(self) -> bytes:
         parts: list[bytes] = []
-        room = MAX_BYTES
+        bytes_left = MAX_BYTES
         for number, ((kind, _), line) in enumerate(list(self._lines.items())):
             text = f'{{"kind":"{kind}","key":{number},{to_json(dict(line))[1:]}\n'.encode()
-            if len(text) <= MAX_LINE and room >= len(text):
+            if len(text) <= MAX_LINE and bytes_left >= len(text):
                 parts.append(text)
-                room -= len(text)
+                bytes_left -= len(text)
             else:
                 self.left_out += 1
         return b"".join(parts)
 
     def is_full(self) -> bool:
-        """Whether other processes have all the files that there may be; then this one is counted and has none."""
+        """Return whether MAX_FILES processes have files already; then this process is only counted."""
         if self._path is None and not self._refused and os.path.isdir(self._directory):
             self._refused = len(_listdir(self._directory)) >= MAX_FILES
             if self._refused:
@@ -94,7 +94,7 @@ class ProfileFile:
         return self._refused
 
     def _reserve(self) -> str | None:
-        """Return a name that no other process has, also not one that had the same number before."""
+        """Create an empty file with a new name, even if an earlier process had the same id; return its path."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         for number in range(MAX_FILES):
             path = f"{self._directory}/{os.getpid()}-{number}.jsonl"
@@ -110,19 +110,19 @@ class ProfileFile:
         new = path[: -len("jsonl")] + "new"
         descriptor = os.open(new, _NEW | os.O_TRUNC, 0o600)
         try:
-            whole = os.write(descriptor, text) == len(text)
+            is_complete = os.write(descriptor, text) == len(text)
         except OSError:
-            whole = False
+            is_complete = False
         finally:
             os.close(descriptor)
-        if whole:
+        if is_complete:
             os.replace(new, path)
         else:
             os.unlink(new)
 
 
 def append(path: str, text: bytes) -> None:
-    """Add to a file that processes share."""
+    """Append to a file that processes share."""
     descriptor = os.open(path, _NEW | os.O_APPEND, 0o600)
     try:
         os.write(descriptor, text)

@@ -1,4 +1,4 @@
-"""Calls of libraries that make batches, hand on results as they are finished, or compile: how, and where from."""
+"""Observes calls of libraries that make batches, yield results as they complete, or compile; with their places."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     Arguments = tuple[Any, ...]
     Keywords = dict[str, Any]
 
-_MARK = "_reprokit_watched"  # another than patching's, as adapters may have replaced the function already
-_IN_ORDER = ("map", "starmap", "imap")  # of Pool: the order of what they are given
+_MARK = "_reprokit_watched"  # not the mark of core.patching, as adapters may have replaced the function already
+_IN_ORDER = ("map", "starmap", "imap")  # methods of Pool that keep the order of their arguments
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-# Methods of tf.data's Dataset: where the number of parallel calls stands among the arguments, itself the first.
+# Methods of tf.data.Dataset, and the position of num_parallel_calls, counting self.
 _PARALLEL = {"map": 2, "interleave": 4, "batch": 3, "padded_batch": None, "filter": None}
 
 
 def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, Keywords], object]) -> None:
-    """Call note(arguments, keywords) before each call of a function, as long as the observer collects."""
+    """Patch a function: call note(arguments, keywords) before each call, while the observer collects."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any, **keywords: Any) -> Any:
             if observer.collecting:
                 caller = sys._getframe(1)
                 if caller.f_code is getattr(vars(owner).get(name), "__code__", None) and caller.f_back is not None:
-                    caller = caller.f_back  # a hook that was put around this one since: it passes the script's call on
-                if not is_own(caller.f_code.co_filename):  # what we do is none of the script's
+                    caller = caller.f_back  # a wrapper put around this one later, which passes the script's call on
+                if not is_own(caller.f_code.co_filename):  # the agent's own calls are not observed
                     observer.agent.attempt(note, arguments, keywords)
             return original(*arguments, **keywords)
 
@@ -46,45 +46,48 @@ def watch(observer: Observer, owner: Any, name: str, note: Callable[[Arguments, 
 
 
 def argument(arguments: Arguments, keywords: Keywords, position: int, name: str) -> Any:
-    """One argument of a call; None where it was left out."""
+    """Return an argument of a call; None if it was left out."""
     return arguments[position] if len(arguments) > position else keywords.get(name)
 
 
-# Results that are taken in the order in which they are finished, which depends on timing
+# Results in the order of completion, which depends on timing
 
 
-def _completed(
+def _count_completion(
     observer: Observer, name: str, *, ordered: bool = False, places: list[tuple[str, int, str]] | None = None
 ) -> None:
     observer.count("completion", name, {"ordered": ordered}, places=places)
 
 
 def observe_waiting(module: Any, observer: Observer) -> None:
-    """asyncio and concurrent.futures."""
+    """Observe as_completed and wait of asyncio and concurrent.futures."""
     package = module.__name__.rpartition(".")[0]
 
     def note_wait(arguments: Arguments, keywords: Keywords) -> None:
         if argument(arguments, keywords, 2, "return_when") not in (None, "ALL_COMPLETED"):
-            _completed(observer, f"{package}.wait")
+            _count_completion(observer, f"{package}.wait")
 
-    watch(observer, module, "as_completed", lambda *_: _completed(observer, f"{package}.as_completed"))
+    watch(observer, module, "as_completed", lambda *_: _count_completion(observer, f"{package}.as_completed"))
     watch(observer, module, "wait", note_wait)
 
 
 def _users_code(function: Any) -> CodeType | None:
-    """Return the code of a function that threads run, where it is the user's own."""
-    parts = (getattr(function, "func", function), *getattr(function, "args", ())[:1])  # of functools.partial, to_thread
+    """Return the code of a function that threads execute, if it is the user's own; else None."""
+    parts = (
+        getattr(function, "func", function),
+        *getattr(function, "args", ())[:1],
+    )  # partial objects, and the argument of to_thread
     codes = (getattr(getattr(part, "__func__", part), "__code__", None) for part in parts)
     return next((code for code in codes if code is not None and is_users(code.co_filename)), None)
 
 
-def _beside(observer: Observer, name: str, code: CodeType) -> None:
-    """Threads run this at the same time as others: what they share depends on timing."""
-    _completed(observer, name, places=[(code.co_filename, code.co_firstlineno, code.co_name)])
+def _count_concurrent(observer: Observer, name: str, code: CodeType) -> None:
+    """Count a function that several threads execute concurrently: their shared state depends on timing."""
+    _count_completion(observer, name, places=[(code.co_filename, code.co_firstlineno, code.co_name)])
 
 
 def observe_threads(module: Any, observer: Observer) -> None:
-    """Threads that the script starts while another one of its own still runs."""
+    """Observe threads that the script starts while another one of its threads is running."""
     started: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def note(arguments: Arguments, _: Keywords) -> None:
@@ -92,35 +95,35 @@ def observe_threads(module: Any, observer: Observer) -> None:
         code = _users_code(getattr(thread, "_target", None) or type(thread).run)
         if code is not None:
             if any(other.is_alive() for other in started):
-                _beside(observer, "threading.Thread", code)
+                _count_concurrent(observer, "threading.Thread", code)
             started.add(thread)
 
     watch(observer, module.Thread, "start", note)
 
 
 def observe_thread_pool(module: Any, observer: Observer) -> None:
-    """Functions of the script that a pool of several threads runs."""
+    """Observe functions of the script that a pool of several threads executes."""
     busy: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def note(arguments: Arguments, _: Keywords) -> None:
         pool, code = arguments[0], _users_code(arguments[1] if len(arguments) > 1 else None)
         if code is not None and getattr(pool, "_max_workers", 0) > 1:
             if pool in busy:
-                _beside(observer, "ThreadPoolExecutor", code)
+                _count_concurrent(observer, "ThreadPoolExecutor", code)
             busy.add(pool)
 
     watch(observer, module.ThreadPoolExecutor, "submit", note)
 
 
 def observe_pool(module: Any, observer: Observer) -> None:
-    """multiprocessing.Pool."""
+    """Observe multiprocessing.Pool."""
 
     def note_callback(arguments: Arguments, keywords: Keywords) -> None:
-        if argument(arguments, keywords, 4, "callback") is not None:  # which is called when the result has come
-            _completed(observer, "Pool.apply_async(callback)")
+        if argument(arguments, keywords, 4, "callback") is not None:  # called in the order of completion
+            _count_completion(observer, "Pool.apply_async(callback)")
 
     def note_of(method: str) -> Callable[..., None]:
-        return lambda *_: _completed(observer, f"Pool.{method}", ordered=method in _IN_ORDER)
+        return lambda *_: _count_completion(observer, f"Pool.{method}", ordered=method in _IN_ORDER)
 
     for method in ("imap_unordered", *_IN_ORDER):
         watch(observer, module.Pool, method, note_of(method))
@@ -128,12 +131,12 @@ def observe_pool(module: Any, observer: Observer) -> None:
 
 
 def observe_shared_memory(module: Any, observer: Observer) -> None:
-    """Arrays and values of multiprocessing that processes share without a lock."""
+    """Observe arrays and values of multiprocessing that processes share without a lock."""
 
     def note_of(method: str) -> Callable[..., None]:
         def note(_: Arguments, keywords: Keywords) -> None:
             if keywords.get("lock") is False:
-                _completed(observer, f"multiprocessing.{method}(lock=False)")
+                _count_completion(observer, f"multiprocessing.{method}(lock=False)")
 
         return note
 
@@ -142,17 +145,17 @@ def observe_shared_memory(module: Any, observer: Observer) -> None:
 
 
 def observe_queues(module: Any, observer: Observer) -> None:
-    """Queues between processes."""
+    """Observe puts into queues between processes."""
     for queue in (module.Queue, module.SimpleQueue):
         watch(observer, queue, "put", lambda *_: observer.hand_over())
 
 
 def observe_joblib(module: Any, observer: Observer) -> None:
-    """joblib.Parallel."""
+    """Observe joblib.Parallel."""
 
     def note(arguments: Arguments, _: Keywords) -> None:
         if getattr(arguments[0], "return_generator", False) and getattr(arguments[0], "return_unordered", False):
-            _completed(observer, "joblib.Parallel(return_as='generator_unordered')")
+            _count_completion(observer, "joblib.Parallel(return_as='generator_unordered')")
 
     watch(observer, module.Parallel, "__call__", note)
 
@@ -161,13 +164,18 @@ def observe_joblib(module: Any, observer: Observer) -> None:
 
 
 def observe_evaluations(torch: Any, observer: Observer) -> None:
-    """PyTorch's modules: what follows eval() is no step like those before; shared ones are several processes'."""
+    """Observe eval() of PyTorch modules, after which no step follows, and share_memory()."""
     watch(observer, torch.nn.Module, "eval", lambda *_: observer.resume())
-    watch(observer, torch.nn.Module, "share_memory", lambda *_: _completed(observer, "torch.nn.Module.share_memory"))
+    watch(
+        observer,
+        torch.nn.Module,
+        "share_memory",
+        lambda *_: _count_completion(observer, "torch.nn.Module.share_memory"),
+    )
 
 
 def observe_loaders(_module: Any, observer: Observer) -> None:
-    """PyTorch's DataLoader: its workers and generators."""
+    """Observe the workers and generators of PyTorch's DataLoader."""
 
     def begin_pass(loader: Any) -> None:
         observer.resume()
@@ -186,7 +194,7 @@ def observe_loaders(_module: Any, observer: Observer) -> None:
 
 
 def observe_datasets(module: Any, observer: Observer) -> None:
-    """The parallelism of tf.data."""
+    """Observe the parallelism of tf.data."""
 
     def note_of(method: str, position: int | None) -> Callable[..., None]:
         def note(arguments: Arguments, keywords: Keywords) -> None:
@@ -218,7 +226,7 @@ def observe_datasets(module: Any, observer: Observer) -> None:
 
 
 def _number(value: Any) -> int | str | None:
-    """Return a number of parallel calls; -1 is tf.data's AUTOTUNE, what else is computed is not asked for."""
+    """Return a number of parallel calls; -1 is tf.data's AUTOTUNE; tensors are not evaluated."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int) or type(value).__module__ == "numpy":
@@ -230,11 +238,11 @@ def _flag(value: Any) -> bool | str | None:
     return value if value is None or isinstance(value, bool) else str(value)[:100]
 
 
-# What XLA compiled
+# Compilations by XLA
 
 
 def observe_compilations(jax: Any, observer: Observer) -> None:
-    """JAX, by what it tells of its compilations: executions are not seen."""
+    """Observe JAX by its reports of compilations; executions are not observed."""
     from importlib import import_module
 
     facts = {"framework": "jax", "version": str(getattr(jax, "__version__", "")), "operators": []}

@@ -1,6 +1,6 @@
-"""Executes kept calls of operators in a process of its own, and prints the digests of what each gives.
+"""Executes saved calls of operators in a separate process, and prints the digests of their results.
 
-It is started as a script; what it needs to know comes as JSON on standard input.
+It is started as a script, with its order as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_SECONDS = 2.0  # of one call
+MAX_SECONDS = 2.0  # for one call
 
 
 def main() -> None:
-    """Do what standard input says: in a child for each circumstance, so that the framework is imported once."""
+    """Execute the order: in a forked child for each circumstance, so that the framework is imported once."""
     sys.dont_write_bytecode = True
     order = json.load(sys.stdin)
     _load_agent()
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _load_agent() -> None:
-    """The agent's package under the name that it has in a training, from where this file lies."""
+    """Import the agent's package, from this file's location, under the name that it has in a training."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     spec = importlib.util.spec_from_file_location("_reprokit_agent", os.path.join(folder, "__init__.py"))
     assert spec is not None
@@ -53,9 +53,9 @@ def _execute_all(calls: Any, framework: Any, order: dict[str, Any], name: str) -
         digests: dict[str, None] = {}
         try:
             with open(path, "rb") as file:
-                once = calls.load(framework, file)
+                execute = calls.load(framework, file)
             for _ in range(order["repeats"]):
-                digests[once()] = None
+                digests[execute()] = None
                 if time.monotonic() > end:
                     break
         except Exception as error:

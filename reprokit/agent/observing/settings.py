@@ -1,6 +1,6 @@
-"""Settings on which results depend: variables, switches of the frameworks, sizes of pools, parameters of boosters.
+"""Observes settings on which results depend: variables, framework switches, pool sizes, parameters of boosters.
 
-They are read at the end of the process; what a script sets by a function is also noted with its place.
+They are read at the end of the process; settings made by function calls are also recorded with their place.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _VARIABLES = (
     "TORCH_DETERMINISTIC",
     "XLA_FLAGS",
 )
-_SIMPLE = re.compile(r"[\w.,=+:/ -]{0,300}")  # such values only: a variable may hold anything
+_SIMPLE = re.compile(r"[\w.,=+:/ -]{0,300}")  # other values are not written, as they may be secret
 
-# Of PyTorch: the name that users know, and the way to the value, which is called where it is a function.
+# Of PyTorch: the public name, and the path to the value, which is called if it is a function.
 _TORCH = {
     "torch.use_deterministic_algorithms": "are_deterministic_algorithms_enabled",
     "torch.use_deterministic_algorithms.warn_only": "is_deterministic_algorithms_warn_only_enabled",
@@ -88,7 +88,7 @@ _OF_LIBRARIES = ("threads", "interop_threads", "core", "branch", "isa", "capabil
 
 
 class ObservedSettings:
-    """The settings of this process as they are at the end; a library that was not loaded has none."""
+    """The settings at the end of this process, of the libraries that were loaded."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -96,20 +96,20 @@ class ObservedSettings:
         observer.callbacks.at_end.append(self.read)
 
     def read(self) -> None:
-        """Write all down."""
+        """Read and write all settings."""
         for name, value in _variables():
-            given = self._at_start.get(name) == value
-            self._put(name, value, "environment" if given else "set by script")
+            is_unchanged = self._at_start.get(name) == value
+            self._put(name, value, "environment" if is_unchanged else "set by script")
         for library, read in _READERS.items():
             module = sys.modules.get(library)
             if module is not None:
                 for name, value in self._observer.agent.attempt(lambda read=read, module=module: [*read(module)]) or ():
                     self._put(name, value)
         if not _COMPUTING.isdisjoint(sys.modules):
-            for name, _, found in facts():
+            for name, _, library_facts in facts():
                 for fact in _OF_LIBRARIES:
-                    if found.get(fact) is not None:
-                        self._put(f"{name}.{fact}", found[fact])
+                    if library_facts.get(fact) is not None:
+                        self._put(f"{name}.{fact}", library_facts[fact])
 
     def _put(self, name: str, value: Any, source: str = "read at end") -> None:
         self._observer.write("setting", name, {"name": name, "value": _plain(value), "where": source})
@@ -123,7 +123,7 @@ def _variables() -> Iterator[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """Return a value that JSON can represent."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
@@ -156,7 +156,7 @@ def _tensorflow(_: Any) -> Iterator[tuple[str, Any]]:
         yield "tf.config.experimental.enable_op_determinism", config.is_op_determinism_enabled()
     if hasattr(config, "tensor_float_32_execution_enabled"):
         yield "tf.config.experimental.enable_tensor_float_32_execution", config.tensor_float_32_execution_enabled()
-    if private_api.context() is not None:  # nothing is begun for it
+    if private_api.context() is not None:  # not initialized just to read settings
         yield "tf.config.threading.intra_op", private_api.pool_size("intra")
         yield "tf.config.threading.inter_op", private_api.pool_size("inter")
         yield "tf.config.optimizer.jit", private_api.compiles_graphs()
@@ -190,7 +190,7 @@ _COMPUTING = frozenset(["jax", "numpy", "tensorflow", "torch", "xgboost"])
 
 
 def _set_by_script(observer: Observer, name: str, value: Any) -> None:
-    """A setting is set where the user's code is now."""
+    """Count a setting made at the current place in the user's code."""
     observer.count("setting", name, {"value": _plain(value), "where": "set by script"}, places_are="places")
 
 
@@ -205,19 +205,19 @@ def _watch_setter(observer: Observer, owner: Any, function: str, name: str) -> N
 
 
 def observe_torch(torch: Any, observer: Observer) -> None:
-    """See what scripts set in PyTorch."""
+    """Observe settings that scripts make in PyTorch."""
     for function in _SET_IN_TORCH:
         _watch_setter(observer, torch, function, f"torch.{function}")
     for module in ("cudnn", "mkldnn", "miopen", "opt_einsum"):
         for name, setting in list(vars(type(sys.modules.get(f"torch.backends.{module}"))).items()):
-            if type(setting).__name__ == "ContextProp":  # these modules are objects, whose properties call a setter
+            if type(setting).__name__ == "ContextProp":  # these modules are objects with properties that call a setter
                 _watch_setter(observer, setting, "setter", f"torch.backends.{module}.{name}")
     for name, (owner, function) in private_api.tf32_setters(torch).items():
         _watch_setter(observer, owner, function, name)
 
 
 def observe_tensorflow(tensorflow: Any, observer: Observer) -> None:
-    """See what scripts set in TensorFlow, whose public modules have the functions already: there too it is replaced."""
+    """Observe settings made in TensorFlow; its public modules hold copies of the functions, which are replaced too."""
     from ..tensorflow import private_api
 
     config = private_api.module("config")
@@ -228,8 +228,8 @@ def observe_tensorflow(tensorflow: Any, observer: Observer) -> None:
         is_switch = function == "enable_op_determinism"
 
         def note(arguments: Any, keywords: Any, name: str = name, is_switch: bool = is_switch) -> None:
-            given = [*arguments, *keywords.values()]
-            _set_by_script(observer, name, True if is_switch else given[0] if given else None)
+            values = [*arguments, *keywords.values()]
+            _set_by_script(observer, name, True if is_switch else values[0] if values else None)
 
         watch(observer, config, function, note)
         for path in ("config.experimental", "config.threading", "config.optimizer"):
@@ -241,24 +241,24 @@ def observe_tensorflow(tensorflow: Any, observer: Observer) -> None:
 
 
 def observe_sessions(module: Any, observer: Observer) -> None:
-    """The sizes of the pools are given to the first session in TensorFlow 1."""
+    """Observe the pool sizes in TensorFlow 1, which are passed to sessions."""
 
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         config = argument(arguments, keywords, 3, "config")
         for kind in ("intra", "inter"):
             size = getattr(config, f"{kind}_op_parallelism_threads", None)
-            if size:  # what Keras itself opens has none
+            if size:  # sessions that Keras opens have none
                 _set_by_script(observer, f"tf.ConfigProto.{kind}_op_parallelism_threads", size)
 
     watch(observer, module.BaseSession, "__init__", note)
 
 
 def observe_xgboost(module: Any, observer: Observer) -> None:
-    """The parameters of XGBoost's boosters."""
+    """Observe the parameters of XGBoost's boosters."""
 
     def note(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        given = argument(arguments, keywords, 0, "params")
-        pairs = dict(given) if given else {}
+        params = argument(arguments, keywords, 0, "params")
+        pairs = dict(params) if params else {}
         for name in _OF_XGBOOST:
             if name in pairs:
                 _set_by_script(observer, f"xgboost.{name}", pairs[name])

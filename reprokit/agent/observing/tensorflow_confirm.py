@@ -1,8 +1,7 @@
 """Executes each distinct operator call of TensorFlow again on its own inputs, to see whether its bits vary.
 
-Operators that are called eagerly are repeated just before their first call, those of a function before the function's
-first execution. At the end other processes repeat what was kept with other numbers of threads and with capped
-capabilities.
+Eager operators are repeated just before their first call, those of a function before the function's first execution. At
+the end other processes repeat the saved calls with other numbers of threads and with limited capabilities of the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ..core.signal_errors import pass_on
 from ..tensorflow import private_api
 from ..tensorflow.function_runs import attributes_of, count_outputs
 from . import Observer, tensorflow_graphs
-from .confirm import PRESENT, Confirmations, KeptCalls
+from .confirm import PRESENT, Confirmations, SavedCalls
 from .tensorflow_functions import FunctionInputs
 
 TYPE_CHECKING = False
@@ -25,25 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
-    from .tensorflow_eager import Call as EagerCall
+    from .tensorflow_eager import EagerOperatorCall as EagerCall
     from .tensorflow_graphs import GraphOperator
-    from .tensorflow_operators import Tensorflow
+    from .tensorflow_operators import TensorflowOperators
 
     Execute = Callable[[str, Sequence[Any], Sequence[Any], int], list[Any]]
 
 MAX_BYTES = 256 << 20  # of one call's inputs
-MAX_REPEATS = 30  # in other processes
+MAX_REPEATS = 30  # of a saved call, in other processes
 _RACING = ("Bincount", "CropAndResize", "Histogram", "Scatter", "Segment", "Sparse")
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
-_ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a variable that no other handle can share
-# Less than the processor can: without oneDNN's kernels, or with those of older processors.
-_WITHOUT, _LESS = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
+_ANONYMOUS = (
+    b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a variable that is not shared with another handle
+)
+# Limited capabilities: without oneDNN's kernels, or with those of older processors.
+_WITHOUT_ONEDNN, _OLDER_PROCESSOR = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 
 
 class TensorflowConfirmer:
-    """Repeats calls, and writes what came out."""
+    """Repeats operator calls, and writes the results."""
 
-    def __init__(self, observer: Observer, tensorflow: Tensorflow) -> None:
+    def __init__(self, observer: Observer, tensorflow: TensorflowOperators) -> None:
         self._observer = observer
         self._busy = tensorflow.busy
         self._execute = private_api.executor()
@@ -51,54 +52,57 @@ class TensorflowConfirmer:
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, which has nothing of its own yet."""
+        """Start afresh, also in a forked child."""
         self._confirmations = Confirmations(self._observer)
-        self._kept = KeptCalls(self._observer, "tensorflow")
+        self._saved = SavedCalls(self._observer, "tensorflow")
 
     def finish(self) -> None:
-        """Let other processes repeat what was kept."""
+        """Let other processes repeat the saved calls."""
         present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
         counts = [number for number in (1, 2, 4) if number != present][:2]
         here = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
-        capped = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_LESS, _WITHOUT]
-        processes = [({}, here), *((dict([one.split("=")]), [(f"capabilities {one}", present)]) for one in capped)]
+        limited = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_OLDER_PROCESSOR, _WITHOUT_ONEDNN]
+        processes = [
+            ({}, here),
+            *((dict([setting.split("=")]), [(f"capabilities {setting}", present)]) for setting in limited),
+        ]
         hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         processes = [({**hidden, **variables}, circumstances) for variables, circumstances in processes]
-        self._kept.execute_elsewhere(processes, repeats=min(self._observer.confirm, MAX_REPEATS))
+        self._saved.execute_elsewhere(processes, repeats=min(self._observer.confirm, MAX_REPEATS))
 
     def eager(self, call: EagerCall, line: dict[str, Any]) -> None:
-        """An operator is about to be called for the first time on such inputs."""
-        if self._is_worth(call.definition, line):
+        """Repeat an eager operator that is about to be called with such inputs for the first time."""
+        if self._is_repeatable(call.definition, line):
             self._busy.now = True
             try:
-                self._repeat(line, self._of_eager, call)
+                self._repeat(line, self._prepare_eager, call)
             finally:
                 self._busy.now = False
 
-    def _of_eager(self, call: EagerCall) -> RepeatableCall:
+    def _prepare_eager(self, call: EagerCall) -> RepeatableCall:
         if call.is_flat:
-            return self._call(call.definition, list(call.inputs), call.attributes)
-        given = dict(call.attributes)
+            return self._prepare(call.definition, list(call.inputs), call.attributes)
+        attributes = dict(call.attributes)
         inputs: list[Any] = []
         for argument, value in zip(call.definition.input_arg, call.inputs):
             is_list = bool(argument.number_attr or argument.type_list_attr)
-            tensors = [self._tensor(argument, part, given) for part in (value if is_list else [value])]
-            _infer(argument, tensors, given)
+            tensors = [self._tensor(argument, part, attributes) for part in (value if is_list else [value])]
+            _infer_attributes(argument, tensors, attributes)
             inputs += tensors
-        return self._call(call.definition, inputs, given)
+        return self._prepare(call.definition, inputs, attributes)
 
-    def _tensor(self, argument: Any, value: Any, given: dict[str, Any]) -> Any:
+    def _tensor(self, argument: Any, value: Any, attributes: dict[str, Any]) -> Any:
         if private_api.has_value(value):
             return value
-        dtype = argument.type or given.get(argument.type_attr) or None
+        dtype = argument.type or attributes.get(argument.type_attr) or None
         return value.handle if dtype == _RESOURCE else self._convert(value, dtype=dtype)
 
-    def _call(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> RepeatableCall:
-        """Return the call with variables in place of handles, and attributes as TensorFlow's door takes them."""
-        variables = [place for place, value in enumerate(inputs) if _type(value) == _RESOURCE]
+    def _prepare(self, definition: Any, inputs: list[Any], attributes: dict[str, Any]) -> RepeatableCall:
+        """Return the repeatable call, with values instead of handles, and attributes as TFE_Py_Execute takes them."""
+        variables = [position for position, value in enumerate(inputs) if _type(value) == _RESOURCE]
         dtype = _enum(attributes.get("dtype", attributes.get("T")))
-        for place in variables:
-            (inputs[place],) = self._execute("ReadVariableOp", [inputs[place]], ("dtype", dtype), 1)
+        for position in variables:
+            (inputs[position],) = self._execute("ReadVariableOp", [inputs[position]], ("dtype", dtype), 1)
         flat: list[Any] = []
         for attribute in definition.attr:
             value = attributes.get(attribute.name)
@@ -107,63 +111,63 @@ class TensorflowConfirmer:
         outputs = count_outputs(definition, attributes)
         return RepeatableCall(self._execute, definition.name, inputs, variables, flat, outputs)
 
-    def function(self, name: str, inputs: Sequence[Any], found: Iterable[GraphOperator]) -> Any:
-        """Return other inputs for a function that is about to be executed for the first time, or None."""
-        lines = {(one.function, one.operation): one.line for one in found}
+    def function(self, name: str, inputs: Sequence[Any], operators: Iterable[GraphOperator]) -> Any:
+        """Repeat the operators of a function before its first execution; return replaced inputs for it, or None."""
+        lines = {(operator.function, operator.operation): operator.line for operator in operators}
 
-        def visit(owner: str, node: Any, definition: Any, given: list[Any], problem: str) -> None:
+        def visit(owner: str, node: Any, definition: Any, values: list[Any], problem: str) -> None:
             line = lines.get((owner, node.name))
-            if line is None or not self._is_worth(definition, line):
+            if line is None or not self._is_repeatable(definition, line):
                 return
             if problem:
                 self._confirmations.line(tensorflow_graphs.key_of(line), line)["problem"] = problem
             else:
-                self._repeat(line, self._call, definition, list(given), attributes_of(node, definition))
+                self._repeat(line, self._prepare, definition, list(values), attributes_of(node, definition))
 
         self._busy.now = True
         try:
             run = FunctionInputs(self._execute, self._convert, visit, inputs)
             self._observer.agent.attempt(run.begin, name)
-            return run.instead()
+            return run.replaced_inputs()
         finally:
             self._busy.now = False
 
-    def _is_worth(self, definition: Any, line: dict[str, Any]) -> bool:
-        """Return whether a call is to be repeated: not what is random, nor what changes more than variables."""
-        known = self._confirmations.of(tensorflow_graphs.key_of(line))
-        if (known is not None and known["repeats"]) or line["phase"] == tensorflow_graphs.DATA:
+    def _is_repeatable(self, definition: Any, line: dict[str, Any]) -> bool:
+        """Return whether a call can be repeated: not if it is random, or changes other state than variables."""
+        confirmed = self._confirmations.of(tensorflow_graphs.key_of(line))
+        if (confirmed is not None and confirmed["repeats"]) or line["phase"] == tensorflow_graphs.DATA:
             return False
-        makes = [argument.type for argument in definition.output_arg]
+        output_types = [argument.type for argument in definition.output_arg]
         has_state = definition.is_stateful and definition.name[:8] != "Resource"
-        if "variant" in line["dtypes"] or _VARIANT in makes or has_state:
+        if "variant" in line["dtypes"] or _VARIANT in output_types or has_state:
             return False
         return not any(attribute.type in ("func", "tensor", "list(func)") for attribute in definition.attr)
 
     def _repeat(self, line: dict[str, Any], prepare: Callable[..., RepeatableCall], *arguments: Any) -> None:
-        """Repeat the call that is prepared of these arguments."""
+        """Repeat the call that prepare(*arguments) returns."""
         key, begun = tensorflow_graphs.key_of(line), time.monotonic()
         can_race = any(word in line["name"] for word in _RACING)
-        written = self._confirmations.line(key, line)
-        written["problem"] = self._confirmations.no_time_left(can_race)
-        if written["problem"]:
+        confirmed = self._confirmations.line(key, line)
+        confirmed["problem"] = self._confirmations.no_time_left(can_race)
+        if confirmed["problem"]:
             return
         try:
             call = prepare(*arguments)
             if call.size > MAX_BYTES:
-                written["problem"] = f"its inputs are larger than {MAX_BYTES >> 20} MiB"
+                confirmed["problem"] = f"its inputs are larger than {MAX_BYTES >> 20} MiB"
                 return
-            found = self._confirmations.repeat(written, call.once, can_race, can_race)
+            digests = self._confirmations.repeat(confirmed, call.execute, can_race, can_race)
             if line["device"] == "cpu" and all(_type(tensor) != _STRING for tensor in call.inputs):
-                self._kept.keep(key[:-1], call.size, call.save, found, written)
+                self._saved.add(key[:-1], call.size, call.save, digests, confirmed)
         except Exception as error:
-            written["problem"] = f"executed again, it raised {type(error).__name__}"
+            confirmed["problem"] = f"executed again, it raised {type(error).__name__}"
             pass_on(error)
         finally:
             self._confirmations.spent += time.monotonic() - begun
 
 
 class RepeatableCall:
-    """An operator with its inputs and attributes, of which those that are variables are given as values."""
+    """An operator call with inputs and attributes; inputs that are variables are held as their values."""
 
     def __init__(
         self,
@@ -177,25 +181,25 @@ class RepeatableCall:
         self._execute = execute
         self.name = name
         self.inputs = inputs
-        self.variables = variables  # the places of inputs that are made variables
-        self.attributes = attributes  # names and values by turns
+        self.variables = variables  # positions of the inputs that become variables
+        self.attributes = attributes  # alternating names and values
         self.outputs = outputs
 
     @property
     def size(self) -> int:
-        """Bytes of its inputs."""
+        """The size of its inputs in bytes."""
         return sum(map(_size, self.inputs))
 
-    def once(self) -> str:
-        """Make the call, and digest what it returns, and what is in its variables afterwards."""
+    def execute(self) -> str:
+        """Execute the call; return the digest of its results and of its variables afterwards."""
         inputs = list(self.inputs)
-        for place in self.variables:
-            inputs[place] = self._variable(inputs[place])
-        returned = list(self._execute(self.name, inputs, self.attributes, self.outputs) or [])
-        for place in self.variables:
-            returned += self._execute("ReadVariableOp", [inputs[place]], ("dtype", _type(self.inputs[place])), 1)
+        for position in self.variables:
+            inputs[position] = self._variable(inputs[position])
+        tensors = list(self._execute(self.name, inputs, self.attributes, self.outputs) or [])
+        for position in self.variables:
+            tensors += self._execute("ReadVariableOp", [inputs[position]], ("dtype", _type(self.inputs[position])), 1)
         digest = hashlib.sha256()
-        for tensor in returned:
+        for tensor in tensors:
             if _type(tensor) != _RESOURCE:
                 digest.update(f"{tensor.dtype.name}{tensor.shape}".encode())
                 digest.update(_bytes(tensor))
@@ -209,7 +213,7 @@ class RepeatableCall:
         return handle
 
     def save(self, file: Any) -> None:
-        """Write down what another process needs to make the call: a line of JSON, and the bytes of the inputs."""
+        """Write what another process needs to execute the call: a line of JSON, and the bytes of the inputs."""
         parts = [_bytes(tensor) for tensor in self.inputs]
         content = {
             "name": self.name,
@@ -235,7 +239,7 @@ def _size(tensor: Any) -> int:
 
 
 def _plain(kind: str, value: Any) -> Any:
-    """Return a value as TensorFlow's door takes it."""
+    """Return an attribute's value as TFE_Py_Execute takes it."""
     if kind == "type":
         return _enum(value)
     if kind == "list(type)":
@@ -253,37 +257,37 @@ def _type(tensor: Any) -> int:
     return tensor.dtype.as_datatype_enum  # type: ignore[no-any-return]
 
 
-def _infer(argument: Any, tensors: list[Any], given: dict[str, Any]) -> None:
-    """The attributes that say how many tensors an argument has, and of which types."""
+def _infer_attributes(argument: Any, tensors: list[Any], attributes: dict[str, Any]) -> None:
+    """Set the attributes for the number and the dtypes of an argument's tensors."""
     types = [_type(tensor) for tensor in tensors]
     if argument.number_attr:
-        given[argument.number_attr] = len(tensors)
+        attributes[argument.number_attr] = len(tensors)
     if argument.type_list_attr:
-        given[argument.type_list_attr] = types
+        attributes[argument.type_list_attr] = types
     elif argument.type_attr and types:
-        given[argument.type_attr] = types[0]
+        attributes[argument.type_attr] = types[0]
 
 
 # In another process
 
 
 def prepare(tensorflow: Any, _order: dict[str, Any], threads: int) -> None:
-    """Compute with so many threads."""
+    """Set the number of threads."""
     tensorflow.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def load(tensorflow: Any, file: Any) -> Callable[[], str]:
-    """Return what makes a call that was kept, and digests what it gives."""
-    numpy: Any = sys.modules["numpy"]  # which TensorFlow's import has brought
-    kept = json.loads(file.readline())
+    """Return a function that executes a saved call and digests its results."""
+    numpy: Any = sys.modules["numpy"]  # imported by TensorFlow
+    saved = json.loads(file.readline())
     inputs = []
-    for dtype, shape, size in kept["inputs"]:
+    for dtype, shape, size in saved["inputs"]:
         kind = tensorflow.dtypes.as_dtype(dtype)
         array = numpy.frombuffer(bytearray(file.read(size)), dtype=kind.as_numpy_dtype).reshape(shape)
         inputs.append(tensorflow.constant(array, dtype=kind))
-    attributes = [_decoded(value) for value in kept["attributes"]]
+    attributes = [_decoded(value) for value in saved["attributes"]]
     execute = private_api.executor()
-    return RepeatableCall(execute, kept["name"], inputs, kept["variables"], attributes, kept["outputs"]).once
+    return RepeatableCall(execute, saved["name"], inputs, saved["variables"], attributes, saved["outputs"]).execute
 
 
 def _encoded(value: Any) -> Any:
@@ -293,7 +297,7 @@ def _encoded(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> Any:
-    """Return a value that JSON could hold only in another form."""
+    """Return the value that _encoded() was given."""
     if isinstance(value, dict):
         return bytes.fromhex(value["bytes"])
     return [_decoded(part) for part in value] if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""Observes TensorFlow's operators that are called eagerly, at both doors from Python into its runtime.
+"""Observes TensorFlow's eager operators, at both entry points from Python into its runtime.
 
-Each call costs some microseconds, so that steps that are not looked at are left alone; calls are counted in the others.
+Observing costs some microseconds a call; in steps that are not sampled, calls are not even counted.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.patching import Function
-    from .tensorflow_operators import Tensorflow
+    from .tensorflow_operators import TensorflowOperators
 
-MAX_CALLS = 10_000  # different ones
+MAX_CALLS = 10_000  # distinct calls
 MAX_LIST = 64  # tensors in a list that is one input
 _PLAIN = (bool, int, str, bytes)
 _KINDS = frozenset(["bool", "int", "float", "string"])
 
 
-class Call(NamedTuple):
-    """An operator that is being called: its inputs, one by one, and its attributes by name."""
+class EagerOperatorCall(NamedTuple):
+    """A call of an operator: its inputs in order, and its attributes by name."""
 
     definition: Any
     inputs: Sequence[Any]
     attributes: dict[str, Any]
-    is_flat: bool  # the inputs, which are tensors then; else there are as many as the definition names
+    is_flat: bool  # inputs are a flat list of tensors; else one entry per argument of the definition
 
 
 class EagerCalls:
-    """The eager calls of this process."""
+    """Observes the eager calls of this process."""
 
-    def __init__(self, tensorflow: Tensorflow, observer: Observer) -> None:
+    def __init__(self, tensorflow: TensorflowOperators, observer: Observer) -> None:
         self._tensorflow = tensorflow
         self._observer = observer
         self._lines: dict[object, dict[str, Any]] = {}
@@ -48,17 +48,17 @@ class EagerCalls:
         observer.callbacks.in_child.append(self._lines.clear)
 
     def watch(self) -> None:
-        """See what goes through the doors."""
+        """Patch the entry points."""
         self._doors.watch()
 
     @property
     def watching(self) -> bool:
-        """Whether calls are looked at now: not what the observer executes itself."""
+        """Whether calls are observed now; the observer's own are not."""
         observer = self._observer
         return observer.collecting and observer.sampling.is_on and not getattr(self._tensorflow.busy, "now", False)
 
     def call(self, call: EagerCall, original: Function, arguments: tuple[Any, ...]) -> Any:
-        """Make a call, and count it."""
+        """Execute a call, and count it."""
         line = self._observer.agent.attempt(self._note, call)
         result = original(*arguments)
         if line is not None:
@@ -66,14 +66,14 @@ class EagerCalls:
         return result
 
     def _definition(self, name: str) -> Any:
-        """Return what TensorFlow knows of an operator; None of a function, and of one that only moves values."""
+        """Return TensorFlow's definition of an operator; None for functions and operators that only move values."""
         if name not in self._definitions:
-            known = private_api.definition(name) if tensorflow_graphs.computes(name) and name[:2] != "__" else None
-            self._definitions[name] = known
+            definition = private_api.definition(name) if tensorflow_graphs.computes(name) and name[:2] != "__" else None
+            self._definitions[name] = definition
         return self._definitions[name]
 
     def _note(self, eager: EagerCall) -> dict[str, Any] | None:
-        """Return the line of a call; None of a function's."""
+        """Return the line of a call; None for functions and operators that only move values."""
         definition, inputs, attributes = self._definition(eager.name), eager.inputs, eager.attributes
         if definition is None:
             return None
@@ -87,13 +87,13 @@ class EagerCalls:
         key = (name, place, self._doors.in_gradient, tuple(map(_signature, inputs)), plain, draws)
         line = self._lines.get(key)
         if line is None and len(self._lines) < MAX_CALLS:
-            call = Call(definition, inputs, dict(zip(attributes[::2], attributes[1::2])), eager.is_flat)
+            call = EagerOperatorCall(definition, inputs, dict(zip(attributes[::2], attributes[1::2])), eager.is_flat)
             line = self._lines[key] = self._tensorflow.line(self._describe(call, draws), write=False)
-            self._first(call, line)
+            self._handle_first_call(call, line)
         return line
 
-    def _first(self, call: Call, line: dict[str, Any]) -> None:
-        """The first call of its kind: note the functions that a pipeline will call, or repeat the call."""
+    def _handle_first_call(self, call: EagerOperatorCall, line: dict[str, Any]) -> None:
+        """Handle the first call of its kind: read the functions of a pipeline, or repeat the call."""
         if tensorflow_graphs.is_of_data(call.definition.name):
             for value in call.attributes.values():
                 if private_api.function_graph(value) is not None:
@@ -101,14 +101,14 @@ class EagerCalls:
         elif self._tensorflow.confirmer is not None:
             self._tensorflow.confirmer.eager(call, line)
 
-    def _describe(self, call: Call, draws: bool | None) -> dict[str, Any]:
-        flat = [one for value in call.inputs for one in (value[:MAX_LIST] if _is_list(value) else [value])]
+    def _describe(self, call: EagerOperatorCall, draws: bool | None) -> dict[str, Any]:
+        flat = [part for value in call.inputs for part in (value[:MAX_LIST] if _is_list(value) else [value])]
         devices = {tensorflow_graphs.kind_of_device(str(getattr(value, "device", "") or "")) for value in flat}
         line = tensorflow_graphs.line_of(
             self._tensorflow.reader.version,
             call.definition.name,
             self._phase(call.definition.name),
-            max(devices - {""}, default=self._tensorflow.reader.device),  # a GPU's if one of the inputs is there
+            max(devices - {""}, default=self._tensorflow.reader.device),  # a GPU if any input is there
             [(_dtype_name(value), _shape(value)) for value in flat],
             _attributes(call),
             user_frames.where(5),
@@ -128,7 +128,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _signature(value: Any) -> object:
-    """Return what tells an input's type and shape, fast."""
+    """Return a fast key of an input's dtype and shape."""
     try:
         return private_api.signature(value)
     except AttributeError:
@@ -149,21 +149,21 @@ def _shape(value: Any) -> list[int]:
         return [-1]
 
 
-def _attributes(call: Call) -> dict[str, object]:
-    """Return those that are plain values, with what is meant where none is given."""
-    found: dict[str, object] = {}
+def _attributes(call: EagerOperatorCall) -> dict[str, object]:
+    """Return the attributes that are plain values, with defaults for missing ones."""
+    attributes: dict[str, object] = {}
     for attribute in call.definition.attr:
-        given = call.attributes.get(attribute.name)
+        value = call.attributes.get(attribute.name)
         if attribute.type not in _KINDS:
             continue
-        if given is None:
+        if value is None:
             kind = attribute.default_value.WhichOneof("value")
-            given = getattr(attribute.default_value, kind) if kind in ("b", "i", "f", "s") else None
-        plain = tensorflow_graphs.simple(given)
+            value = getattr(attribute.default_value, kind) if kind in ("b", "i", "f", "s") else None
+        plain = tensorflow_graphs.simple(value)
         if plain is not None:
-            found[attribute.name] = bool(plain) if attribute.type == "bool" else plain
+            attributes[attribute.name] = bool(plain) if attribute.type == "bool" else plain
     names = [argument.name for argument in call.definition.input_arg]
     if "num_parallel_calls" in names and len(names) == len(call.inputs):
-        # How many elements a pipeline works on at once, which is an input of its operator; -1: as TensorFlow likes.
-        found["num_parallel_calls"] = int(call.inputs[names.index("num_parallel_calls")])
-    return found
+        # The number of elements processed in parallel is an input of a pipeline's operator; -1: chosen by TensorFlow.
+        attributes["num_parallel_calls"] = int(call.inputs[names.index("num_parallel_calls")])
+    return attributes

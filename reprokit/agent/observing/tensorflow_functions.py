@@ -1,8 +1,8 @@
-"""Finds the inputs that operators have inside of a TensorFlow function, without doing what the function does.
+"""Finds the inputs of operators inside a TensorFlow function, without the function's side effects.
 
-Before its first execution the function is executed operator by operator. What has effects is left out: nothing is
-assigned, printed or enqueued, and what would be computed of it is told as missing. Where a function takes a batch from
-an iterator, the batch is taken here, and handed to the function by an iterator that has only this one.
+Before its first execution the function is executed operator by operator. Operators with effects are skipped: nothing is
+assigned, printed or enqueued, and values that depend on them count as missing. If a function takes a batch from an
+iterator, it is taken here, and passed to the function by an iterator that yields only this batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Visit = Callable[[str, Any, Any, list[Any], str], None]
 
 MAX_EXECUTED = 100_000  # operators of one function
-# Operators that TensorFlow counts as stateful, but which change nothing that anybody else sees.
+# Operators that TensorFlow marks as stateful, but which have no visible effect.
 _HARMLESS = frozenset(
     "HashTableV2 LookupTableFindV2 LookupTableSizeV2 MultinomialV2 Multinomial OptionalFromValue"
     " ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle RandomStandardNormal RandomUniform"
@@ -31,52 +31,57 @@ _HARMLESS = frozenset(
 _NEXT = "IteratorGetNext"
 _AT_ONCE = "its function takes several batches from an iterator in one call"
 _ELEMENT = ("output_types", "output_shapes")
-_SEEDS = {"seed": 0x7265, "seed2": 0x70726F}  # with those of the script a kernel could be one that its eager calls use
+_SEEDS = {
+    "seed": 0x7265,
+    "seed2": 0x70726F,
+}  # with the script's own seeds the kernel might be shared with its eager calls
 
 
 class FunctionInputs:
-    """Executes one function, and shows each of its operators with its inputs before."""
+    """Executes one function; calls visit with each operator and its inputs."""
 
     def __init__(self, execute: Callable[..., Any], convert: Any, visit: Visit, inputs: Sequence[Any]) -> None:
         self._execute = execute
         self._convert = convert
-        self._visit = visit  # called with the name of an inner function, node, definition, inputs, and what is missing
+        self._visit = visit  # called with name of the inner function, node, definition, inputs, and problem
         self._inputs = inputs
         self._find = private_api.module("context").context().get_function_def
-        self._taken: tuple[int, Any] | None = None  # place of an iterator, and one that has only the batch it gave
-        self._takes = 0
+        self._replacement: tuple[int, Any] | None = (
+            None  # position of an iterator, and one that yields only the batch taken from it
+        )
+        self._batches = 0
         self._left = MAX_EXECUTED
 
     def begin(self, name: Any) -> None:
         """Execute the function of this name."""
-        self._takes = self._count_batches(name)
+        self._batches = self._count_batches(name)
         FunctionRun(self).run(name, "", list(self._inputs))
 
-    def instead(self) -> Any:
-        """Return the inputs with an iterator that gives the batch that was taken; None where none was."""
-        if self._taken is None:
+    def replaced_inputs(self) -> Any:
+        """Return the inputs with an iterator that yields the taken batch; None if none was taken."""
+        if self._replacement is None:
             return None
-        place, iterator = self._taken
+        position, iterator = self._replacement
         inputs = list(self._inputs)
-        inputs[place] = iterator
+        inputs[position] = iterator
         return inputs if isinstance(self._inputs, list) else tuple(inputs)
 
     def _count_batches(self, name: Any) -> int:
-        """Return how many batches a function takes from iterators; one in a loop or a branch counts twice."""
+        """Return the number of batches taken from iterators; those in loops or branches count twice."""
         count = 0
         for node in self._find(name).node_def:
-            count += node.op == _NEXT and ":" not in node.input[0]  # else it makes the iterator itself
+            count += node.op == _NEXT and ":" not in node.input[0]  # otherwise the function creates the iterator itself
             weight = 1 if node.op.endswith("PartitionedCall") else 2
             count += sum(weight * self._count_batches(inner) for inner in function_names(node))
         return count
 
     def follows(self, node: Any) -> bool:
-        """Return whether what a node calls is to be executed: unless too much was."""
+        """Return whether to execute the functions that a node calls, unless the limit is reached."""
         self._left -= 1
         return self._left > 0
 
     def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-        """Return what an operator returns, or why it is not executed."""
+        """Return the outputs of an operator, or the reason why it was not executed."""
         self._left -= 1
         if self._left <= 0:
             return MissingValue("its inputs come out of a function that executes too many operators")
@@ -103,16 +108,16 @@ class FunctionInputs:
             return MissingValue(f"its inputs could not be had: {type(error).__name__}")
 
     def _next(self, node: Any, definition: Any, handle: Any) -> list[Any] | MissingValue:
-        """Return a batch that an iterator gives."""
-        place = next((number for number, value in enumerate(self._inputs) if value is handle), None)
-        if place is None:
+        """Take a batch from an iterator, and prepare its replacement."""
+        position = next((number for number, value in enumerate(self._inputs) if value is handle), None)
+        if position is None:
             return MissingValue("its inputs come out of an iterator that the function makes itself")
-        if self._takes > 1:
+        if self._batches > 1:
             return MissingValue(_AT_ONCE)
         attributes = attributes_of(node, definition)
         flat = [part for name in _ELEMENT for part in (name, attributes[name])]
         types = attributes[_ELEMENT[0]]
-        try:  # before a batch is taken, which could not be put back
+        try:  # before the batch is taken, as it cannot be put back
             iterator = self._execute("AnonymousIteratorV3", [], flat, 1)[0]
         except Exception as error:
             pass_on(error)
@@ -125,5 +130,5 @@ class FunctionInputs:
         shapes = ("Toutput_types", types, "output_shapes", [list(tensor.shape) for tensor in batch])
         (dataset,) = self._execute("TensorDataset", batch, shapes, 1)
         self._execute("MakeIterator", [dataset, iterator], (), 0)
-        self._taken = place, iterator
+        self._replacement = position, iterator
         return batch

@@ -1,4 +1,4 @@
-"""Reads out of TensorFlow's graphs which operators they execute: attributes, devices, shapes, and the user's lines."""
+"""Reads the operators of TensorFlow's graphs: attributes, devices, shapes, and the user's lines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
     Frames = list[tuple[str, int, str]]
 
-FORWARD, BACKWARD, UPDATE, DATA = "forward", "backward", "update", "data"  # data: in functions that tf.data calls
-MAX_OPERATIONS = 20_000  # of one graph, nested ones counted
+FORWARD, BACKWARD, UPDATE, DATA = "forward", "backward", "update", "data"  # DATA: in functions that tf.data calls
+MAX_OPERATIONS = 20_000  # of one graph, with nested ones
 MAX_DEPTH = 8  # of functions in functions
 MAX_TEXT = 200  # of an attribute
-_MOVES = frozenset(  # values, and computes none
+_MOVES = frozenset(  # operators that only move values
     "_Arg _Retval Assert Case Const Enter Exit Identity IdentityN If LoopCond Merge NextIteration NoOp PartitionedCall"
     " Placeholder PlaceholderWithDefault PreventGradient ReadVariableOp Shape StatefulPartitionedCall StatelessCase"
     " StatelessIf StatelessWhile StopGradient Switch VarHandleOp VarIsInitializedOp Variable VariableV2 While".split()
 )
-_LOOPS = frozenset(["ReduceDataset", "ScanDataset"])  # a loop over a dataset in a function, which may be the training
-# Parallel calls of these take numbers in the order that threads come in: of a generator that they share, of a seed that
-# they keep in a variable, or of whatever Python does in them.
+_LOOPS = frozenset(["ReduceDataset", "ScanDataset"])  # loops over a dataset in a function, possibly the training
+# Parallel calls of these draw numbers in the order of threads: from a shared generator, a seed in a variable, or any
+# state that Python code uses.
 DRAWING = re.compile(
     "Random(?!Dataset)|Multinomial|ParameterizedTruncatedNormal|TruncatedNormal|SampleDistortedBoundingBox|Rng"
     "|Stateful(?:Random|StandardNormal|TruncatedNormal|Uniform)|(?:Eager)?PyFunc$"
@@ -43,10 +43,10 @@ _GRADIENT = frozenset(["_gradient_function", "_GradientsHelper", "batch_jacobian
 
 
 class GraphOperator(NamedTuple):
-    """An operator of a graph, once for all its calls with such inputs on such a line."""
+    """An operator of a graph; its line covers all calls with such inputs at such a place."""
 
     line: dict[str, Any]
-    function: str  # that it belongs to; "" of the outermost
+    function: str  # name of its function; "" in the outermost graph
     operation: str
 
 
@@ -71,7 +71,7 @@ def line_of(
     attributes: dict[str, object],
     where: list[Place],
 ) -> dict[str, Any]:
-    """Return an operator as it is written; its tensors as dtype and shape."""
+    """Return the line of an operator; tensors are pairs of dtype and shape."""
     dtypes, shapes = map(list, zip(*tensors)) if tensors else ([], [])
     line: dict[str, Any] = {"framework": "tensorflow", "version": version, "name": name, "overload": ""}
     line.update(phase=phase, device=device, dtypes=dtypes, shapes=shapes, attributes=attributes, calls=0, where=where)
@@ -83,19 +83,19 @@ class GraphReader:
 
     def __init__(self, version: str, device: str) -> None:
         self.version = version
-        self.device = device  # where what names no device runs
+        self.device = device  # of operations that name none
 
     def operators(self, operations: Iterable[Any], phase: str = "") -> tuple[list[GraphOperator], list[dict[str, Any]]]:
-        """The operators of these operations and of the functions that they call, and the compiled ones of these."""
-        found: list[GraphOperator] = []
+        """Return the operators of operations and of called functions, and the lines of XLA-compiled functions."""
+        operators: list[GraphOperator] = []
         compiled: list[dict[str, Any]] = []
         seen: set[str] = set()
-        waiting = [("", list(operations), phase, 0)]
-        while waiting:
-            owner, operations, phase, depth = waiting.pop(0)
-            for operation in operations[: MAX_OPERATIONS - len(found)]:
+        pending = [("", list(operations), phase, 0)]
+        while pending:
+            owner, operations, phase, depth = pending.pop(0)
+            for operation in operations[: MAX_OPERATIONS - len(operators)]:
                 if computes(operation.type):
-                    found.append(GraphOperator(self.describe(operation, phase), owner, operation.name))
+                    operators.append(GraphOperator(self.describe(operation, phase), owner, operation.name))
                 for name, function in called(operation) if depth < MAX_DEPTH else ():
                     graph = function_graph(function)
                     if graph is None or name in seen:
@@ -105,12 +105,12 @@ class GraphReader:
                         where = frames_of_user(frames_of(operation))
                         compiled.append(self.compiled(name, graph.get_operations(), where))
                     else:
-                        inner = DATA if is_of_data(operation.type) else phase
-                        waiting.append((name, graph.get_operations(), inner, depth + 1))
-        return found, compiled
+                        inner_phase = DATA if is_of_data(operation.type) else phase
+                        pending.append((name, graph.get_operations(), inner_phase, depth + 1))
+        return operators, compiled
 
     def describe(self, operation: Any, phase: str = "") -> dict[str, Any]:
-        """Return an operation of a graph."""
+        """Return the line of an operation of a graph."""
         frames = frames_of(operation)
         original = private_api.of_forward(operation)
         where = frames_of_user(frames_of(original) if original is not None else frames)
@@ -128,19 +128,19 @@ class GraphReader:
         return line
 
     def compiled(self, name: str, operations: Iterable[Any], where: list[Place]) -> dict[str, Any]:
-        """Return a function that XLA compiles."""
+        """Return the line of a function that XLA compiles."""
         types = sorted({operation.type for operation in operations if computes(operation.type)})
-        told = {"framework": "tensorflow", "version": self.version, "name": "tf.function jit_compile"}
-        return {**told, "function": readable(name), "where": where, "operators": types[:1000], "calls": 0}
+        fields = {"framework": "tensorflow", "version": self.version, "name": "tf.function jit_compile"}
+        return {**fields, "function": readable(name), "where": where, "operators": types[:1000], "calls": 0}
 
 
 def readable(name: str) -> str:
-    """Return what a function was called in Python."""
+    """Return the Python name of a function."""
     return name.rpartition("inference_")[2].rpartition("_")[0] or name
 
 
 def called(operation: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the functions that an operation names, with what the graph knows of them."""
+    """Yield name and graph function of each function that an operation calls."""
     for name in function_names(operation.node_def):
         function = private_api.function_in(operation.graph, name)
         if function is not None:
@@ -148,7 +148,7 @@ def called(operation: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_compiled(function: Any) -> bool:
-    """Return whether XLA compiles it as a whole."""
+    """Return whether XLA compiles a function as a whole."""
     for name in ("cached_definition", "definition"):
         definition = getattr(function, name, None)
         if definition is not None and hasattr(definition, "attr"):
@@ -157,34 +157,34 @@ def is_compiled(function: Any) -> bool:
 
 
 def is_of_data(name: str) -> bool:
-    """Return whether an operator makes a tf.data pipeline, whose functions are called when it is iterated."""
+    """Return whether an operator creates a tf.data pipeline, whose functions are called by its iteration."""
     return "Dataset" in name and name not in _LOOPS
 
 
 def is_parallel(name: str) -> bool:
-    """Return whether an operator makes a tf.data pipeline that calls its functions in several threads."""
+    """Return whether an operator creates a tf.data pipeline that calls its functions in several threads."""
     return is_of_data(name) and _PARALLEL.match(name) is not None
 
 
 def draws(graphs: Iterable[Any]) -> bool:
-    """Return whether functions take random numbers that depend on who came before."""
-    waiting = list(graphs)
+    """Return whether functions draw random numbers that depend on the order of calls."""
+    pending = list(graphs)
     seen: set[int] = set()
     types: set[str] = set()
-    while waiting and len(seen) < MAX_OPERATIONS:
-        graph = waiting.pop()
+    while pending and len(seen) < MAX_OPERATIONS:
+        graph = pending.pop()
         if graph is None or id(graph) in seen:
             continue
         seen.add(id(graph))
         for operation in graph.get_operations():
             types.add(operation.type)
-            waiting += [function_graph(function) for _, function in called(operation)]
+            pending += [function_graph(function) for _, function in called(operation)]
     keeps_seed = any(name.startswith("Assign") for name in types) and any(name[:9] == "Stateless" for name in types)
     return keeps_seed or any(map(DRAWING.match, types))
 
 
 def frames_of(operation: Any) -> Frames:
-    """File, line and function of where an operation was made, the outermost first."""
+    """Return file, line and function of the frames that created an operation, the outermost first."""
     stack = private_api.stack_of(operation)
     if type(stack) is list:  # TensorFlow 1: converted on request only
         return [(frame[0], frame[1], frame[2]) for frame in stack]
@@ -193,7 +193,7 @@ def frames_of(operation: Any) -> Frames:
 
 
 def frames_of_user(frames: Frames) -> list[Place]:
-    """Return those of the user's own code, the innermost first; at most three."""
+    """Return the frames of the user's own code, the innermost first; at most three."""
     found = [frame for frame in reversed(frames) if user_frames.is_users(frame[0])]
     return found[: user_frames.MAX_PLACES]
 
@@ -211,7 +211,7 @@ def phase_of(operator: str, name: str, frames: Frames) -> str:
 
 
 def kind_of_device(device: str) -> str:
-    """cpu, cuda or tpu of a device as TensorFlow writes it; "" of none."""
+    """Return cpu, cuda or tpu for a name of a device; "" if there is none."""
     name = (device or "").upper()
     for word, kind in (("GPU:", "cuda"), ("TPU:", "tpu"), ("CPU:", "cpu")):
         if word in name:
@@ -220,7 +220,7 @@ def kind_of_device(device: str) -> str:
 
 
 def shape_of(shape: Any) -> list[int]:
-    """Sizes of a shape, -1 where one is not known; [-1] where not even their number is."""
+    """Return the sizes of a shape, -1 for an unknown one; [-1] for an unknown rank."""
     if getattr(shape, "dims", True) is None:
         return [-1]
     sizes = [getattr(size, "value", size) for size in shape]  # TensorFlow 1 has a class for sizes
@@ -228,16 +228,16 @@ def shape_of(shape: Any) -> list[int]:
 
 
 def attributes_of(node: Any) -> dict[str, object]:
-    """Return a node's attributes but for types, shapes, tensors and functions."""
-    found: dict[str, object] = {}
+    """Return a node's attributes except types, shapes, tensors and functions."""
+    attributes: dict[str, object] = {}
     for name, value in sorted(node.attr.items()):
         kind = value.WhichOneof("value")
         if name[0] == "_" or kind not in ("b", "i", "f", "s", "list"):
             continue
         plain = _list(value.list) if kind == "list" else simple(getattr(value, kind))
         if plain is not None:
-            found[name] = plain
-    return found
+            attributes[name] = plain
+    return attributes
 
 
 def _list(value: Any) -> list[object] | None:
@@ -246,7 +246,7 @@ def _list(value: Any) -> list[object] | None:
 
 
 def simple(value: Any) -> object:
-    """Return a value of an attribute for JSON; None for what is none or too long."""
+    """Return an attribute's value for JSON; None for other types and long texts."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Observes TensorFlow: operators of the functions that were executed, of sessions' graphs, and those called eagerly.
+"""Observes TensorFlow's operators: of executed functions, of graphs of sessions, and eager ones.
 
-A graph is read once, when it is executed for the first time; from then on its executions are counted. In graphs the
-user's lines are those that made an operation, and sizes that are known only when it runs are -1.
+A graph is read once, before its first execution; then its executions are counted. In graphs the user's lines are those
+that created an operation, and sizes known only at execution are -1.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     from .tensorflow_confirm import TensorflowConfirmer
 
 MAX_GRAPHS = 2000
-_SETS = frozenset(["Assign", "AssignVariableOp"])  # which also give an optimizer's variables their first values
+_SETS = frozenset(["Assign", "AssignVariableOp"])  # also initialize an optimizer's variables
 
 
 def observe(module: ModuleType, observer: Observer) -> None:
-    """Begin to observe TensorFlow, which has just been imported."""
-    observing = Tensorflow(module, observer)
-    observer.callbacks.before_writing.append(observing.count)
-    observer.callbacks.in_child.append(observing.forget)
-    observing.watch_functions()
-    observing.watch_sessions()
-    observing.eager.watch()
+    """Begin to observe TensorFlow, which was just imported."""
+    operators = TensorflowOperators(module, observer)
+    observer.callbacks.before_writing.append(operators.count)
+    observer.callbacks.in_child.append(operators.forget)
+    operators.watch_functions()
+    operators.watch_sessions()
+    operators.eager.watch()
 
 
-class _GraphCounts:
-    """A function or a part of a graph, and how often it was executed."""
+class GraphCounts:
+    """A function or part of a graph, and the count of its executions."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.calls = 0
         self.counted = 0
-        self.updates = False  # it holds an optimizer's update: an execution is a step
+        self.updates = False  # contains an optimizer's update: each execution is a step
 
 
-class Tensorflow:
-    """What was executed by TensorFlow in this process."""
+class TensorflowOperators:
+    """Observes the operators executed by TensorFlow in this process."""
 
     def __init__(self, module: Any, observer: Observer) -> None:
         self._observer = observer
         self.version = str(getattr(module, "__version__", ""))
         self._reader: tensorflow_graphs.GraphReader | None = None
-        self.busy = threading.local()  # so that what the observer executes itself is not observed
-        self.confirmer: TensorflowConfirmer | None = None  # executes operators again, where that was asked for
+        self.busy = threading.local()  # .now: the observer itself executes operators in this thread
+        self.confirmer: TensorflowConfirmer | None = None  # repeats operators, if requested
         self.forget()
         self.eager = tensorflow_eager.EagerCalls(self, observer)
         if observer.confirm and self.version[:2] != "1." and private_api.module("eager") is not None:
@@ -63,38 +63,38 @@ class Tensorflow:
             observer.callbacks.at_end.append(self.confirmer.finish)
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child: what the parent noted is the parent's."""
+        """Start afresh, also in a forked child."""
         self._lines: dict[object, dict[str, Any]] = {}
-        self._functions: dict[object, _GraphCounts] = {}
-        self._sessions: weakref.WeakKeyDictionary[Any, dict[object, _GraphCounts]] = weakref.WeakKeyDictionary()
-        self._graphs: list[_GraphCounts] = []
-        self._uncounted = -1  # the number of steps when a graph with an update was last executed
+        self._functions: dict[object, GraphCounts] = {}
+        self._sessions: weakref.WeakKeyDictionary[Any, dict[object, GraphCounts]] = weakref.WeakKeyDictionary()
+        self._graphs: list[GraphCounts] = []
+        self._uncounted = -1  # number of steps at the last execution of a graph with an update
         if self.confirmer is not None:
             self.confirmer.forget()
 
     @property
     def reader(self) -> tensorflow_graphs.GraphReader:
-        """The reader of graphs, made when TensorFlow knows its devices."""
+        """The reader of graphs; created once TensorFlow knows its devices."""
         if self._reader is None:
             self._reader = tensorflow_graphs.GraphReader(self.version, _default_device())
         return self._reader
 
     def line(self, line: dict[str, Any], *, write: bool = True) -> dict[str, Any]:
-        """Return the one line of all operators like this."""
+        """Return the common line of all operators like this one."""
         key = tensorflow_graphs.key_of(line)
-        known = self._lines.setdefault(key, line)
-        if known is line and write:
+        common = self._lines.setdefault(key, line)
+        if common is line and write:
             self._observer.write("operator", key, line)
-        return known
+        return common
 
     def counted(self, line: dict[str, Any]) -> None:
-        """An operator was called; one whose call failed is not written."""
+        """Count a successful call of an operator; write the operator at its first call."""
         line["calls"] += 1
         if line["calls"] == 1:
             self._observer.write("operator", tensorflow_graphs.key_of(line), line)
 
     def count(self) -> None:
-        """Take over into the lines how often graphs were executed."""
+        """Add the new executions of graphs to their lines."""
         for graph in self._graphs:
             more, graph.counted = graph.calls - graph.counted, graph.calls
             for line in graph.lines:
@@ -103,7 +103,7 @@ class Tensorflow:
     # Functions
 
     def watch_functions(self) -> None:
-        """See each execution of a function that was not called by another."""
+        """Observe executions of functions that are not called by other functions."""
         module = private_api.module("atomic")
         if hasattr(module, "AtomicFunction"):
             replace(module.AtomicFunction, "call_flat", self._make_call_flat)
@@ -116,7 +116,7 @@ class Tensorflow:
 
         def call_flat(function: Any, *inputs: Any) -> Any:
             if self._observer.collecting and executing_eagerly():
-                inputs = self._observer.agent.attempt(self._executed, function, inputs) or inputs
+                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
             return original(function, *inputs)
 
         return call_flat
@@ -124,80 +124,80 @@ class Tensorflow:
     def _make_call(self, original: Function) -> Function:
         def call(function: Any, context: Any, inputs: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._observer.collecting and context.executing_eagerly():
-                inputs = self._observer.agent.attempt(self._executed, function, inputs) or inputs
+                inputs = self._observer.agent.attempt(self._before_function, function, inputs) or inputs
             return original(function, context, inputs, *arguments, **keywords)
 
         return call
 
-    def _executed(self, function: Any, inputs: Any) -> Any:
-        """Return other inputs for a function that is about to be executed, or None."""
+    def _before_function(self, function: Any, inputs: Any) -> Any:
+        """Count a function that is about to be executed; return replaced inputs for it, or None."""
         if getattr(self.busy, "now", False):
             return None
-        return self._count(self._functions, function.name, lambda known: self._read_function(function, known, inputs))
+        return self._count(self._functions, function.name, lambda graph: self._read_function(function, graph, inputs))
 
-    def _count(self, table: dict[object, _GraphCounts], key: object, read: Callable[[_GraphCounts], Any]) -> Any:
-        """Count an execution of what this key names, which is read before the first; what that returns."""
-        known, result = table.get(key), None
-        if known is None:
+    def _count(self, table: dict[object, GraphCounts], key: object, read: Callable[[GraphCounts], Any]) -> Any:
+        """Count an execution of the graph of a key; before the first one read it, and return the result of that."""
+        graph, result = table.get(key), None
+        if graph is None:
             if len(self._graphs) >= MAX_GRAPHS:
                 return None
-            known = table[key] = _GraphCounts()
+            graph = table[key] = GraphCounts()
             try:
-                result = read(known)
+                result = read(graph)
             finally:
-                self._graphs.append(known)  # only now: what is read is written meanwhile
-                self._executes(known)
+                self._graphs.append(graph)  # only now, as the lines may be written while the graph is read
+                self._add_execution(graph)
         else:
-            self._executes(known)
+            self._add_execution(graph)
         return result
 
-    def _executes(self, known: _GraphCounts) -> None:
-        """Count a graph. If it makes a step, the one before is counted now, unless Keras or an optimizer did."""
-        known.calls += 1
-        if known.updates:
+    def _add_execution(self, graph: GraphCounts) -> None:
+        """Count an execution. If it is a step, count the previous one now, unless Keras or an optimizer has."""
+        graph.calls += 1
+        if graph.updates:
             if self._uncounted == self._observer.sampling.steps:
                 self._observer.step()
             self._uncounted = self._observer.sampling.steps
 
-    def _read_function(self, function: Any, known: _GraphCounts, inputs: Any) -> Any:
+    def _read_function(self, function: Any, graph: GraphCounts, inputs: Any) -> Any:
         operations = private_api.function_graph(function).get_operations()
         if tensorflow_graphs.is_compiled(function):
             where = tensorflow_graphs.frames_of_user(tensorflow_graphs.frames_of(operations[-1])) if operations else []
-            self._write_compiled(known, [self.reader.compiled(_text(function.name), operations, where)])
+            self._write_compiled(graph, [self.reader.compiled(_text(function.name), operations, where)])
             return None
-        found = self._read(known, operations)
-        return None if self.confirmer is None else self.confirmer.function(_text(function.name), inputs, found)
+        operators = self._read(graph, operations)
+        return None if self.confirmer is None else self.confirmer.function(_text(function.name), inputs, operators)
 
     def _read(
-        self, known: _GraphCounts, operations: Iterable[Any], phase: str = ""
+        self, graph: GraphCounts, operations: Iterable[Any], phase: str = ""
     ) -> list[tensorflow_graphs.GraphOperator]:
-        found, compiled = self.reader.operators(operations, phase)
-        found = [one._replace(line=self.line(one.line)) for one in found]
-        known.lines += [one.line for one in found if one.line["phase"] != tensorflow_graphs.DATA]
-        known.updates = any(
-            line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in known.lines
+        operators, compiled = self.reader.operators(operations, phase)
+        operators = [operator._replace(line=self.line(operator.line)) for operator in operators]
+        graph.lines += [operator.line for operator in operators if operator.line["phase"] != tensorflow_graphs.DATA]
+        graph.updates = any(
+            line["phase"] == tensorflow_graphs.UPDATE and line["name"] not in _SETS for line in graph.lines
         )
-        self._write_compiled(known, compiled)
-        return found
+        self._write_compiled(graph, compiled)
+        return operators
 
-    def _write_compiled(self, known: _GraphCounts, lines: list[dict[str, Any]]) -> None:
+    def _write_compiled(self, graph: GraphCounts, lines: list[dict[str, Any]]) -> None:
         for line in lines:
             self._observer.write("compiled", (line["name"], line["function"], str(line["where"])), line)
-            known.lines.append(line)
+            graph.lines.append(line)
 
     def data_function(self, function: Any) -> None:
-        """A pipeline of tf.data was made that will call this function."""
+        """Read a function that a new tf.data pipeline will call."""
         name = _text(getattr(function, "name", ""))
         graph = private_api.function_graph(function)
         if graph is None or name in self._functions or len(self._functions) >= MAX_GRAPHS:
             return
-        known = self._functions[name] = _GraphCounts()
-        self._read(known, graph.get_operations(), tensorflow_graphs.DATA)
+        counts = self._functions[name] = GraphCounts()
+        self._read(counts, graph.get_operations(), tensorflow_graphs.DATA)
 
     # Sessions
 
     def watch_sessions(self) -> None:
-        """See what sessions run."""
+        """Observe the runs of sessions."""
         session, run, prepared = private_api.runs_of_sessions()
         if session is not None:
             replace(session, run, self._make_do_run)
@@ -208,24 +208,24 @@ class Tensorflow:
     def _make_do_run(self, original: Function) -> Function:
         def _do_run(session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *rest: Any) -> Any:
             if self._observer.collecting:
-                self._observer.agent.attempt(self._ran, session, targets, fetches, feeds)
+                self._observer.agent.attempt(self._before_session_run, session, targets, fetches, feeds)
             return original(session, handle, targets, fetches, feeds, *rest)
 
         return _do_run
 
-    def _ran(self, session: Any, targets: Any, fetches: Any, feeds: Any) -> None:
+    def _before_session_run(self, session: Any, targets: Any, fetches: Any, feeds: Any) -> None:
         key = (*[operation.name for operation in targets], "", *[tensor.name for tensor in fetches])
 
-        def read(known: _GraphCounts) -> None:
-            wanted = [*targets, *[tensor.op for tensor in fetches]]
-            self._read_part(known, wanted, {tensor.op for tensor in feeds if hasattr(tensor, "op")})
+        def read(graph: GraphCounts) -> None:
+            operations = [*targets, *[tensor.op for tensor in fetches]]
+            self._read_part(graph, operations, {tensor.op for tensor in feeds if hasattr(tensor, "op")})
 
         self._count(self._sessions.setdefault(session.graph, {}), key, read)
 
-    def _read_part(self, known: _GraphCounts, wanted: Iterable[Any], fed: set[Any]) -> None:
+    def _read_part(self, graph: GraphCounts, operations: Iterable[Any], fed: set[Any]) -> None:
         if self._observer.confirm:
             self._observer.note("operators that sessions of TensorFlow 1 run are named, but not executed again")
-        self._read(known, _needed(wanted, fed))
+        self._read(graph, _needed(operations, fed))
 
     def _make_callable(self, original: Function) -> Function:
         def initialize(prepared: Any, session: Any, options: Any) -> None:
@@ -237,37 +237,39 @@ class Tensorflow:
     def _make_call_callable(self, original: Function) -> Function:
         def call(prepared: Any, *arguments: Any, **keywords: Any) -> Any:
             if self._observer.collecting:
-                self._observer.agent.attempt(self._called, prepared)
+                self._observer.agent.attempt(self._before_callable, prepared)
             return original(prepared, *arguments, **keywords)
 
         return call
 
-    def _called(self, prepared: Any) -> None:
-        def read(known: _GraphCounts) -> None:
+    def _before_callable(self, prepared: Any) -> None:
+        def read(counts: GraphCounts) -> None:
             options, graph = prepared._reprokit_options, private_api.session_of(prepared).graph
-            named = [*options.fetch, *options.target], options.feed
-            wanted, fed = ([graph.get_operation_by_name(name.split(":")[0]) for name in names] for names in named)
-            self._read_part(known, wanted, set(fed))
+            names_of_parts = [*options.fetch, *options.target], options.feed
+            operations, fed = (
+                [graph.get_operation_by_name(name.split(":")[0]) for name in names] for names in names_of_parts
+            )
+            self._read_part(counts, operations, set(fed))
 
         self._count(self._sessions.setdefault(prepared, {}), "", read)
 
 
-def _needed(wanted: Iterable[Any], fed: set[Any]) -> list[Any]:
-    """Return the operations that these need, and they themselves, in the order they were made in."""
+def _needed(operations: Iterable[Any], fed: set[Any]) -> list[Any]:
+    """Return these operations and those that they depend on, in their order of creation."""
     seen: set[Any] = set()
-    waiting = list(wanted)
-    while waiting:
-        operation = waiting.pop()
+    pending = list(operations)
+    while pending:
+        operation = pending.pop()
         if operation in seen or operation in fed:
             continue
         seen.add(operation)
-        waiting += [tensor.op for tensor in operation.inputs]
-        waiting += operation.control_inputs
+        pending += [tensor.op for tensor in operation.inputs]
+        pending += operation.control_inputs
     return sorted(seen, key=private_api.number)
 
 
 def _default_device() -> str:
-    """Return where an operation runs that names no device."""
+    """Return the device of operations that name none."""
     return "cuda" if private_api.has_context() and private_api.context().num_gpus() else "cpu"
 
 

@@ -1,4 +1,4 @@
-"""Calls of PyTorch's operators: what is known of an operator, and by what two calls of it are told apart."""
+"""Calls of PyTorch's operators: properties of operators, and signatures that distinguish their calls."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MAX_LISTED = 16  # tensors of a call, and items of a list, that are written down
+MAX_LISTED = 16  # tensors of a call, and items of a list, that are written
 MAX_TEXT = 100
 _UNINITIALIZED = ("aten::empty", "aten::new_empty", "aten::resize")
 _READING = ("aten::lift_fresh", "aten::_unsafe_view", "aten::_local_scalar_dense", "aten::record_stream")
 _MARKING = ("profiler::", "prim::", "debugprims::")
-_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # before the operator does anything
+_NUMBER_FOR_TENSOR = "Expected a value of type 'Tensor' for argument"  # raised before the operator does anything
 _OVERWRITE = frozenset(
     "copy fill zero normal uniform random bernoulli exponential geometric cauchy log_normal set _foreach_copy "
     "_foreach_zero".split()
@@ -22,14 +22,14 @@ _PLAIN = (bool, int, str, float, type(None))
 
 
 class Operator:
-    """What is known of one overload of an operator."""
+    """The properties of an overload of an operator."""
 
     def __init__(self, function: Any) -> None:
         schema = private_api.schema(function)
         self.name: str = schema.name
         self.overload: str = schema.overload_name
         self.built_in = self.name.startswith("aten::")
-        self.is_silent = _only_names_memory(function)
+        self.is_silent = _only_returns_views(function)
         self.is_uninitialized = self.name.startswith(_UNINITIALIZED)
         self.changes = any(_is_written(argument) for argument in schema.arguments)
         self.overwrites = self.changes and self.name.rpartition("::")[2].rstrip("_") in _OVERWRITE  # its first argument
@@ -42,16 +42,16 @@ class Operator:
         }
 
     def attributes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
-        """Return all arguments but the tensors, by name, also those that the caller left out."""
-        found = dict(self._defaults)
+        """Return all arguments but tensors, by name, with defaults for those that the caller left out."""
+        attributes = dict(self._defaults)
         for name, value in [*zip(self.names, args), *kwargs.items()]:
             if not _has_tensor(value):
-                found[name] = _plain(value)
-        return found
+                attributes[name] = _plain(value)
+        return attributes
 
 
-def _only_names_memory(function: Any) -> bool:
-    """Return whether it computes nothing: all that it returns is memory of its inputs, which it leaves as it is."""
+def _only_returns_views(function: Any) -> bool:
+    """Return whether an operator computes nothing, but only returns views of its unchanged inputs."""
     schema = private_api.schema(function)
     if schema.name in _READING or schema.name.startswith(_MARKING):
         return True
@@ -74,7 +74,7 @@ def _has_tensor(value: Any) -> bool:
 
 
 def _plain(value: Any) -> object:
-    """As JSON can hold it."""
+    """Return a value that JSON can represent."""
     if type(value) is str:
         return value[:MAX_TEXT]
     if isinstance(value, _PLAIN):
@@ -85,7 +85,7 @@ def _plain(value: Any) -> object:
 
 
 def passed_on(torch: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Make a call as it came; TorchScript's constants come as numbers, which few operators take for tensors."""
+    """Execute a call unchanged; if numbers, as TorchScript's constants, are rejected for tensors, convert them."""
     try:
         return function(*args, **kwargs)
     except RuntimeError as error:
@@ -95,33 +95,35 @@ def passed_on(torch: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def with_tensors(torch: Any, function: Any, args: tuple[Any, ...]) -> list[Any]:
-    """Arguments with tensors in the places of numbers that stand for them, of the types that such numbers have."""
-    made = list(args)
+    """Return the arguments with tensors, of matching dtypes, instead of numbers that stand for tensors."""
+    converted = list(args)
     for number, (value, argument) in enumerate(zip(args, private_api.schema(function).arguments)):
         if isinstance(value, (bool, int, float, complex)) and str(argument.type) == "Tensor":
             dtype = {bool: torch.bool, int: torch.int64, float: torch.float64}.get(type(value), torch.complex128)
-            made[number] = torch.tensor(value, dtype=dtype)
-    return made
+            converted[number] = torch.tensor(value, dtype=dtype)
+    return converted
 
 
 class Signatures:
-    """Tells calls apart: by devices, dtypes and shapes of their tensors, and by what else is no number.
+    """Distinguishes calls: by devices, dtypes and shapes of tensors, and by other arguments than numbers.
 
-    Numbers are left out: a learning rate or the start of a slice is another in each step.
+    Numbers are ignored: a learning rate or the start of a slice changes in each step.
     """
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
-        self._counted = frozenset([bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device])
+        self._other_types = frozenset(
+            [bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device]
+        )
         self._cpu = torch.device("cpu")
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Device, dtypes, shapes, and the rest."""
+        """Return device, dtypes, shapes, and other arguments of a call."""
         dtypes: list[Any] = []
         shapes: list[Any] = []
-        rest: list[Any] = []
+        others: list[Any] = []
         device = self._cpu
-        tensor, counted = self._tensor, self._counted
+        tensor, other_types = self._tensor, self._other_types
         values: list[Any] = []
         for value in (*args, *kwargs.values()):
             if type(value) is list or type(value) is tuple:
@@ -134,15 +136,15 @@ class Signatures:
                 shapes.append(value.shape if not value.is_nested else ())
                 if not value.is_cpu:
                     device = value.device
-            elif type(value) in counted:
-                rest.append(value)
+            elif type(value) in other_types:
+                others.append(value)
         if not dtypes:
             device = kwargs.get("device") or device
-        return device, tuple(dtypes), tuple(shapes), tuple(rest)
+        return device, tuple(dtypes), tuple(shapes), tuple(others)
 
 
 def described(signature: tuple[Any, ...]) -> dict[str, object]:
-    """Return the part of a line that says on what a call worked."""
+    """Return the fields of a line that describe the tensors of a call."""
     device, dtypes, shapes, _ = signature
     return {
         "device": str(getattr(device, "type", device)).partition(":")[0],

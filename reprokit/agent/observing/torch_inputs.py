@@ -1,4 +1,4 @@
-"""Inputs and results of PyTorch's operators: copies that behave alike, digests of bits, states of generators."""
+"""Inputs and results of PyTorch's operators: copies with equal layout, digests of bits, states of generators."""
 
 from __future__ import annotations
 
@@ -12,17 +12,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_ALLOWANCE = 4096  # bytes that a storage may be larger than its tensor and still be copied whole
-STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "philox")  # in names of results
+_ALLOWANCE = 4096  # bytes by which a storage may exceed its tensors and still be copied whole
+STATES = (
+    "seed",
+    "offset",
+    "rng",
+    "workspace",
+    "reserve",
+    "debug",
+    "unused",
+    "philox",
+)  # parts of names of results that are states
 
 
 def size(value: Any) -> int:
-    """Bytes of all tensors in it."""
+    """Return the bytes of all tensors in a value."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
 
 
 def mapped(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
-    """Return the same with another tensor in the place of each."""
+    """Return a copy of nested containers with function(tensor) for each tensor."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if type(value) in (list, tuple):
@@ -32,15 +41,15 @@ def mapped(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
     return value
 
 
-class Copier:
-    """Copies tensors with strides, offsets, and what of their memory they share."""
+class TensorCopier:
+    """Copies tensors with strides, offsets and shared storages."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._storages: dict[tuple[Any, int], Any] = {}
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of arguments."""
+        """Return a copy of nested arguments."""
         return mapped(self._torch, value, self._copy)
 
     def _copy(self, tensor: Any) -> Any:
@@ -70,7 +79,7 @@ class Copier:
 
 
 def digest_of(torch: Any, values: Any) -> str:
-    """One digest of the bits of all tensors in values."""
+    """Return one digest of the bits of all tensors in values."""
     digest = hashlib.sha256()
     for tensor in tensors_in(values):
         for part in tensor.detach().unbind() if tensor.is_nested else [tensor.detach()]:
@@ -79,38 +88,38 @@ def digest_of(torch: Any, values: Any) -> str:
 
 
 def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
-    """Return the results that say anything: no states of generators, and no memory of the operator's own."""
+    """Return the results to compare: without generator states, workspaces and changed arguments."""
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if operator.name in ("aten::_embedding_bag", "aten::_embedding_bag_forward_only"):
-        return values[:1]  # the others are left uninitialized in some modes
+        return values[:1]  # the other results are uninitialized in some modes
     names = operator.returns if len(operator.returns) == len(values) else [""] * len(values)
-    kept = []
+    results = []
     for number, (name, value) in enumerate(zip(names, values)):
         if name is None or any(part in name for part in STATES):  # None: one of the arguments
             continue
         is_workspace = number > 0 and isinstance(value, torch.Tensor) and value.dtype == torch.uint8
         if not is_workspace:
-            kept.append(value)
-    return kept
+            results.append(value)
+    return results
 
 
 class GeneratorStates:
-    """The states of the generators, to be put back."""
+    """The saved states of the generators."""
 
     def __init__(self, torch: Any, inputs: Any, *, foreign: bool) -> None:
         args, kwargs = inputs
-        given = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
+        generators = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Generator)]
         if torch.cuda.is_initialized():
-            given.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        self._states = [(generator, generator.get_state()) for generator in [torch.default_generator, *given]]
+            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self._states = [(generator, generator.get_state()) for generator in [torch.default_generator, *generators]]
         self.processor = self._states[0][1]
         others = RandomStates()
-        if foreign:  # an operator that is not PyTorch's may ask whom it likes
+        if foreign:  # a foreign operator may use any generator
             others.keep()
         self._others = others.kept()
 
     def restore(self) -> None:
-        """Put all back."""
+        """Restore all states."""
         for generator, state in self._states:
             generator.set_state(state)
         put_back(self._others)
@@ -120,7 +129,7 @@ class GeneratorStates:
 
 
 def encoded(torch: Any, value: Any) -> Any:
-    """With words in the place of what is neither tensor nor number, so that it is read without unpickling objects."""
+    """Return a value in which texts stand for dtypes and the like, so that it is loaded without unpickling objects."""
     if type(value) in (list, tuple):
         return [encoded(torch, item) for item in value]
     if type(value) is dict:
@@ -133,7 +142,7 @@ def encoded(torch: Any, value: Any) -> Any:
 
 
 def decoded(torch: Any, value: Any) -> Any:
-    """Return what was encoded."""
+    """Return the value that encoded() was given."""
     if type(value) is list:
         return [decoded(torch, item) for item in value]
     if type(value) is dict and list(value) == ["torch"]:

@@ -1,6 +1,6 @@
-"""PyTorch's operators, by a dispatch mode that is on in some steps, on every thread that computes.
+"""Observes PyTorch's operators by a dispatch mode that is active in some steps, on every computing thread.
 
-The first steps are observed whole, then one in ONE_IN; where calls are executed again (--confirm), all of them.
+The first steps are observed, later one in ONE_IN; all of them if calls are repeated (--confirm).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from . import Observer
     from .torch_confirm import TorchConfirmer
 
-WHOLE = 3  # first steps, all of which are observed
-MAX_WHOLE = 100  # of the first steps, while each brings calls that are not known yet
-ONE_IN = 33  # of the later ones
-WHOLE_PASSES, ONE_PASS_IN = 4, 8  # through loaders, likewise
-MAX_CALLS = 20_000  # of one step that are noted; an evaluation can be a very long one
+WHOLE = 3  # first steps, which are always observed
+MAX_WHOLE = 100  # limit of observed first steps, while each has new calls
+ONE_IN = 33  # of the later steps one in so many is observed
+WHOLE_PASSES, ONE_PASS_IN = 4, 8  # the same for passes through loaders
+MAX_CALLS = 20_000  # noted calls of one step; an evaluation can be very long
 MAX_RECORDS = 4000
-MAX_VARIANTS = 8  # of one operator at one place: other shapes are counted together
+MAX_VARIANTS = 8  # of an operator at one place; further shapes are counted together
 
 
 def observe(torch: Any, observer: Observer) -> None:
-    """Begin to observe PyTorch, which has just been imported."""
+    """Begin to observe PyTorch, which was just imported."""
     if not private_api.sees_operators(torch):
         observer.note(f"operators of PyTorch {torch.__version__} are not observed: it must be 2.0 or newer")
         return
@@ -43,13 +43,13 @@ def observe(torch: Any, observer: Observer) -> None:
 
 
 def observe_loaders(_module: ModuleType, observer: Observer) -> None:
-    """The module of PyTorch's loaders has been imported."""
+    """Observe PyTorch's loaders, whose module was just imported."""
     if "torch" in observer.parts:
         observer.parts["torch"].observe_loaders()
 
 
 class CallRecord:
-    """One distinct call."""
+    """A distinct call of an operator."""
 
     __slots__ = ("key", "line", "operator")
 
@@ -60,7 +60,7 @@ class CallRecord:
 
 
 class TorchOperators:
-    """The operators of this process."""
+    """Observes the operators of this process."""
 
     def __init__(self, observer: Observer, torch: Any) -> None:
         self.observer = observer
@@ -75,10 +75,10 @@ class TorchOperators:
         self._modes = DispatchModes(torch, self)
         self._operators: dict[Any, Operator] = {}
         self._has_given_up = False
-        self._is_new = True  # the step that is observed had calls that were not known
-        self._empty()
+        self._is_new = True  # whether the observed step had new calls
+        self._reset()
 
-    def _empty(self) -> None:
+    def _reset(self) -> None:
         self._records: dict[tuple[Any, ...], CallRecord] = {}
         self._variants: dict[tuple[Any, ...], int] = {}
         self._calls = self._steps = self._noted_steps = self._armed = self._passes = 0
@@ -86,7 +86,7 @@ class TorchOperators:
     # On and off
 
     def begin(self) -> None:
-        """Observe from here on."""
+        """Begin to observe."""
         observer = self.observer
         observer.callbacks.each_step.append(self.stepped)
         observer.callbacks.before_writing.append(self._write_sampling)
@@ -98,7 +98,7 @@ class TorchOperators:
         self._modes.enter()
 
     def _before_compiling(self, original: Function) -> Function:
-        """Versions before 2.10 compile nothing while a mode is on."""
+        """Patch torch.compile to end the observation: before 2.10 nothing is compiled while a mode is active."""
 
         def compile_and_leave(*arguments: Any, **keywords: Any) -> Any:
             self.observer.note("after torch.compile, operators are observed in PyTorch 2.10 and newer only")
@@ -109,19 +109,19 @@ class TorchOperators:
         return compile_and_leave
 
     def _begin_in_child(self) -> None:
-        self.confirmer = None  # the pool of threads did not survive the fork
-        self._empty()
+        self.confirmer = None  # the thread pool does not survive a fork
+        self._reset()
         self.watching = self._may_watch()
         self._modes.enter()
 
     def quiet(self, is_quiet: bool) -> None:
-        """Note nothing on this thread, or again."""
+        """Stop or resume noting calls on this thread."""
         mode = self._modes.mode
         if mode is not None:
             mode.is_quiet = is_quiet
 
     def stepped(self) -> None:
-        """A step has ended: decide upon the next."""
+        """Handle the end of a step: decide whether to observe the next one."""
         self._steps += 1
         self._noted_steps += self.watching
         self._armed -= 1
@@ -145,7 +145,7 @@ class TorchOperators:
         return self._is_new and self._steps < MAX_WHOLE
 
     def finish(self) -> None:
-        """Observe no more."""
+        """Stop observing."""
         self.watching = False
         self._modes.leave()
         if self.confirmer is not None:
@@ -181,7 +181,7 @@ class TorchOperators:
     # Calls
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make this call, and note it."""
+        """Note a call, and execute it."""
         try:
             record = self._note(mode.places, function, args, kwargs)
         except Exception as error:
@@ -193,14 +193,14 @@ class TorchOperators:
         return self.pass_on(function, args, kwargs)
 
     def pass_on(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call as it came."""
+        """Execute a call unchanged."""
         return passed_on(self.torch, function, args, kwargs)
 
     def _note(self, places: Places, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallRecord | None:
         operator = self._operators.get(function)
         if operator is None:
             if private_api.schema(function) is None:
-                return None  # an operator of higher order: those that it is made of are seen
+                return None  # a higher-order operator: its inner operators are observed
             operator = self._operators[function] = Operator(function)
         if operator.is_silent and not places.made_node():
             return None
@@ -226,7 +226,7 @@ class TorchOperators:
     ) -> CallRecord | None:
         function, phase, place, signature = key
         if signature[0] is not None and str(signature[0]).startswith("meta"):
-            return None  # shapes only
+            return None  # a tensor without data
         group = (function, phase, place)
         self._variants[group] = variants = self._variants.get(group, 0) + 1
         if variants > MAX_VARIANTS:

@@ -1,7 +1,7 @@
-"""Where in the user's code an operator of PyTorch was called, and in which phase of a step.
+"""Finds the places in the user's code, and the phases of a step, in which PyTorch's operators are called.
 
-An operator of a backward pass is the forward operator's whose gradient it is part of: the nodes of the graph are
-numbered on each thread, and the number that is next when an operator arrives tells which node was made for it.
+An operator of a backward pass gets the place of the forward operator whose gradient it computes. Autograd numbers the
+graph's nodes by thread: the next number at the time of a call reveals the nodes created by the previous call.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, UPDATE, OURS = "forward", "backward", "update", "ours"
 MAX_PLACES = 3
 MAX_DEPTH = 200
-MAX_NODES = 200_000  # of which the places are kept
-MAX_AT_ONCE = 64  # nodes that were made since the last operator
-_RESUMED = 0x20 | 0x80 | 0x200  # flags of code that may be suspended: generators and coroutines
+MAX_NODES = 200_000  # whose places are kept
+MAX_AT_ONCE = 64  # nodes created since the last operator
+_RESUMED = 0x20 | 0x80 | 0x200  # code flags of generators and coroutines, which may be resumed elsewhere
 _LIBRARY, _USER, _ENGINE, _OPTIMIZER, _OPTIMIZERS = range(5)
 _KINDS = {
     "torch/autograd/graph.py": _ENGINE,
     "torch/autograd/__init__.py": _ENGINE,
     "torch/optim/optimizer.py": _OPTIMIZER,
 }
-_PASSING = frozenset(["__torch_dispatch__", "__torch_function__"])  # of modes and subclasses of the user's
+_PASSING = frozenset(["__torch_dispatch__", "__torch_function__"])  # hooks of the user's modes and subclasses
 _ENGINE_CALLS = frozenset(["_engine_run_backward", "backward", "grad"])
 _kinds: dict[str, int] = {}
 
@@ -44,16 +44,16 @@ def _kind(file: str) -> int:
     return _OPTIMIZERS if "/torch/optim/" in file else _LIBRARY
 
 
-class _Stack:
-    """What of a thread's stack tells place and phase."""
+class CallStack:
+    """The places and phase derived from a thread's stack."""
 
     __slots__ = ("in_backward", "inner", "is_ours", "outer", "updates")
 
     def __init__(self, frame: FrameType | None, in_backward: bool) -> None:
-        self.inner: list[Place] = []  # the user's frames that the engine called (hooks, functions of his own)
-        self.outer: list[Place] = []  # those that called the engine
+        self.inner: list[Place] = []  # the user's frames called by the autograd engine, as hooks
+        self.outer: list[Place] = []  # the user's frames that called the engine
         self.updates, self.in_backward = False, in_backward
-        self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # a digest, not the training
+        self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # the agent's own call, as for a digest
         places = self.inner
         depth = 0
         while frame is not None and depth < MAX_DEPTH:
@@ -67,8 +67,8 @@ class _Stack:
                 if len(places) == MAX_PLACES:
                     return
             elif kind >= _OPTIMIZER:
-                # Between the user's frame and the optimizer's step there is nothing of torch where the optimizer is
-                # the user's own, and a step of torch's where it is a closure.
+                # A user's own optimizer is called directly by the optimizer's step wrapper; a closure has a step of
+                # torch in between.
                 self.updates = self.updates or not places or kind == _OPTIMIZER
                 if places and kind == _OPTIMIZERS and not self.updates:
                     return
@@ -81,7 +81,7 @@ class _Stack:
 
 
 class Places:
-    """The places of one thread's calls, and of the nodes that it made."""
+    """The places of a thread's calls, and of the graph nodes that they created."""
 
     def __init__(self, torch: Any) -> None:
         self._next_node = private_api.next_node(torch)
@@ -89,21 +89,21 @@ class Places:
         self._backward_pass = private_api.engine_task(torch)
         self._nodes: dict[int, list[Place]] = {}
         self._seen = self._next_node()
-        self._frame: FrameType | None = None  # of the last call, where that is a library's
-        self._stack = _Stack(None, False)
+        self._frame: FrameType | None = None  # of the last call, if it is a library's
+        self._stack = CallStack(None, False)
 
     def forget(self) -> None:
-        """A step has ended, and with it most graphs."""
+        """Drop the nodes at the end of a step, as most graphs end with it."""
         self._nodes.clear()
         self._frame = None
         self._seen = self._next_node()
 
     def made_node(self) -> bool:
-        """Return whether the thread has made nodes since this was noted last."""
+        """Return whether the thread has created nodes since the last noted call."""
         return bool(self._next_node() != self._seen)
 
     def of_call(self, depth: int) -> tuple[list[Place], str]:
-        """Place and phase of the call that is now dispatched."""
+        """Return places and phase of the call that is being dispatched."""
         in_backward = self._backward_pass() != private_api.NO_TASK
         stack = self._stack_of(sys._getframe(depth).f_back, in_backward)
         if stack.is_ours:
@@ -111,33 +111,33 @@ class Places:
         if not in_backward:
             places, phase = stack.inner, UPDATE if stack.updates else FORWARD
         else:
-            places, phase = stack.inner or self._of_node() or stack.outer, BACKWARD
+            places, phase = stack.inner or self._places_of_node() or stack.outer, BACKWARD
         self._note(places)
         return places, phase
 
-    def _stack_of(self, frame: FrameType | None, in_backward: bool) -> _Stack:
-        """Return what is known of a stack; a library's function that goes on has been called from where it was.
+    def _stack_of(self, frame: FrameType | None, in_backward: bool) -> CallStack:
+        """Return the CallStack of a frame; reused while a library's function goes on, as its callers stay the same.
 
-        Its frame, and what that holds, is kept until another function calls an operator.
+        The frame, with its locals, is kept alive until another function calls an operator.
         """
         stack = self._stack
         if frame is None or frame is not self._frame or stack.in_backward is not in_backward:
-            stack = self._stack = _Stack(frame, in_backward)
+            stack = self._stack = CallStack(frame, in_backward)
             can_move = frame is None or frame.f_code.co_flags & _RESUMED or is_users(frame.f_code.co_filename)
             self._frame = None if can_move else frame
         return stack
 
     def node_name(self) -> str:
-        """Return the name of the node of the graph that is evaluated, if one is."""
+        """Return the name of the graph node being evaluated; empty if there is none."""
         node = self._node()
         return "" if node is None else str(node.name())
 
-    def _of_node(self) -> list[Place] | None:
+    def _places_of_node(self) -> list[Place] | None:
         node = self._node()
         return None if node is None else self._nodes.get(private_api.node_number(node))
 
     def _note(self, places: list[Place]) -> None:
-        """The nodes that were made since the last call belong to this one."""
+        """Assign the nodes created since the last call to these places."""
         number = self._next_node()
         if number != self._seen:
             if len(self._nodes) > MAX_NODES:
