@@ -1,8 +1,8 @@
-"""What happens in a training, whatever its framework: events, and who listens to them.
+"""The events of a training, common to all frameworks, and the dispatch to their listeners.
 
-A framework's folder turns what happens there into these events; what a run keeps is listeners, which see no private
-name of a framework. Tensors, optimizers and loaders in an event are the framework's own objects, or records of them.
-Of an event that nobody listens to there is an empty tuple of handlers: it is not even made.
+A framework's folder turns its hooks and calls into these events; the features of a run are listeners, which use no
+private name of a framework. Tensors, optimizers and loaders in an event are the framework's own objects, or records of
+them. An event without listeners has an empty tuple of handlers, and is not even created.
 """
 
 from __future__ import annotations
@@ -20,71 +20,73 @@ if TYPE_CHECKING:
     Handler = Callable[[Any], object]
 
     class EventListener(Protocol):
-        """Somebody who is told of events; failed(error, handler) is called, if there is one, when a handler fails."""
+        """Handles events; if it has a method failed(error, handler), that is called when a handler raises an error."""
 
         def handlers(self) -> dict[type[TrainingEvent], Handler]:
-            """Return what to call at which event."""
+            """Return the handler of each event that the listener handles."""
 
-    Handlers = tuple[tuple[Callable[[Exception, Handler], object], Handler], ...]  # each behind who is told of failures
+    Handlers = tuple[
+        tuple[Callable[[Exception, Handler], object], Handler], ...
+    ]  # pairs: function to call on errors, handler
 
 
 APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
 
 
 class NotApplied(BaseException):
-    """Leaves an update, from within its closure, whose gradients must not be applied."""
+    """Raised within a closure to abort an update whose gradients must not be applied."""
 
 
 class TrainingEvent:
-    """Something that has happened, or is about to."""
+    """Base class of events that have happened or are about to."""
 
     __slots__ = ()
 
 
 @dataclass(eq=False)
 class LoaderBegan(TrainingEvent):
-    """A data loader is about to be iterated; BatchFetched and LoaderExhausted refer to it."""
+    """A data loader is about to be iterated; later events of the iteration refer to this one."""
 
-    loader: object | None  # None when all were told: nobody's lifetime grows
+    loader: object | None  # None after all handlers were called, so that events keep no loader alive
     place: tuple[str, int]  # file and line
     workers: int | None
-    series: object = None  # what the metrics count this iteration to
-    epoch: Any = None  # what a capture does
-    samples: Any = None  # what the ledger of samples does
+    series: object = None  # set by the metrics: the epoch state of this iteration
+    epoch: Any = None  # set by captures: their state of this iteration
+    samples: Any = None  # set by the ledger of samples: its state of this iteration
 
 
 @dataclass(eq=False)
 class BatchDue(TrainingEvent):
-    """A data loader is asked for a batch, in the place of which a handler may give another."""
+    """A data loader is about to fetch a batch; a handler may replace it."""
 
     iterator: object
     began: LoaderBegan | None = None
-    replace: Any = None  # gives the other batch
-    wants_own: bool = True  # the loader's own is fetched all the same, and handed to that
-    outlasts: bool = False  # the other batch is given even where the loader has none left
+    replace: Any = None  # returns the other batch
+    wants_own: bool = True  # whether the loader's own batch is fetched too, and passed to replace
+    outlasts: bool = False  # whether replace is called even if the loader is exhausted
 
 
 @dataclass(eq=False)
 class BatchFetched(TrainingEvent):
-    """A data loader has given a batch."""
+    """A data loader has returned a batch."""
 
     batch: object
     began: LoaderBegan | None
-    indices: Any = None  # of its samples in the data set, where a sampler chose them
-    worker: int | None = None  # that made it, where it is known
-    digest: int | None = None  # of the batch alone, where the trail has taken it
+    indices: Any = None  # of its samples in the data set, if a sampler chose them
+    worker: int | None = None  # that made the batch, if known
+    digest: int | None = None  # of this batch, if the trail has computed it
 
 
 @dataclass(eq=False)
 class LoaderExhausted(TrainingEvent):
-    """A data loader has no further batch; a loop that fetches ahead may have batches left."""
+    """A data loader has no further batch; a prefetching loop may still have some."""
 
     began: LoaderBegan | None
 
 
 @dataclass(eq=False)
 class ModelCalled(TrainingEvent):
-    """A model, within no other module, is about to compute from these arguments."""
+    """An outermost module is about to compute from these arguments."""
 
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
@@ -94,21 +96,21 @@ class ModelCalled(TrainingEvent):
 
 @dataclass(eq=False)
 class ForwardBegan(TrainingEvent):
-    """A module within no other, or a compiled function, is about to compute; a handler may give it other arguments.
+    """An outermost module, or a compiled function, is about to compute; a handler may replace the arguments.
 
-    In TensorFlow a gradient tape is about to watch what is computed.
+    In TensorFlow a gradient tape is about to record.
     """
 
-    module: Any  # of a compiled function the one whose method it is, or None
+    module: Any  # for a compiled function the module whose method it is, or None
     arguments: Any
     keywords: Any
-    is_compiled: bool = False  # a function, within which nothing else is told of
-    state: Any = None  # what a handler knows again when the call has ended
+    is_compiled: bool = False  # a compiled function; events inside it are not reported
+    state: Any = None  # set by a handler, for its use in ForwardEnded
 
 
 @dataclass(eq=False)
 class ForwardEnded(TrainingEvent):
-    """What began has ended, or failed; PyTorch tells of the end of compiled functions only."""
+    """A forward computation has ended or failed; PyTorch reports this for compiled functions only."""
 
     began: ForwardBegan
     error: BaseException | None
@@ -116,7 +118,7 @@ class ForwardEnded(TrainingEvent):
 
 @dataclass(eq=False)
 class InputsGiven(TrainingEvent):
-    """A module, be it within another, is about to compute from these; of Keras a step has, from inputs and truths."""
+    """Any module is about to compute from these arguments; in Keras: a step has, from inputs and targets."""
 
     module: Any
     arguments: tuple[Any, ...]
@@ -125,7 +127,7 @@ class InputsGiven(TrainingEvent):
 
 @dataclass(eq=False)
 class OutputComputed(TrainingEvent):
-    """A module, be it within another, has computed this."""
+    """Any module has computed this output."""
 
     module: Any
     output: Any
@@ -133,31 +135,31 @@ class OutputComputed(TrainingEvent):
 
 @dataclass(eq=False)
 class BackwardBegan(TrainingEvent):
-    """A backward pass is about to begin from these tensors, or this one."""
+    """A backward pass is about to begin from one or several tensors."""
 
     tensors: Any
-    number: tuple[str, float] | None = None  # dtype and value of the loss, where one is at hand
+    number: tuple[str, float] | None = None  # dtype and value of the loss, if known already
 
 
 @dataclass(eq=False)
 class LossComputed(TrainingEvent):
-    """A backward pass is about to begin from this loss, a tensor that has values of its own to read."""
+    """A backward pass is about to begin from this loss, a tensor with readable values."""
 
     loss: Any
-    is_here: bool  # in the memory of this side
-    number: tuple[str, float] | None = None  # its dtype and value, where one is at hand
+    is_here: bool  # whether it is in host memory
+    number: tuple[str, float] | None = None  # its dtype and value, if known already
 
 
 @dataclass(eq=False)
 class BackwardEnded(TrainingEvent):
-    """A backward pass has ended, or failed."""
+    """A backward pass has ended or failed."""
 
     has_failed: bool = False
 
 
 @dataclass(eq=False)
 class LossScaled(TrainingEvent):
-    """A loss was multiplied, so that its gradients do not underflow."""
+    """A loss was scaled, so that its gradients do not underflow."""
 
     loss: Any
     scaled: Any
@@ -165,15 +167,15 @@ class LossScaled(TrainingEvent):
 
 @dataclass(eq=False)
 class ClippingDue(TrainingEvent):
-    """Gradients of these parameters are about to be clipped. SKIP: they are not to be judged, nor used."""
+    """Gradients of these parameters are about to be clipped. Answering SKIP leaves them unclipped and unused."""
 
     parameters: Any
-    state: Any = None  # what a handler knows again when they were clipped
+    state: Any = None  # set by a handler, for its use in GradientsClipped
 
 
 @dataclass(eq=False)
 class GradientsClipped(TrainingEvent):
-    """Gradients were clipped that nobody skipped."""
+    """Gradients were clipped, unless a handler skipped it."""
 
     due: ClippingDue
 
@@ -184,7 +186,7 @@ class TensorsChange(TrainingEvent):
 
 @dataclass(eq=False)
 class OptimizerMade(TrainingEvent):
-    """An optimizer was made."""
+    """An optimizer was created."""
 
     optimizer: Any
     target: Any = None  # the framework's own object
@@ -192,7 +194,7 @@ class OptimizerMade(TrainingEvent):
 
 @dataclass(eq=False)
 class OptimizerNamed(TrainingEvent):
-    """An optimizer steps for the first time, and the models whose parameters it has are known."""
+    """An optimizer steps for the first time; the models with its parameters are known now."""
 
     optimizer: Any
     models: list[Any]
@@ -200,28 +202,28 @@ class OptimizerNamed(TrainingEvent):
 
 @dataclass(eq=False)
 class UpdateDue(TrainingEvent):
-    """An optimizer is about to update. Where a handler answers SKIP, it does not."""
+    """An optimizer is about to update its parameters. A handler may answer SKIP to prevent it."""
 
     optimizer: Any
     target: Any = None  # the framework's own object
-    closure: Any = None  # that computes the loss; a handler may put another in its place
-    is_nested: bool = False  # within another optimizer's update
-    result: Any = None  # of an update that is not made
-    state: Any = None  # what a handler knows again when the update is done
+    closure: Any = None  # computes the loss; a handler may replace it
+    is_nested: bool = False  # whether within another optimizer's update
+    result: Any = None  # returned if the update is skipped
+    state: Any = None  # set by a handler, for its use in UpdateDone
 
 
 @dataclass(eq=False)
 class GradientsDue(TrainingEvent):
-    """Gradients, each with its variable, are about to be applied, be it in a graph that is being built."""
+    """Gradients, each with its variable, are about to be applied, possibly in a graph under construction."""
 
     optimizer: Any
     pairs: list[tuple[Any, Any]]
-    update: Callable[[], Any] | None = None  # applies them; a handler may put another in its place, with conditions
+    update: Callable[[], Any] | None = None  # applies them; a handler may replace it, as by a conditional one
 
 
 @dataclass(eq=False)
 class GradientsApplied(TrainingEvent):
-    """Gradients, each with its variable, were applied, be it in a graph that is being built."""
+    """Gradients, each with its variable, were applied, possibly in a graph under construction."""
 
     optimizer: Any
     pairs: list[tuple[Any, Any]]
@@ -229,22 +231,22 @@ class GradientsApplied(TrainingEvent):
 
 @dataclass(eq=False)
 class TrainFunctionDue(TrainingEvent):
-    """Keras is about to make the function that takes a model's steps."""
+    """Keras is about to create the train function of a model."""
 
     model: Any
-    make: Callable[..., Any]  # given the model; a handler may put another in its place
+    make: Callable[..., Any]  # called with the model; a handler may replace it
 
 
 @dataclass(eq=False)
 class FunctionDue(TrainingEvent):
-    """A function that may be compiled is about to be called, be it in a graph that is being built."""
+    """A possibly compiled function is about to be called, possibly in a graph under construction."""
 
     function: Any
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    call: Callable[..., Any]  # calls the function with its arguments; a handler may put another in its place
-    model: Any = None  # whose steps it takes, if it is of one
-    notes: Any = None  # an object with attributes that lives as long as it; by default the function
+    call: Callable[..., Any]  # calls the function with its arguments; a handler may replace it
+    model: Any = None  # whose steps the function executes, if any
+    notes: Any = None  # an object for attributes of listeners, with the same lifetime; by default the function
 
     def __post_init__(self) -> None:
         if self.notes is None:
@@ -253,7 +255,7 @@ class FunctionDue(TrainingEvent):
 
 @dataclass(eq=False)
 class FirstCallDue(TrainingEvent):
-    """A function of the script's is about to be called first; a handler may have it built before it computes."""
+    """A function of the script is about to be called for the first time; a handler may build it before."""
 
     function: Any
     arguments: tuple[Any, ...]
@@ -262,25 +264,25 @@ class FirstCallDue(TrainingEvent):
 
 @dataclass(eq=False)
 class ReplicasDue(TrainingEvent):
-    """A strategy is about to have its replicas call a function."""
+    """A strategy is about to let its replicas call a function."""
 
     strategy: Any
     function: Callable[..., Any]
-    call: Callable[..., Any]  # has replicas call a function; a handler may put another in its place
+    call: Callable[..., Any]  # lets the replicas call a function; a handler may replace it
 
 
 @dataclass(eq=False)
 class VariableChanges(TrainingEvent):
-    """A variable is about to be written to, be it in a graph that is being built."""
+    """A variable is about to be assigned, possibly in a graph under construction."""
 
     variable: Any
 
 
 @dataclass(eq=False)
 class RandomDrawn(TrainingEvent):
-    """An operation with a random state of its own, which nobody can read, drew numbers; a handler may give others."""
+    """An operation whose random state cannot be read drew numbers; a handler may replace them."""
 
-    kind: str  # of the operation
+    kind: str  # type of the operation
     drawn: Any
 
 
@@ -289,35 +291,35 @@ class UpdateDone(TrainingEvent):
     """An optimizer has updated its parameters."""
 
     optimizer: Any
-    due: UpdateDue | None = None  # where handlers may skip updates
+    due: UpdateDue | None = None  # if handlers may skip updates
 
 
 @dataclass(eq=False)
 class UpdateEnded(TrainingEvent):
-    """An update is over, done or not, for which a handler has put another closure in the place of the script's."""
+    """An update, done or skipped, has ended, for which a handler had replaced the closure."""
 
     due: UpdateDue
 
 
 @dataclass(eq=False)
 class PartDue(TrainingEvent):
-    """An optimizer that steps in several parts is about to make one. Where a handler answers SKIP, it does not."""
+    """An optimizer is about to execute one of its sub-steps. A handler may answer SKIP to prevent it."""
 
     target: Any
     name: str
-    state: Any = None  # what a handler knows again when it was made
+    state: Any = None  # set by a handler, for its use in PartDone
 
 
 @dataclass(eq=False)
 class PartDone(TrainingEvent):
-    """A part of a step was made."""
+    """A sub-step of an optimizer was executed."""
 
     due: PartDue
 
 
 @dataclass(eq=False)
 class ScaledUpdateEnded(TrainingEvent):
-    """The scaler of a loss has had an optimizer update, or has left the update out because gradients overflowed."""
+    """A gradient scaler has let an optimizer update, or skipped the update because gradients overflowed."""
 
     scaler: Any
     target: Any
@@ -326,50 +328,50 @@ class ScaledUpdateEnded(TrainingEvent):
 
 @dataclass(eq=False)
 class ScalerMade(TrainingEvent):
-    """A scaler of losses was made."""
+    """A gradient scaler was created."""
 
     scaler: Any
 
 
 @dataclass(eq=False)
 class ScheduleMade(TrainingEvent):
-    """A schedule of a learning rate was made."""
+    """A learning rate schedule was created."""
 
     schedule: Any
 
 
 @dataclass(eq=False)
 class OptimizerEnded(TrainingEvent):
-    """An optimizer is gone, or the process ends."""
+    """An optimizer was deleted, or the process ends."""
 
     optimizer: Any
 
 
 @dataclass(eq=False)
 class ModelEnded(TrainingEvent):
-    """A model is gone, or the process ends."""
+    """A model was deleted, or the process ends."""
 
     model: Any
 
 
 @dataclass(eq=False)
 class EpochEnded(TrainingEvent):
-    """All steps on the batches of one iteration of a data loader, or of an epoch of Keras' fit, are done."""
+    """All steps of one iteration of a data loader, or of an epoch of Keras' fit, are done."""
 
-    name: str  # of the loader, or of the call of fit
+    name: str  # name of the loader or of the call of fit
     number: int
     steps: int | None
     values: dict[str, object]
-    records: list[Any]  # of the models and optimizers whose tensors are as the epoch left them
+    records: list[Any]  # models and optimizers whose tensors are still as at the end of the epoch
 
 
 class EvaluationDue(TrainingEvent):
-    """Something else than steps may begin, as an evaluation."""
+    """An evaluation, or another activity without steps, may begin."""
 
 
 @dataclass(eq=False)
 class ResultsReported(TrainingEvent):
-    """A call for a whole training or evaluation has returned these."""
+    """A call for a whole training or evaluation has returned these values."""
 
     kind: str
     name: str
@@ -378,10 +380,10 @@ class ResultsReported(TrainingEvent):
 
 @dataclass(eq=False)
 class RoundComputed(TrainingEvent):
-    """A booster has made a round."""
+    """A booster has computed a round."""
 
     round: Any
-    series: Any  # the rounds that the trail counts it to
+    series: Any  # the RoundSeries that it belongs to
 
 
 @dataclass(eq=False)
@@ -389,40 +391,44 @@ class RoundScored(TrainingEvent):
     """A round was evaluated."""
 
     round: Any
-    scores: dict[str, tuple[float, str]]  # by data and metric: value and mode
-    sets: dict[str, Any]  # data beside that of the training, as the round takes it
+    scores: dict[str, tuple[float, str]]  # by "data-metric": value and mode
+    sets: dict[str, Any]  # evaluation data by name, as accepted by the round
 
 
-# Each event, and the attribute of Events with its handlers.
-_NAMES = {event: re.sub("(?<=.)(?=[A-Z])", "_", event.__name__).lower() for event in TrainingEvent.__subclasses__()}
+# Each event, and the attribute of Events that holds its handlers.
+_HANDLER_ATTRIBUTES = {
+    event: re.sub("(?<=.)(?=[A-Z])", "_", event.__name__).lower() for event in TrainingEvent.__subclasses__()
+}
 
 
 class Events:
-    """The handlers of each event: a tuple an event, in the order in which their listeners came."""
+    """The handlers of each event, as a tuple, in the order in which listeners were added."""
 
     def __init__(self, failed: Callable[[Handler, Exception], object] = lambda _handler, _error: None) -> None:
-        self._failed = failed  # told of what listeners do not hear of themselves
+        self._failed = failed  # called for errors in handlers of listeners without a method failed
         self._listeners: tuple[EventListener, ...] = ()
         self.arrange()
 
     def add(self, listener: EventListener) -> None:
-        """Tell this listener from now on."""
+        """Add a listener."""
         self._listeners += (listener,)
         self.arrange()
 
     def remove(self, listener: EventListener) -> None:
-        """Tell it no more."""
+        """Remove a listener."""
         self._listeners = tuple([other for other in self._listeners if other is not listener])
         self.arrange()
 
     def arrange(self) -> None:
-        """Ask listeners again which events they handle."""
+        """Rebuild the tuples of handlers from the listeners."""
         tables = [(listener, listener.handlers()) for listener in self._listeners]
-        for event, name in _NAMES.items():
-            handlers = [(self._failure_of(listener), table[event]) for listener, table in tables if event in table]
+        for event, name in _HANDLER_ATTRIBUTES.items():
+            handlers = [
+                (self._error_handler_of(listener), table[event]) for listener, table in tables if event in table
+            ]
             setattr(self, name, tuple(handlers))
 
-    def _failure_of(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
+    def _error_handler_of(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
         return getattr(listener, "failed", lambda error, handler: self._failed(handler, error))
 
     if TYPE_CHECKING:
@@ -432,7 +438,7 @@ class Events:
 
 
 def tell(handlers: Handlers, event: TrainingEvent) -> str | None:
-    """Call the handlers; SKIP where one of them answers so."""
+    """Call the handlers; return SKIP if one of them does."""
     answer = None
     for failed, handle in handlers:
         try:
