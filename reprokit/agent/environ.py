@@ -1,7 +1,7 @@
-"""Sees which environment variables the user's own code asks os.environ for, and writes each down by name and digest.
+"""Records which environment variables the user's own code reads from os.environ, each by name and digest.
 
-Values can be secret, and a plain digest of a short one can be guessed: the digests are keyed by a key of the run. The
-interpreter's and installed packages' own reads are left alone, but for packages that read what the user's code names.
+Values can be secret, and a plain digest of a short one can be guessed: the digests are keyed by a key of the run. Reads
+by the interpreter and by installed packages are ignored, except packages that read what the user's code names.
 """
 
 from __future__ import annotations
@@ -21,65 +21,65 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 KEY = "/variables.key"  # of reprokit/rundir.py
-MAX_LINES = 1000  # of one process; what it reads after that is not looked at
-_PRESENCE = object()  # was asked for, not the value
+MAX_LINES = 1000  # of one process; later reads are ignored
+_PRESENCE = object()  # stands for a read of whether the variable is set
 _NAMED_BY_LAUNCHER = ("LD_PRELOAD", "PYTHONPATH", "REPROKIT_ID", "REPROKIT_PAD", "REPROKIT_RANK", "REPROKIT_RUN")
-# Packages that read the variables that a script gives them the names of.
+# Packages that read variables named by a script.
 _ON_BEHALF = ("click", "configargparse", "decouple", "environ", "environs", "jsonargparse", "omegaconf")
 
 
 class VariableReads:
-    """The reads of this process that are written down, each name and value once."""
+    """Records the reads of this process, each name and value once."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._key: bytes | None = None
         self._key_id = ""
-        self._noted: set[tuple[Any, Any]] = set()
-        self._readers: dict[str, bool] = {}  # by file, whether its reads are the user's
+        self._recorded: set[tuple[Any, Any]] = set()
+        self._readers: dict[str, bool] = {}  # by file, whether its reads count as the user's
 
     def watch(self) -> None:
-        """Replace the method that all reads come through by one that looks at its caller."""
-        kind: Any = os._Environ
-        original, look = kind.__getitem__, self._look_at_caller(kind)
+        """Patch the method that all reads pass through."""
+        environ_class: Any = os._Environ
+        original, record = environ_class.__getitem__, self._make_recorder(environ_class)
 
         def read(environ: Any, name: Any) -> Any:
             try:
                 value = original(environ, name)
             except KeyError:
-                look(name, None)
+                record(name, None)
                 raise
-            look(name, value)
+            record(name, value)
             return value
 
         read.__name__, read.__qualname__ = original.__name__, original.__qualname__
-        kind.__getitem__ = read
+        environ_class.__getitem__ = read
 
-    def _look_at_caller(self, kind: Any) -> Callable[[Any, Any], None]:
-        """Return what notes a read if it is the user's; each read of a process pays for it, so it is one function."""
-        of_presence: CodeType = kind.__contains__.__code__
-        methods = (kind.get, kind.pop, kind.setdefault, os.getenv, os.getenvb)
-        between = frozenset([of_presence, *(method.__code__ for method in methods)])
-        readers, noted, frame_of = self._readers, self._noted, sys._getframe
+    def _make_recorder(self, environ_class: Any) -> Callable[[Any, Any], None]:
+        """Return a function that records a read if it is the user's; each read of a process calls it."""
+        contains_code: CodeType = environ_class.__contains__.__code__
+        methods = (environ_class.get, environ_class.pop, environ_class.setdefault, os.getenv, os.getenvb)
+        internal_codes = frozenset([contains_code, *(method.__code__ for method in methods)])
+        readers, recorded, frame_of = self._readers, self._recorded, sys._getframe
 
-        def look(name: Any, value: Any) -> None:
+        def record(name: Any, value: Any) -> None:
             try:
                 frame: Any = frame_of(2)
                 first = code = frame.f_code
-                while code in between:
+                while code in internal_codes:
                     frame = frame.f_back
                     code = frame.f_code
                 file = code.co_filename
                 if readers[file] if file in readers else self._is_reader(file):
-                    asked = value if first is not of_presence or value is None else _PRESENCE
-                    if (name, asked) not in noted:
-                        self._agent.attempt(self._note, name, asked, frame, code is first)
-            except Exception as error:  # no frame of Python's called
+                    read_value = value if first is not contains_code or value is None else _PRESENCE
+                    if (name, read_value) not in recorded:
+                        self._agent.attempt(self._note, name, read_value, frame, code is first)
+            except Exception as error:  # not called from Python code
                 pass_on(error)
 
-        # torch.compile then calls it as it compiles, instead of looking into it.
-        look._dynamo_marked_constant = True  # type: ignore[attr-defined]
-        return look
+        # Makes torch.compile call it while compiling, instead of tracing into it.
+        record._dynamo_marked_constant = True  # type: ignore[attr-defined]
+        return record
 
     def _is_reader(self, file: str) -> bool:
         is_reader = self._readers[file] = user_frames.is_users(file) or (
@@ -87,9 +87,9 @@ class VariableReads:
         )
         return is_reader
 
-    def _note(self, name: Any, asked: Any, frame: FrameType, is_direct: bool) -> None:
-        """Write the line of a read, unless it is none of a single variable or too many are there."""
-        if len(self._noted) >= MAX_LINES or not isinstance(name, (str, bytes)):
+    def _note(self, name: Any, value: Any, frame: FrameType, is_direct: bool) -> None:
+        """Write the line of a read, unless it copies all variables, or MAX_LINES is reached."""
+        if len(self._recorded) >= MAX_LINES or not isinstance(name, (str, bytes)):
             return
         if is_direct and not _is_subscript(frame):
             return
@@ -97,16 +97,16 @@ class VariableReads:
         place = user_frames.users_frame(frame)
         if text in _NAMED_BY_LAUNCHER or place is None:
             return
-        self._noted.add((name, asked))
+        self._recorded.add((name, value))
         where = f"{os.path.basename(place.f_code.co_filename)}:{place.f_lineno}"
-        facts = {"name": text, "where": where, "set": asked is not None}
-        if isinstance(asked, (str, bytes)):
-            facts.update(self._digest(text, asked))
+        facts = {"name": text, "where": where, "set": value is not None}
+        if isinstance(value, (str, bytes)):
+            facts.update(self._digest(text, value))
         self._agent.journal.write("variable", facts, aside=True)
 
     def _digest(self, name: str, value: str | bytes) -> dict[str, object]:
-        """Return the keyed digest of a variable and which key that is; nothing where the key may not be read."""
-        from _blake2 import blake2b  # as hashlib would load OpenSSL
+        """Return the keyed digest of a variable, and the id of the key; no digest if the key cannot be read."""
+        from _blake2 import blake2b  # not hashlib, which would load OpenSSL
 
         if self._key is None:
             try:
@@ -123,15 +123,15 @@ class VariableReads:
 
 
 def _is_subscript(frame: FrameType) -> bool:
-    """Return whether a frame is at environ[name], and not at a copy of all variables like dict(environ)."""
+    """Return whether a frame executes environ[name], not a copy of all variables like dict(environ)."""
     from opcode import opmap
 
-    code, at = frame.f_code.co_code, frame.f_lasti
-    while at > 0 and not code[at]:  # what specialized instructions keep behind them
-        at -= 2
-    return code[at] == opmap.get("BINARY_SUBSCR", opmap.get("BINARY_OP"))
+    code, offset = frame.f_code.co_code, frame.f_lasti
+    while offset > 0 and not code[offset]:  # skips the inline cache of specialized instructions
+        offset -= 2
+    return code[offset] == opmap.get("BINARY_SUBSCR", opmap.get("BINARY_OP"))
 
 
 def watch(agent: Agent) -> None:
-    """Begin to see what this process reads by os.environ and os.environb."""
+    """Begin to record reads of os.environ and os.environb."""
     VariableReads(agent).watch()
