@@ -1,9 +1,9 @@
-"""Writes down in which order directories were listed: the file system's own, which another one does not share."""
+"""Records the order in which directories were listed, which depends on the file system."""
 
 from __future__ import annotations
 
 import os
-from _blake2 import blake2b  # as hashlib would load OpenSSL
+from _blake2 import blake2b  # not hashlib, which would load OpenSSL
 from binascii import crc32
 
 TYPE_CHECKING = False
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
-MAX_LISTINGS = 1000  # lines of one process; what it lists after that is not looked at
-MAX_NAMES = 10_000_000  # looked at in one process
-_AT_ONCE = 1024  # names of an open scandir that are held
+MAX_LISTINGS = 1000  # lines of one process; later listings are ignored
+MAX_NAMES = 10_000_000  # names digested in one process
+_CHUNK = 1024  # names of an open scandir that are buffered
 _LEFT_OUT = ("/proc", "/sys", "/dev", os.path.dirname(os.__file__))
-_SHARED_MEMORY = "/dev/shm/"  # where data sets are staged
+_SHARED_MEMORY = "/dev/shm/"  # not left out, as data sets are staged there
 _PACKAGES = ("site-packages", "dist-packages", "__pycache__")
 
 
-class Listings:
-    """What this process listed; each directory again only if its listing has changed."""
+class DirectoryListings:
+    """Records the listings of this process; of a directory again only if its listing has changed."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -29,10 +29,10 @@ class Listings:
         self._lines = self._names = 0
 
     def name(self, path: Any) -> str | None:
-        """Return the name under which a directory is noted; None where it is of no interest."""
+        """Return the name under which a directory is recorded; None if it is ignored."""
         if self._lines >= MAX_LISTINGS or self._names >= MAX_NAMES or isinstance(path, int):
             return None
-        if isinstance(path, (bytearray, memoryview)):  # deprecated, and taken still
+        if isinstance(path, (bytearray, memoryview)):  # deprecated, but still accepted
             path = bytes(path)
         name = os.path.normpath(os.fsdecode("." if path is None else path))
         left_out = any(name == place or name.startswith(place + "/") for place in _LEFT_OUT)
@@ -40,35 +40,42 @@ class Listings:
         return None if left_out or any(part in name for part in _PACKAGES) else name
 
     def add(self, directory: str, names: list[Any]) -> None:
-        """Note a list of names."""
+        """Record a complete listing."""
         digest = ListingDigest()
         digest.update(names)
         self.end(directory, digest, True)
 
     def watched(self, directory: str, entries: Any) -> ScandirIterator:
-        """Return the iterator of a scandir, whose names are noted as it goes on."""
-        return ScandirIterator(entries, self._agent, lambda digest, whole: self.end(directory, digest, whole))
+        """Wrap the iterator of a scandir, to record its names."""
+        return ScandirIterator(
+            entries, self._agent, lambda digest, is_complete: self.end(directory, digest, is_complete)
+        )
 
-    def end(self, directory: str, digest: ListingDigest, whole: bool) -> None:
-        """Write a listing, unless it is what this directory's last one was."""
+    def end(self, directory: str, digest: ListingDigest, is_complete: bool) -> None:
+        """Write a listing, unless it equals the last one of this directory."""
         self._names += digest.count
-        order = digest.order() + str(whole)
+        order = digest.order() + str(is_complete)
         if self._last.get(directory) != order and self._lines < MAX_LISTINGS:
             self._last[directory] = order
             self._lines += 1
-            facts = {"count": digest.count, "order": digest.order(), "names": f"{digest.names:016x}", "whole": whole}
+            facts = {
+                "count": digest.count,
+                "order": digest.order(),
+                "names": f"{digest.names:016x}",
+                "whole": is_complete,
+            }
             self._agent.journal.write("listing", {"name": directory, **facts})
 
 
 class ListingDigest:
-    """Of names in their order, and of the same names in any order."""
+    """Digests names in their order, and the set of names in any order."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
         self.count = self.names = 0
 
     def update(self, names: list[Any]) -> None:
-        """Take in some more names, all of them texts or all of them bytes."""
+        """Add names, either all texts or all bytes."""
         if names:
             joined = b"\0".join(names) if isinstance(names[0], bytes) else os.fsencode("\0".join(names))
             self._hash.update(joined + b"\0")
@@ -76,12 +83,12 @@ class ListingDigest:
             self.names = (self.names + sum(map(crc32, joined.split(b"\0")))) % 2**64
 
     def order(self) -> str:
-        """Return the digest of the names so far."""
+        """Return the digest of the names so far in their order."""
         return str(self._hash.hexdigest())
 
 
 class ScandirIterator:
-    """What os.scandir returns, with the names that it gives seen."""
+    """Wraps the iterator of os.scandir, and records the names that it yields."""
 
     def __init__(self, entries: Any, agent: Agent, end: Any) -> None:
         self._next, self._entries = entries.__next__, entries
@@ -100,7 +107,7 @@ class ScandirIterator:
             raise
         names = self._names
         names.append(entry.name)
-        if len(names) >= _AT_ONCE:
+        if len(names) >= _CHUNK:
             self._agent.attempt(self._flush)
         return entry
 
@@ -120,9 +127,9 @@ class ScandirIterator:
         if self._digest is not None:
             self._digest.update(names)
 
-    def _note(self, whole: bool) -> None:
-        """Write what was listed, once; what was opened and not read has no order."""
+    def _note(self, is_complete: bool) -> None:
+        """Record the listing, once; one that was opened and not read has no order."""
         self._flush()
         digest, self._digest = self._digest, None
-        if digest is not None and (whole or digest.count):
-            self._end(digest, whole)
+        if digest is not None and (is_complete or digest.count):
+            self._end(digest, is_complete)

@@ -1,6 +1,6 @@
-"""Puts objects that see the names pass by in the place of os.listdir and os.scandir, and look and act like them.
+"""Replaces os.listdir and os.scandir by proxies that behave alike and record the listed names.
 
-The interpreter's own imports do not come this way. What C and C++ code lists is not seen.
+The interpreter's own imports do not use these functions. Listings by C and C++ code are not recorded.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .agent import Agent
-    from .directory_order import Listings
+    from .directory_order import DirectoryListings
 
-# They look through every directory of sys.path for packages, whose order they do not depend on.
+# These search every directory of sys.path for packages, but do not depend on the order of names.
 _FINDERS = ("importlib", "importlib_metadata", "pkg_resources", "pkgutil", "setuptools")
 
 
-class Notes:
-    """Where the listings of this process are noted; what does that is loaded with the first of them."""
+class ListingRecorder:
+    """Gives access to the DirectoryListings of this process, imported with the first listing."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._listings: Listings | None = None
+        self._listings: DirectoryListings | None = None
 
-    def of(self, path: Any, caller: FrameType) -> tuple[str, Listings] | None:
-        """Return the name of a directory and where to note its listing; None where it is of no interest."""
+    def of(self, path: Any, caller: FrameType) -> tuple[str, DirectoryListings] | None:
+        """Return the name of a directory, and where to record its listing; None if it is ignored."""
         if str(caller.f_globals.get("__name__")).partition(".")[0] in _FINDERS:
             return None
         if self._listings is None:
-            from .directory_order import Listings
+            from .directory_order import DirectoryListings
 
-            self._listings = Listings(self._agent)
+            self._listings = DirectoryListings(self._agent)
         name = self._listings.name(path)
         return None if name is None else (name, self._listings)
 
@@ -44,15 +44,15 @@ class Notes:
         return self._agent.attempt(*call)
 
     def forget(self) -> None:
-        """In a forked child: begin anew."""
+        """In a forked child: start afresh."""
         self._listings = None
 
 
-class _StandIn:
-    """No Python function, as that would become a method where a class has it for an attribute."""
+class OsFunctionProxy:
+    """Proxy of a built-in function; not a Python function, as that would become a method as a class attribute."""
 
-    def __init__(self, original: Any, notes: Notes) -> None:
-        self._original, self._notes = original, notes
+    def __init__(self, original: Any, recorder: ListingRecorder) -> None:
+        self._original, self._recorder = original, recorder
         self.__wrapped__ = original
         self.__module__, self.__doc__ = "os", original.__doc__
         self.__name__ = self.__qualname__ = original.__name__
@@ -64,36 +64,36 @@ class _StandIn:
         return str(self.__name__)
 
 
-class _Listdir(_StandIn):
+class ListdirProxy(OsFunctionProxy):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         path = arguments[0] if arguments else keywords.get("path")
         if type(path) is str and sys._getframe(1).f_globals.get("__name__") in import_listing.FINDERS:
             return import_listing.package_names(path)
         names = self._original(*arguments, **keywords)
-        self._notes.attempt(self._note, path, sys._getframe(1), names)
+        self._recorder.attempt(self._note, path, sys._getframe(1), names)
         return names
 
     def _note(self, path: Any, caller: FrameType, names: list[Any]) -> None:
-        where = self._notes.of(path, caller)
+        where = self._recorder.of(path, caller)
         if where is not None:
             where[1].add(where[0], names)
 
 
-class _Scandir(_StandIn):
+class ScandirProxy(OsFunctionProxy):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         entries = self._original(*arguments, **keywords)
         path = arguments[0] if arguments else keywords.get("path")
-        where = self._notes.attempt(self._notes.of, path, sys._getframe(1))
+        where = self._recorder.attempt(self._recorder.of, path, sys._getframe(1))
         return entries if where is None else where[1].watched(where[0], entries)
 
 
-def watch(agent: Agent) -> Notes:
-    """Begin to see what this process lists."""
-    notes = Notes(agent)
-    for name, kind in (("listdir", _Listdir), ("scandir", _Scandir)):
+def watch(agent: Agent) -> ListingRecorder:
+    """Begin to record the listings of this process."""
+    recorder = ListingRecorder(agent)
+    for name, proxy_class in (("listdir", ListdirProxy), ("scandir", ScandirProxy)):
         original = getattr(os, name)
-        stand_in = kind(original, notes)
+        proxy = proxy_class(original, recorder)
         if original in os.supports_fd:
-            os.supports_fd.add(stand_in)
-        setattr(os, name, stand_in)
-    return notes
+            os.supports_fd.add(proxy)
+        setattr(os, name, proxy)
+    return recorder

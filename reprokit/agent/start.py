@@ -1,4 +1,4 @@
-"""Starts the agent in a process: the first line of its metrics, the import hook, what happens at fork and exit."""
+"""Starts the agent in a process: writes its first line, installs the import hook and handlers of fork and exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_PATH = 64  # entries of sys.path
 
 
 def start(run: str, identity: str) -> None:
-    """Begin to watch this process; whatever fails is written down, and the training goes on."""
+    """Start the agent; errors become warnings, and the training goes on."""
     journal = Journal(run, identity.strip())
     agent = Agent(run, journal)
     sys.modules[__name__.rpartition(".")[0]].running = agent  # type: ignore[attr-defined]
@@ -26,11 +26,11 @@ def start(run: str, identity: str) -> None:
     os.register_at_fork(after_in_child=agent.forget)
     agent.attempt(_follow_plan, agent)
     agent.attempt(_watch, agent)
-    agent.attempt(_see_reads, agent)
+    agent.attempt(_watch_reads, agent)
 
 
 def _follow_plan(agent: Agent) -> None:
-    """Patch, observe and capture where the plan asks for it: only then does it hold the keys."""
+    """Start patches, observation and captures if the plan has their keys."""
     with open(agent.run + "/plan.json", "rb") as file:
         text = file.read()
     if b'"patches"' in text:
@@ -46,9 +46,9 @@ def _follow_plan(agent: Agent) -> None:
 
         agent.attempt(questions.start, agent, text)
     left_out = {TRAINING: b'"quiet"', ORDERS: b'"no_orders"'}
-    agent.keeps -= {kept for kept, key in left_out.items() if key in text}
+    agent.keeps -= {kind for kind, key in left_out.items() if key in text}
     if b'"observed"' in text:
-        agent.journal.name_processes()  # no shim does
+        agent.journal.name_processes()  # as there is no shim to do it
     if b'"capture"' in text:
         from . import capture
 
@@ -69,12 +69,12 @@ def _watch(agent: Agent) -> None:
             agent.loaded(name, module)
 
 
-def _see_reads(agent: Agent) -> None:
+def _watch_reads(agent: Agent) -> None:
     if TRAINING not in agent.keeps:
         return
     import_listing.watch(sys.modules["_frozen_importlib_external"].FileFinder)
-    notes = directory_proxies.watch(agent)
-    os.register_at_fork(after_in_child=notes.forget)
+    recorder = directory_proxies.watch(agent)
+    os.register_at_fork(after_in_child=recorder.forget)
     environ.watch(agent)
 
 
@@ -94,15 +94,17 @@ def _facts() -> dict[str, object]:
 
 
 def _flags() -> list[str]:
-    """Return the options of the interpreter that are not as usual."""
-    usual = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
+    """Return the interpreter's options that differ from their defaults."""
+    defaults = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
     names = [name for name in dir(sys.flags) if name[0] != "_" and name[:2] != "n_" and name not in ("count", "index")]
     pairs = [(name, getattr(sys.flags, name)) for name in names]
-    return [f"{name}={value}" for name, value in pairs if value is not None and value not in (usual.get(name, 0), -1)]
+    return [
+        f"{name}={value}" for name, value in pairs if value is not None and value not in (defaults.get(name, 0), -1)
+    ]
 
 
 def _arguments() -> list[str]:
-    """Return the whole command line; before 3.10 the kernel is asked, as sys.argv is not set this early."""
+    """Return the whole command line; before 3.10 from /proc, as sys.argv is not set this early."""
     original: list[str] | None = getattr(sys, "orig_argv", None)
     if original is not None:
         return list(original)
