@@ -1,4 +1,4 @@
-"""What of reprokit lives inside the training's Python process: standard library only, CPython 3.7 and newer."""
+"""The part of reprokit inside the training's Python process: standard library only, CPython 3.7 and newer."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .agent import Agent
 
-# The agent of this process, where one runs: how reprokit.log, wherever it was imported from, finds it.
+# The agent of this process, if there is one; reprokit.log, wherever it is imported from, finds it here.
 running: Agent | None = None

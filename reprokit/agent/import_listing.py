@@ -1,8 +1,8 @@
-"""Lets imports, and searches for packages, take no memory for the names of other files in a directory.
+"""Keeps imports and searches for packages from allocating memory for names of other files in a directory.
 
-A script's directory is listed at its first import, and by importlib.metadata, which PyTorch asks. The names take
-memory: with a file more, as the recording left it there, all objects that are made later have other addresses, and sets
-of them another order.
+A script's directory is listed at its first import, and by importlib.metadata, which PyTorch uses. The names take
+memory: with one more file, as a recording leaves it there, all later objects have other addresses, and sets of them
+another order.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _INSTALLED = ("/site-packages", "/dist-packages")
 _LIBRARY = os.path.dirname(os.__file__)
 _PACKAGES = (".dist-info", ".egg-info", ".egg", ".egg-link")
-_PATTERNS = (b"/*.[dD][iI][sS][tT]-[iI][nN][fF][oO]", b"/*.[eE][gG][gG]*")  # all of them, and perhaps more
+_PATTERNS = (b"/*.[dD][iI][sS][tT]-[iI][nN][fF][oO]", b"/*.[eE][gG][gG]*")  # match all of _PACKAGES, and perhaps more
 _MAGIC = frozenset("*?[\\")
-_SIZE_OF_GLOB, _NO_MATCH = 256, 3  # of glob_t, with room to spare; GLOB_NOMATCH
+_SIZE_OF_GLOB, _NO_MATCH = 256, 3  # more than the bytes of glob_t; GLOB_NOMATCH
 _scandir = os.scandir  # which directory_proxies replaces
-FINDERS = ("importlib.metadata", "importlib_metadata", "pkg_resources")  # look at no other names
+FINDERS = ("importlib.metadata", "importlib_metadata", "pkg_resources")  # modules that need names of packages only
 
 
 class DirectoryNames:
-    """Stands in for the set of names of a directory: each is looked for as it is asked about."""
+    """Replaces the set of names of a directory: looks up each name when it is asked for."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -32,12 +32,12 @@ class DirectoryNames:
     def __contains__(self, name: str) -> bool:
         try:
             return os.access(f"{self._directory}/{name}", os.F_OK)
-        except ValueError:  # no name of a file
+        except ValueError:  # not a possible file name
             return False
 
 
 def package_names(directory: str) -> list[str]:
-    """Return what os.listdir gives, without what is no package's metadata, and with one name at a time in memory."""
+    """Return the names of packages' metadata in a directory, with one name at a time in memory."""
     if _MAGIC.isdisjoint(directory) and os.path.isdir(directory) and _has_no_package(directory):
         return []
     with _scandir(directory) as entries:
@@ -45,24 +45,28 @@ def package_names(directory: str) -> list[str]:
 
 
 def _has_no_package(directory: str) -> bool:
-    """Return whether no name looks like a package's metadata. libc reads the names: Python would take memory for them.
+    """Return whether no name looks like a package's metadata. libc reads the names, as Python would allocate memory.
 
-    A block that is taken and given back at once can be the last one of its pool: then other pools are next.
+    Even memory that is freed immediately matters: it can fill a pool of the allocator, which then uses other pools.
     """
     import ctypes
 
-    glob, free, room = ctypes.CDLL(None).glob, ctypes.CDLL(None).globfree, ctypes.create_string_buffer(_SIZE_OF_GLOB)
+    glob, free, result_buffer = (
+        ctypes.CDLL(None).glob,
+        ctypes.CDLL(None).globfree,
+        ctypes.create_string_buffer(_SIZE_OF_GLOB),
+    )
     start = os.fsencode(directory)
     for pattern in _PATTERNS:
-        result = glob(start + pattern, 0, None, room)
-        free(room)
+        result = glob(start + pattern, 0, None, result_buffer)
+        free(result_buffer)
         if result != _NO_MATCH:
             return False
     return True
 
 
 def watch(finder: Any) -> None:
-    """Change how FileFinder learns the names of directories that hold no installed packages."""
+    """Patch FileFinder to look up names one by one, except in directories of installed packages."""
     list_names = finder._fill_cache
 
     def _fill_cache(self: Any) -> None:

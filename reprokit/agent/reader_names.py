@@ -1,4 +1,4 @@
-"""What readers of files tell of the samples that they give: file and record, for the ledger of samples."""
+"""Names of samples, file and record, from readers of files, for the ledger of samples."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-MAX_WAITING = 1 << 16  # names that nobody takes: no loader asks this iterator
+MAX_WAITING = 1 << 16  # names not taken: the iterator is not used by a loader
 _WAITING: Any = weakref.WeakKeyDictionary()
 
 
 def file_name(address: str) -> str:
-    """Return the last part of a path or URL, as others may hold a password."""
+    """Return the last part of a path or URL, as other parts may contain a password."""
     return address.partition("?")[0].rpartition("/")[2]
 
 
 def named(iterator: Iterator[Any], name: Any) -> Iterator[Any]:
-    """Yield what a generator does; name(generator) tells the sample that it gave last, or None."""
+    """Wrap a generator to record the name of each sample; name(generator) returns that of the last one, or None."""
     names: list[str | None] = []
 
     def samples() -> Iterator[Any]:
@@ -31,20 +31,20 @@ def named(iterator: Iterator[Any], name: Any) -> Iterator[Any]:
             names.append(name(iterator))
             yield sample
 
-    given = samples()
-    _WAITING[given] = names
-    return given
+    generator = samples()
+    _WAITING[generator] = names
+    return generator
 
 
 def taken(iterator: Any) -> list[str] | None:
-    """Return the names of what an iterator gave since it was asked last; None where they are not all known."""
+    """Return and clear the names of the samples that an iterator yielded; None if one is unknown."""
     try:
         names = _WAITING.get(iterator)
-    except Exception as error:  # of the user's own class: without weak references, or with a hash that fails
+    except Exception as error:  # an iterator of the user's class, without weak references or with a failing hash
         pass_on(error)
         return None
     if not names:
         return None
-    found = list(names)
+    taken_names = list(names)
     names.clear()
-    return None if None in found else found
+    return None if None in taken_names else taken_names

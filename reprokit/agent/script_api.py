@@ -1,4 +1,4 @@
-"""What a training script may call: reprokit.log and reprokit.log_predictions."""
+"""The functions for training scripts: reprokit.log and reprokit.log_predictions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def log_predictions(y_true: Any, y_pred: Any, task: str | None = None) -> None:
         agent.attempt(agent.log_predictions, y_true, y_pred, task)
 
 
-# Compiled code steps out of its graph to call these (what torch._dynamo.disable sets, without importing it).
+# Compiled code breaks its graph to call these (as torch._dynamo.disable does, without importing it).
 log._torchdynamo_disable = True  # type: ignore[attr-defined]
 log_predictions._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def _agent() -> Agent | None:
-    """Return the agent of this process; the script's reprokit may be another copy than the agent's."""
+    """Return the agent of this process, if it has one; the script's reprokit may be another copy than the agent's."""
     return getattr(sys.modules.get("_reprokit_agent"), "running", None)
