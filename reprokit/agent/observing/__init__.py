@@ -85,45 +85,45 @@ class StepSampling:
     def __init__(self, profiling: Mapping[str, Any]) -> None:
         self.is_on = True  # False during steps that are not observed
         self.steps = self.sampled = 0
-        self._thread, self._stepped = 0, 0.0  # thread and time of the last step
-        self._enough: int | None = profiling.get("steps")
-        self._seconds: float | None = profiling.get("seconds")
+        self._thread, self._last_step_at = 0, 0.0  # thread and time of the last step
+        self._max_steps: int | None = profiling.get("steps")
+        self._max_seconds: float | None = profiling.get("seconds")
         self._end = float("inf")  # set at the first step
 
     @property
-    def has_bound(self) -> bool:
+    def has_time_limit(self) -> bool:
         """Whether the run ends some seconds after its first step."""
-        return self._seconds is not None
+        return self._max_seconds is not None
 
     @property
-    def is_bounded(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether the run ends after some steps or seconds."""
-        return self._enough is not None or self.has_bound
+        return self._max_steps is not None or self.has_time_limit
 
     def step(self) -> bool:
         """Count a step of an optimizer; return whether it was the first."""
         self.steps += 1
         self.sampled += self.is_on
-        self._thread, self._stepped = get_ident(), time.monotonic()
-        if self.steps == 1 and self._seconds is not None:
-            self._end = self._stepped + self._seconds
+        self._thread, self._last_step_at = get_ident(), time.monotonic()
+        if self.steps == 1 and self._max_seconds is not None:
+            self._end = self._last_step_at + self._max_seconds
         return self.steps == 1
 
-    def has_enough(self) -> bool:
+    def has_all_steps(self) -> bool:
         """Return whether the requested number of steps was taken."""
-        return self._enough is not None and self.steps >= self._enough
+        return self._max_steps is not None and self.steps >= self._max_steps
 
-    def is_over(self) -> bool:
+    def has_timed_out(self) -> bool:
         """Return whether the requested time has passed."""
         return time.monotonic() >= self._end
 
-    def wants_next(self) -> bool:
+    def is_next_sampled(self) -> bool:
         """Return whether to observe the next step."""
         return self.steps < FIRST_STEPS or self.steps // WINDOW % WINDOWS == 0
 
-    def seems_over(self) -> bool:
+    def seems_idle(self) -> bool:
         """Return whether the thread of the last step seems to do something other than steps."""
-        return get_ident() == self._thread and time.monotonic() > self._stepped + MAX_PAUSE
+        return get_ident() == self._thread and time.monotonic() > self._last_step_at + MAX_PAUSE
 
     def forget(self) -> None:
         """In a forked child: count from 0."""
@@ -141,7 +141,7 @@ class Observer:
         self.sampling = StepSampling(profiling)
         self.callbacks = ObserverCallbacks()
         self.parts: dict[str, Any] = {}  # by framework: the object that its observers share
-        self._wanted = {kind for kind in (FUNCTIONS, OPERATORS) if profiling.get(kind)}
+        self._requested = {kind for kind in (FUNCTIONS, OPERATORS) if profiling.get(kind)}
         self._file = ProfileFile(agent.run)
         self._counted: dict[str, dict[object, dict[str, Any]]] = {}  # by kind
         self._observed: set[tuple[str, str]] = set()
@@ -189,13 +189,13 @@ class Observer:
 
     def step(self) -> None:
         """Handle a step of an optimizer."""
-        if self.sampling.step() and self.sampling.has_bound:
+        if self.sampling.step() and self.sampling.has_time_limit:
             self.agent.attempt(append, f"{self.directory}/stepped", b".")
-        if self.collecting and self.sampling.has_enough():
+        if self.collecting and self.sampling.has_all_steps():
             self.stop()
         elif self.collecting:
-            self._sample(self.sampling.wants_next())
-            self.look_at_clock()
+            self._sample(self.sampling.is_next_sampled())
+            self.check_clock()
         self._call_all(self.callbacks.each_step)
 
     def _call_all(self, functions: list[Callable[..., object]], *arguments: Any) -> None:
@@ -220,7 +220,7 @@ class Observer:
         """Write a note on what could not be observed, and why."""
         self.write("note", text, {"text": text})
 
-    def helper(self, pid: int) -> None:
+    def note_helper(self, pid: int) -> None:
         """Write that a process was started for measuring: its system calls are not the training's."""
         self.write("helper", pid, {"pid": pid})
 
@@ -231,10 +231,10 @@ class Observer:
         gc.callbacks.append(self._on_garbage_collection)
         for name in ("_exit", "execv", "execve"):
             replace(os, name, self._make_final)
-        if self.sampling.is_bounded:
+        if self.sampling.has_limit:
             hide_interrupts(self.directory, lambda: self._is_child)
         settings.ObservedSettings(self)
-        if FUNCTIONS in self._wanted:
+        if FUNCTIONS in self._requested:
             from . import functions
 
             self.agent.attempt(functions.begin, self)
@@ -243,9 +243,9 @@ class Observer:
     def _on_garbage_collection(self, phase: str, _: object) -> None:
         # Serves as a timer: without a thread, nothing else is called regularly in every program.
         if phase == "stop" and self.collecting:
-            if not self.sampling.is_on and self.sampling.seems_over():
+            if not self.sampling.is_on and self.sampling.seems_idle():
                 self.resume()
-            self.look_at_clock()
+            self.check_clock()
 
     def _make_final(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return a replacement of a function that ends the process, which finishes the observation first."""
@@ -258,7 +258,7 @@ class Observer:
 
     def importing(self, name: str, begins: bool) -> None:
         """Handle begin or end of a package's import, whose many calls are not counted."""
-        if begins and name in STEPPING and self.sampling.has_bound:
+        if begins and name in STEPPING and self.sampling.has_time_limit:
             self.agent.attempt(append, f"{self.directory}/stepping", b".")
         functions: FunctionProfiles | None = self.parts.get(FUNCTIONS)
         if functions is not None and "." not in name:
@@ -268,7 +268,7 @@ class Observer:
         """Call the observers of a module that has been imported."""
         for observer in OBSERVERS.get(name, ()):
             kind = OPERATORS if observer.startswith(_OF_OPERATORS) else FUNCTIONS if observer == THREADS else None
-            is_wanted = kind is None or kind in self._wanted
+            is_wanted = kind is None or kind in self._requested
             if is_wanted and (observer, name) not in self._observed:
                 self._observed.add((observer, name))
                 self.agent.attempt(self._observe, observer, module)
@@ -279,34 +279,34 @@ class Observer:
         file, _, name = observer.partition(".")
         getattr(import_module(f"{__name__}.{file}"), name)(module, self)
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Write or stop if it is time to."""
-        if self.sampling.is_over():
+        if self.sampling.has_timed_out():
             self.stop()
         elif self._file.is_due():
             self.flush()
 
-    def hand_over(self) -> None:
+    def note_handover(self) -> None:
         """Handle a result sent to another process, which may kill this one: write after a child's first results."""
         if self._handed_over is not None:
             self._handed_over += 1
             if self._handed_over <= FIRST_RESULTS and self.collecting:
                 return self.flush()
-        return self.look_at_clock()
+        return self.check_clock()
 
     def flush(self) -> None:
         """Write the observations so far."""
         if self._file.is_busy or self._file.is_full():
             return
         self._file.is_busy = True
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             self._call_all(self.callbacks.before_writing)
             if self._file or not self._is_child:
                 self._note_process()
                 self.agent.attempt(self._file.write)
         finally:
-            self._file.took(time.monotonic() - begun)
+            self._file.schedule_next(time.monotonic() - start)
             self._file.is_busy = False
 
     def stop(self) -> None:

@@ -105,7 +105,7 @@ def describe(calls: CallCounts) -> Iterator[tuple[str, dict[str, object]]]:
 
 def _is_internal(code: CodeType) -> bool:
     """Return whether code is the agent's and replaces no function that the user calls."""
-    return is_own(code.co_filename) and not any(place in code.co_filename for place in _PATCH_FILES)
+    return is_own(code.co_filename) and not any(part in code.co_filename for part in _PATCH_FILES)
 
 
 def _likely_caller(running: Sequence[CodeType], callee: Key, code: CodeType | None) -> CodeType:

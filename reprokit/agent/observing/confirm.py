@@ -43,7 +43,7 @@ class Confirmations:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._lines: dict[object, Line] = {}
-        self.spent = 0.0  # seconds spent on repeats
+        self.seconds_spent = 0.0  # seconds spent on repeats
 
     def of(self, key: object) -> Line | None:
         """Return the line of a call; None if it has none so far."""
@@ -61,19 +61,19 @@ class Confirmations:
     def no_time_left(self, can_race: bool) -> str:
         """Return the reason if no time is left for one more call, else an empty text."""
         limit = MAX_SECONDS if can_race else MAX_SECONDS / 2
-        return f"no time was left: repeats had taken {limit:.0f} s" if self.spent > limit else ""
+        return f"no time was left: repeats had taken {limit:.0f} s" if self.seconds_spent > limit else ""
 
     def repeat(self, line: Line, execute: Callable[[], str], can_race: bool, does_race: bool) -> Digests:
         """Execute a call as often as requested, and more often if only a race of threads can change its result."""
         requested = self._observer.confirm
         limit = MAX_SECONDS_OF_RACING if does_race else MAX_SECONDS_OF_ONE
-        begun = time.monotonic()
+        start = time.monotonic()
         digests: Digests = {}
         repeats = 0
         while repeats < requested or (can_race and len(digests) == 1 and repeats < requested * FURTHER_TIMES):
             digests[execute()] = None
             repeats += 1
-            elapsed = time.monotonic() - begun
+            elapsed = time.monotonic() - start
             if elapsed > (limit if repeats < requested else FURTHER_SECONDS[does_race]) and repeats > 1:
                 break
         line["repeats"] += repeats
@@ -81,13 +81,13 @@ class Confirmations:
         return digests
 
 
-def verdict(here: Digests, there: Digests, previous: str | None = None, *, is_cure: bool = True) -> str:
+def verdict(results_here: Digests, results_there: Digests, previous: str | None = None, *, is_cure: bool = True) -> str:
     """Compare results under other circumstances with those here; is_cure: the circumstances may make a call repeat."""
-    if len(there) > 1 or previous == "varies":
+    if len(results_there) > 1 or previous == "varies":
         return "varies"
-    if len(here) > 1 and is_cure:
+    if len(results_here) > 1 and is_cure:
         return "repeats"
-    return "same" if set(there) <= set(here) and previous != "different" else "different"
+    return "same" if set(results_there) <= set(results_here) and previous != "different" else "different"
 
 
 class SavedCalls:
@@ -142,19 +142,25 @@ class SavedCalls:
         present = outcomes.pop(PRESENT, {})
         for circumstance, results in outcomes.items():
             field, _, name = circumstance.partition(" ")
-            for number, there in results.items():
-                _, here, lines = calls[number]
-                if len(here) > 1 or present.get(number) == here:
+            for number, results_there in results.items():
+                _, results_here, lines = calls[number]
+                if len(results_here) > 1 or present.get(number) == results_here:
                     for line in lines:
-                        line[field][name] = verdict(here, there, is_cure=field == "threads")
+                        line[field][name] = verdict(results_here, results_there, is_cure=field == "threads")
 
     def _start(
         self, paths: list[str], variables: dict[str, str], circumstances: list[tuple[str, int]], order: dict[str, Any]
     ) -> subprocess.Popen[bytes]:
         import subprocess
 
-        places = [place for place in sys.path if type(place) is str]
-        order = {"framework": self._framework, "path": places, "files": paths, "circumstances": circumstances, **order}
+        paths_of_modules = [entry for entry in sys.path if type(entry) is str]
+        order = {
+            "framework": self._framework,
+            "path": paths_of_modules,
+            "files": paths,
+            "circumstances": circumstances,
+            **order,
+        }
         child = subprocess.Popen(
             [sys.executable, "-I", _PROGRAM],
             env={**_bare_environment(), **variables},
@@ -162,7 +168,7 @@ class SavedCalls:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        self._observer.helper(child.pid)
+        self._observer.note_helper(child.pid)
         assert child.stdin is not None
         child.stdin.write(json.dumps(order).encode())
         child.stdin.close()

@@ -69,7 +69,7 @@ class ProfileFile:
         except OSError:
             pass
 
-    def took(self, seconds: float) -> None:
+    def schedule_next(self, seconds: float) -> None:
         """Schedule the next write, by the seconds that the last one took."""
         self._due = time.monotonic() + min(max(1.0, SHARE * seconds), 60.0)
 

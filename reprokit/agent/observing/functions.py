@@ -40,7 +40,7 @@ class FunctionProfiles:
         self._getprofile = sys.getprofile
         self._profiles: list[tuple[int, Any]] = []  # thread and profile
         self._parents: list[object] = []  # in a forked child: the profiles of its parent
-        self._ended = CallCounts()  # merged counts of ended threads
+        self._ended_counts = CallCounts()  # merged counts of ended threads
         self._has_stopped = self._reported = False
         self._imports: tuple[str, int] | None = None  # a package, and the thread that imports it
         self._root: CodeType | None = (
@@ -59,7 +59,7 @@ class FunctionProfiles:
         if self._has_stopped:
             return
         if len(self._profiles) >= MAX_THREADS:
-            self._sum_up_ended()
+            self._merge_ended()
         profiler = self._profiler()
         self._profiles.append((get_ident(), profiler))
         profiler.enable()
@@ -72,11 +72,11 @@ class FunctionProfiles:
     def hook(self, *_: object) -> None:
         """Represent the profile function in new threads; never called."""
 
-    def _sum_up_ended(self) -> None:
+    def _merge_ended(self) -> None:
         alive = sys._current_frames()
         for thread, profiler in self._profiles:
             if thread not in alive:
-                self._ended.add(without_collections(profiler.getstats))
+                self._ended_counts.add(without_collections(profiler.getstats))
         self._profiles = [(thread, profiler) for thread, profiler in self._profiles if thread in alive]
 
     def sample(self, on: bool) -> None:
@@ -87,7 +87,7 @@ class FunctionProfiles:
         if not _OF_ALL_THREADS:
             current = self._getprofile()
             if current is not None and current is not profiler:
-                self.step_aside("by other means than sys.setprofile")
+                self.stop_counting("by other means than sys.setprofile")
                 return
         if on:
             self._root = next(iter(running_code(sys._getframe())), None)
@@ -112,7 +112,7 @@ class FunctionProfiles:
 
     # Other profilers
 
-    def step_aside(self, by: str) -> None:
+    def stop_counting(self, by: str) -> None:
         """Stop counting, as the training uses a profiler itself."""
         if self._has_stopped:
             return
@@ -131,7 +131,7 @@ class FunctionProfiles:
 
         class Profiler(original):  # type: ignore[misc]
             def enable(self, *arguments: Any, **keywords: Any) -> Any:
-                functions.step_aside("cProfile")
+                functions.stop_counting("cProfile")
                 return super().enable(*arguments, **keywords)
 
         Profiler.__module__, Profiler.__qualname__ = original.__module__, original.__qualname__
@@ -145,7 +145,7 @@ class FunctionProfiles:
             if function is None and self._is_agents(self._getprofile()):
                 return None  # a cleanup must not remove the agent's profile
             if function is not None and not _OF_ALL_THREADS:
-                self.step_aside("sys.setprofile")
+                self.stop_counting("sys.setprofile")
             return original(function, *rest)
 
         return setprofile
@@ -165,7 +165,7 @@ class FunctionProfiles:
             if (
                 tool == _monitoring.PROFILER_ID and name != "cProfile"
             ):  # cProfile is the agent's, or handled by _yielding_profiler
-                self.step_aside(f"sys.monitoring for {name}"[:200])
+                self.stop_counting(f"sys.monitoring for {name}"[:200])
             return original(tool, name)
 
         return use_tool_id
@@ -176,12 +176,12 @@ class FunctionProfiles:
         """Write the counts so far."""
         if self._reported:
             return
-        calls, frames = self._ended.copied(), sys._current_frames()
+        calls, frames = self._ended_counts.copied(), sys._current_frames()
         for thread, profiler in list(self._profiles):
             running = running_code(frames.get(thread)) + ([] if self._root is None else [self._root])
             calls.add(without_collections(profiler.getstats), running)
         if len(calls) > MAX_ENTRIES:
-            self.step_aside(f"more than {MAX_ENTRIES} functions, which are made as it runs")
+            self.stop_counting(f"more than {MAX_ENTRIES} functions, which are made as it runs")
         for name, line in describe(calls):
             self._observer.write("function", name, line)
 
@@ -195,7 +195,7 @@ class FunctionProfiles:
         """In a forked child, whose only thread is this one: count from 0."""
         parent_profile = self._current_profile()
         self._parents.append(self._profiles)  # not freed, as that would copy the memory pages of the parent's counts
-        self._profiles, self._ended = [], CallCounts()
+        self._profiles, self._ended_counts = [], CallCounts()
         if parent_profile is not None and not self._has_stopped:
             parent_profile.disable()
             self._root = next(iter(running_code(sys._getframe())), None)

@@ -94,7 +94,7 @@ def observe_threads(module: Any, observer: Observer) -> None:
         thread = arguments[0]
         code = _users_code(getattr(thread, "_target", None) or type(thread).run)
         if code is not None:
-            if any(other.is_alive() for other in started):
+            if any(earlier.is_alive() for earlier in started):
                 _count_concurrent(observer, "threading.Thread", code)
             started.add(thread)
 
@@ -147,7 +147,7 @@ def observe_shared_memory(module: Any, observer: Observer) -> None:
 def observe_queues(module: Any, observer: Observer) -> None:
     """Observe puts into queues between processes."""
     for queue in (module.Queue, module.SimpleQueue):
-        watch(observer, queue, "put", lambda *_: observer.hand_over())
+        watch(observer, queue, "put", lambda *_: observer.note_handover())
 
 
 def observe_joblib(module: Any, observer: Observer) -> None:

@@ -60,10 +60,10 @@ class TensorflowConfirmer:
         """Let other processes repeat the saved calls."""
         present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
         counts = [number for number in (1, 2, 4) if number != present][:2]
-        here = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
+        own_circumstances = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
         limited = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_OLDER_PROCESSOR, _WITHOUT_ONEDNN]
         processes = [
-            ({}, here),
+            ({}, own_circumstances),
             *((dict([setting.split("=")]), [(f"capabilities {setting}", present)]) for setting in limited),
         ]
         hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -145,8 +145,8 @@ class TensorflowConfirmer:
 
     def _repeat(self, line: dict[str, Any], prepare: Callable[..., RepeatableCall], *arguments: Any) -> None:
         """Repeat the call that prepare(*arguments) returns."""
-        key, begun = tensorflow_graphs.key_of(line), time.monotonic()
-        can_race = any(word in line["name"] for word in _RACING)
+        key, start = tensorflow_graphs.key_of(line), time.monotonic()
+        can_race = any(part in line["name"] for part in _RACING)
         confirmed = self._confirmations.line(key, line)
         confirmed["problem"] = self._confirmations.no_time_left(can_race)
         if confirmed["problem"]:
@@ -163,7 +163,7 @@ class TensorflowConfirmer:
             confirmed["problem"] = f"executed again, it raised {type(error).__name__}"
             pass_on(error)
         finally:
-            self._confirmations.spent += time.monotonic() - begun
+            self._confirmations.seconds_spent += time.monotonic() - start
 
 
 class RepeatableCall:
@@ -217,7 +217,9 @@ class RepeatableCall:
         parts = [_bytes(tensor) for tensor in self.inputs]
         content = {
             "name": self.name,
-            "inputs": [[_type(one), list(map(int, one.shape)), len(part)] for one, part in zip(self.inputs, parts)],
+            "inputs": [
+                [_type(entry), list(map(int, entry.shape)), len(part)] for entry, part in zip(self.inputs, parts)
+            ],
             "variables": list(self.variables),
             "attributes": [_encoded(value) for value in self.attributes],
             "outputs": self.outputs,

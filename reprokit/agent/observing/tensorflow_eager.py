@@ -62,7 +62,7 @@ class EagerCalls:
         line = self._observer.agent.attempt(self._note, call)
         result = original(*arguments)
         if line is not None:
-            self._tensorflow.counted(line)
+            self._tensorflow.count_call(line)
         return result
 
     def _definition(self, name: str) -> Any:

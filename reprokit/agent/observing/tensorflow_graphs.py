@@ -194,8 +194,8 @@ def frames_of(operation: Any) -> Frames:
 
 def frames_of_user(frames: Frames) -> list[Place]:
     """Return the frames of the user's own code, the innermost first; at most three."""
-    found = [frame for frame in reversed(frames) if user_frames.is_users(frame[0])]
-    return found[: user_frames.MAX_PLACES]
+    users_frames = [frame for frame in reversed(frames) if user_frames.is_users(frame[0])]
+    return users_frames[: user_frames.MAX_PLACES]
 
 
 def phase_of(operator: str, name: str, frames: Frames) -> str:
@@ -213,8 +213,8 @@ def phase_of(operator: str, name: str, frames: Frames) -> str:
 def kind_of_device(device: str) -> str:
     """Return cpu, cuda or tpu for a name of a device; "" if there is none."""
     name = (device or "").upper()
-    for word, kind in (("GPU:", "cuda"), ("TPU:", "tpu"), ("CPU:", "cpu")):
-        if word in name:
+    for prefix, kind in (("GPU:", "cuda"), ("TPU:", "tpu"), ("CPU:", "cpu")):
+        if prefix in name:
             return kind
     return ""
 

@@ -28,7 +28,7 @@ _SETS = frozenset(["Assign", "AssignVariableOp"])  # also initialize an optimize
 def observe(module: ModuleType, observer: Observer) -> None:
     """Begin to observe TensorFlow, which was just imported."""
     operators = TensorflowOperators(module, observer)
-    observer.callbacks.before_writing.append(operators.count)
+    observer.callbacks.before_writing.append(operators.count_executions)
     observer.callbacks.in_child.append(operators.forget)
     operators.watch_functions()
     operators.watch_sessions()
@@ -68,7 +68,7 @@ class TensorflowOperators:
         self._functions: dict[object, GraphCounts] = {}
         self._sessions: weakref.WeakKeyDictionary[Any, dict[object, GraphCounts]] = weakref.WeakKeyDictionary()
         self._graphs: list[GraphCounts] = []
-        self._uncounted = -1  # number of steps at the last execution of a graph with an update
+        self._steps_at_update = -1  # number of steps at the last execution of a graph with an update
         if self.confirmer is not None:
             self.confirmer.forget()
 
@@ -87,13 +87,13 @@ class TensorflowOperators:
             self._observer.write("operator", key, line)
         return common
 
-    def counted(self, line: dict[str, Any]) -> None:
+    def count_call(self, line: dict[str, Any]) -> None:
         """Count a successful call of an operator; write the operator at its first call."""
         line["calls"] += 1
         if line["calls"] == 1:
             self._observer.write("operator", tensorflow_graphs.key_of(line), line)
 
-    def count(self) -> None:
+    def count_executions(self) -> None:
         """Add the new executions of graphs to their lines."""
         for graph in self._graphs:
             more, graph.counted = graph.calls - graph.counted, graph.calls
@@ -155,9 +155,9 @@ class TensorflowOperators:
         """Count an execution. If it is a step, count the previous one now, unless Keras or an optimizer has."""
         graph.calls += 1
         if graph.updates:
-            if self._uncounted == self._observer.sampling.steps:
+            if self._steps_at_update == self._observer.sampling.steps:
                 self._observer.step()
-            self._uncounted = self._observer.sampling.steps
+            self._steps_at_update = self._observer.sampling.steps
 
     def _read_function(self, function: Any, graph: GraphCounts, inputs: Any) -> Any:
         operations = private_api.function_graph(function).get_operations()

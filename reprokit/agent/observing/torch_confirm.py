@@ -13,7 +13,7 @@ from ..core.signal_errors import pass_on
 from ..pytorch import private_api
 from .confirm import PRESENT, Confirmations, SavedCalls, verdict
 from .torch_calls import Operator
-from .torch_inputs import GeneratorStates, TensorCopier, compared, decoded, digest_of, encoded, size
+from .torch_inputs import GeneratorStates, TensorCopier, comparable_results, decode, digest_of, encode, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class TorchConfirmer:
         """Make the training's call, and repeat it if it is due."""
         if not self.is_due(record):
             return self._make(function, args, kwargs)
-        begun = time.monotonic()
+        start = time.monotonic()
         repeatable = self._attempt(self._prepare, record, function, args, kwargs)
         result = self._make(function, args, kwargs)
         if repeatable is not None:
             self._attempt(self._repeat, record, repeatable)
-        self._confirmations.spent += time.monotonic() - begun
+        self._confirmations.seconds_spent += time.monotonic() - start
         return result
 
     def _attempt(self, part: Callable[..., Any], record: CallRecord, *arguments: Any) -> Any:
@@ -155,10 +155,10 @@ class TorchConfirmer:
         torch = self._torch
         present, set_count = torch.get_num_threads(), private_api.set_thread_count(torch)
         times = max(FEW_REPEATS, self._observer.confirm // 3) if can_race else FEW_REPEATS
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             for number in THREADS:
-                if number != present and time.monotonic() - begun < MAX_SECONDS_OF_THREADS:
+                if number != present and time.monotonic() - start < MAX_SECONDS_OF_THREADS:
                     set_count(number)  # not the public function, which is observed
                     other_digests = dict.fromkeys(repeatable.execute() for _ in range(times))
                     line["threads"][str(number)] = verdict(digests, other_digests, line["threads"].get(str(number)))
@@ -207,7 +207,7 @@ class TorchCall:
         args, kwargs = TensorCopier(self._torch).copy(self.inputs) if changes else self.inputs
         self.before_call()
         result = self._function(*args, **kwargs)
-        values = compared(self._torch, self._operator, result, args)
+        values = comparable_results(self._torch, self._operator, result, args)
         return digest_of(self._torch, [values, args, kwargs] if changes else values)
 
     def end(self) -> None:
@@ -221,8 +221,8 @@ class TorchCall:
         content = {
             "name": self._operator.name,
             "overload": self._operator.overload or "default",
-            "args": encoded(self._torch, list(args)),
-            "kwargs": encoded(self._torch, kwargs),
+            "args": encode(self._torch, list(args)),
+            "kwargs": encode(self._torch, kwargs),
             "state": self._states_before.processor,
             "threads": self._torch.get_num_threads(),
         }
@@ -260,5 +260,5 @@ def load(torch: Any, file: Any) -> Callable[[], str]:
     function = getattr(getattr(getattr(torch.ops, namespace), name), call["overload"])
     torch.set_num_threads(call["threads"])
     torch.default_generator.set_state(call["state"])
-    args, kwargs = decoded(torch, call["args"]), decoded(torch, call["kwargs"])
+    args, kwargs = decode(torch, call["args"]), decode(torch, call["kwargs"])
     return TorchCall(torch, Operator(function), function, args, kwargs).execute

@@ -30,14 +30,14 @@ def size(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(value))
 
 
-def mapped(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
+def map_tensors(torch: Any, value: Any, function: Callable[[Any], Any]) -> Any:
     """Return a copy of nested containers with function(tensor) for each tensor."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if type(value) in (list, tuple):
-        return type(value)([mapped(torch, item, function) for item in value])
+        return type(value)([map_tensors(torch, item, function) for item in value])
     if type(value) is dict:
-        return {key: mapped(torch, item, function) for key, item in value.items()}
+        return {key: map_tensors(torch, item, function) for key, item in value.items()}
     return value
 
 
@@ -50,7 +50,7 @@ class TensorCopier:
 
     def copy(self, value: Any) -> Any:
         """Return a copy of nested arguments."""
-        return mapped(self._torch, value, self._copy)
+        return map_tensors(self._torch, value, self._copy)
 
     def _copy(self, tensor: Any) -> Any:
         tensor = tensor.detach()
@@ -87,7 +87,7 @@ def digest_of(torch: Any, values: Any) -> str:
     return digest.hexdigest()
 
 
-def compared(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
+def comparable_results(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
     """Return the results to compare: without generator states, workspaces and changed arguments."""
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if operator.name in ("aten::_embedding_bag", "aten::_embedding_bag_forward_only"):
@@ -128,12 +128,12 @@ class GeneratorStates:
 # Inputs in files
 
 
-def encoded(torch: Any, value: Any) -> Any:
+def encode(torch: Any, value: Any) -> Any:
     """Return a value in which texts stand for dtypes and the like, so that it is loaded without unpickling objects."""
     if type(value) in (list, tuple):
-        return [encoded(torch, item) for item in value]
+        return [encode(torch, item) for item in value]
     if type(value) is dict:
-        return {key: encoded(torch, item) for key, item in value.items()}
+        return {key: encode(torch, item) for key, item in value.items()}
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return {"torch": str(value).partition("torch.")[2]}
     if isinstance(value, torch.device):
@@ -141,14 +141,14 @@ def encoded(torch: Any, value: Any) -> Any:
     return None if isinstance(value, torch.Generator) else value
 
 
-def decoded(torch: Any, value: Any) -> Any:
-    """Return the value that encoded() was given."""
+def decode(torch: Any, value: Any) -> Any:
+    """Return the value that encode() was given."""
     if type(value) is list:
-        return [decoded(torch, item) for item in value]
+        return [decode(torch, item) for item in value]
     if type(value) is dict and list(value) == ["torch"]:
         return getattr(torch, value["torch"])
     if type(value) is dict and list(value) == ["device"]:
         return torch.device(value["device"])
     if type(value) is dict:
-        return {key: decoded(torch, item) for key, item in value.items()}
+        return {key: decode(torch, item) for key, item in value.items()}
     return value

@@ -88,7 +88,7 @@ class TorchOperators:
     def begin(self) -> None:
         """Begin to observe."""
         observer = self.observer
-        observer.callbacks.each_step.append(self.stepped)
+        observer.callbacks.each_step.append(self.end_step)
         observer.callbacks.before_writing.append(self._write_sampling)
         observer.callbacks.at_end.append(self.finish)
         observer.callbacks.in_child.append(self._begin_in_child)
@@ -120,7 +120,7 @@ class TorchOperators:
         if mode is not None:
             mode.is_quiet = is_quiet
 
-    def stepped(self) -> None:
+    def end_step(self) -> None:
         """Handle the end of a step: decide whether to observe the next one."""
         self._steps += 1
         self._noted_steps += self.watching
@@ -170,8 +170,8 @@ class TorchOperators:
 
         def fetch(fetcher: Any, index: Any) -> Any:
             if information() is not None:
-                self.observer.agent.attempt(self.stepped)
-                self.observer.look_at_clock()
+                self.observer.agent.attempt(self.end_step)
+                self.observer.check_clock()
             elif not self.watching:
                 self.observer.agent.attempt(self._modes.leave)
             return original(fetcher, index)
