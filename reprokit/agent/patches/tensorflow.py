@@ -87,15 +87,15 @@ def tf1_determinism(module: Any, value: str, context: PatchContext) -> None:
             f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}"
         )
     previous = os.environ.get("TF_CUDNN_DETERMINISTIC")
-    places = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
-    originals = [(place, place.bias_add) for place in places]
+    modules = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
+    originals = [(owner, owner.bias_add) for owner in modules]
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         patch()
     context(" ".join(output.getvalue().split())[:300])
 
     def undo() -> None:
-        for place, function in originals:
-            place.bias_add = function
+        for owner, function in originals:
+            owner.bias_add = function
         if previous is None:
             os.environ.pop("TF_CUDNN_DETERMINISTIC", None)
 
@@ -108,9 +108,9 @@ def tf_segment_sum(module: Any, value: str, context: PatchContext) -> None:
     Differences by the order of additions then mostly vanish in the rounding. float64 has no wider dtype.
     """
     for name in ("segment_sum", "unsorted_segment_sum"):
-        for place in (module.math, private_api.module("math")):
-            if hasattr(place, name):
-                context.swap(place, name, functools.partial(_widened, module))
+        for owner in (module.math, private_api.module("math")):
+            if hasattr(owner, name):
+                context.swap(owner, name, functools.partial(_widened, module))
 
 
 def _widened(module: Any, original: Function) -> Function:

@@ -41,15 +41,15 @@ def torch_operator(module: Any, value: str, context: PatchContext) -> None:
     library = module.library.Library(space, "IMPL")
     context.on_undo(lambda: private_api.remove_library(library))
     names = private_api.operator_names(module)
-    forms = _forms(module, value, names)
-    if not forms and space == "aten":
+    overloads = _overloads_to_patch(module, value, names)
+    if not overloads and space == "aten":
         similar = difflib.get_close_matches(value, {name.partition(".")[0] for name in names}, 3)
         advice = ": is it " + " or ".join(similar) + "?" if similar else ""
         raise PatchNotApplicable(f"PyTorch {module.__version__} has no operator {value}{advice}")
-    if not forms:  # an operator may be registered after this
+    if not overloads:  # an operator may be registered after this
         context(f"no library has brought {value} yet: it is patched when one does")
     single_thread, mode = SingleThread(module), _mode(module)
-    for name in forms or [value]:
+    for name in overloads or [value]:
         if not _is_patched(module, name):
             kernel = OverloadKernel(module, name, single_thread, mode)
             library.impl(name.partition("::")[2], kernel, "BackendSelect", with_keyset=True)
@@ -63,7 +63,7 @@ def _check(torch: Any) -> None:
         )
 
 
-def _forms(torch: Any, value: str, all_names: set[str]) -> list[str]:
+def _overloads_to_patch(torch: Any, value: str, all_names: set[str]) -> list[str]:
     """Return the overloads to patch: the ones with device kernels, or else the explicit composite ones."""
     has = functools.partial(private_api.has_kernel, torch)
     names = _overloads_of(value, all_names)
@@ -163,20 +163,20 @@ def _count_setters(torch: Any) -> tuple[Function, Function]:
     import ctypes
 
     def find(name: str) -> Any:
-        for place in (None, torch.__path__[0] + "/lib/libtorch_cpu.so"):
+        for path in (None, torch.__path__[0] + "/lib/libtorch_cpu.so"):
             try:
-                return getattr(ctypes.PyDLL(place), name)
+                return getattr(ctypes.PyDLL(path), name)
             except (OSError, AttributeError):
                 pass
         return None
 
     openmp, mkl = find("omp_set_num_threads"), find("MKL_Set_Num_Threads_Local")
-    if openmp is None or not _works(openmp, torch):
+    if openmp is None or not _takes_effect(openmp, torch):
         openmp = private_api.set_thread_count(torch)
     return openmp, mkl or (lambda count: 0)
 
 
-def _works(set_count: Function, torch: Any) -> bool:
+def _takes_effect(set_count: Function, torch: Any) -> bool:
     previous: int = torch.get_num_threads()
     set_count(previous + 1)
     has_changed: bool = torch.get_num_threads() == previous + 1
