@@ -120,14 +120,14 @@ class Orders:
         """Whether further lines can be written."""
         return self._bytes_left > 0
 
-    def name(self, place: str) -> str:
+    def name(self, key: str) -> str:
         """Return the name of the next object that this thread creates at a place; empty beyond MAX_PLACES."""
-        place = f"{place} {self.actors.current.name}"
-        number = self._numbers.get(place, 0)
+        key = f"{key} {self.actors.current.name}"
+        number = self._numbers.get(key, 0)
         if not number and len(self._numbers) >= MAX_PLACES:
             return ""
-        self._numbers[place] = number + 1
-        return f"{place} {number}"
+        self._numbers[key] = number + 1
+        return f"{key} {number}"
 
     def track(self, name: str) -> Track:
         """Return a new track to record."""

@@ -29,7 +29,7 @@ class ReplayedTurns:
     def __init__(self, orders: Orders, recorded: Sequence[int], condition: Any) -> None:
         self._orders = orders
         self._recorded = recorded
-        self._left = Counter(recorded)
+        self._remaining = Counter(recorded)
         self._condition = condition  # its lock guards the object that the turns are about
         self._position = 0
         self._waiting = 0
@@ -72,7 +72,7 @@ class ReplayedTurns:
                 has_ended = actors.has_ended(self._recorded[position])
                 if self._is_taken and not has_ended:  # it is blocked by something without turns, as in the recording
                     timeout = TurnTimeout(self._orders, self._since)
-                elif timeout.is_over(has_ended, has_turns=not may_wait or self._left[actor] > 0):
+                elif timeout.is_over(has_ended, has_turns=not may_wait or self._remaining[actor] > 0):
                     self.give_up()
         finally:
             self._waiting -= 1
@@ -95,7 +95,7 @@ class ReplayedTurns:
         if position < len(self._recorded):
             if self._recorded[position] == actor:
                 self._position = position + 1
-                self._left[actor] -= 1
+                self._remaining[actor] -= 1
                 self.exact += 1
             else:
                 self.moved += 1
@@ -108,7 +108,7 @@ class TurnTimeout:
 
     def __init__(self, orders: Orders, since: float, *, blocks: bool = True) -> None:
         self._began = self._moved = time.monotonic()
-        self._used = time.process_time()
+        self._processor_time = time.process_time()
         self._limit = MAX_TIMEOUT
         self._patience = min(max(TIMEOUT, self._began - since), MAX_TIMEOUT)
         if orders.timeouts:  # the replay has diverged already
@@ -122,8 +122,8 @@ class TurnTimeout:
         Without has_turns an idle process does not count: such a thread was blocked in the recording too.
         """
         now, processor_time = time.monotonic(), time.process_time()
-        if processor_time - self._used > IDLE_LOAD * (now - self._moved):
-            self._moved, self._used = now, processor_time
+        if processor_time - self._processor_time > IDLE_LOAD * (now - self._moved):
+            self._moved, self._processor_time = now, processor_time
         waited = now - self._began
         return waited > (GRACE if has_ended else self._limit) or (has_turns and now - self._moved > self._patience)
 

@@ -77,7 +77,7 @@ class WorkerTurns:
             if not self._orders.is_replay and (is_pool or len(set(turns)) > 1):
                 self._orders.write_turns(f"{self._name} {track}", turns)
         for tracks in (self._turns, self._recorded) if is_pool else ():
-            _strip(tracks[TAKES], tracks[RESULTS])
+            _strip_stop_requests(tracks[TAKES], tracks[RESULTS])
 
     @property
     def exact(self) -> int:
@@ -244,7 +244,7 @@ def read_turns(path: str) -> array[int]:
     return turns
 
 
-def _strip(takes: array[int], results: Sequence[int]) -> None:
+def _strip_stop_requests(takes: array[int], results: Sequence[int]) -> None:
     """Drop turns at the end that have no result: stop requests, which workers may not take before the pool ends."""
     unanswered = {worker: takes.count(worker) - results.count(worker) for worker in set(takes)}
     while takes and unanswered[takes[-1]] > 0:
