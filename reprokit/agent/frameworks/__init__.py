@@ -111,6 +111,6 @@ def load(name: str) -> Callable[[Agent], Adapter]:
     """Return the adapter class of a framework: PythonAdapter for python."""
     from importlib import import_module
 
-    place = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"
-    adapter: Callable[[Agent], Adapter] = getattr(import_module(place), name.capitalize() + "Adapter")
+    module = f"{__name__.rpartition('.')[0]}.{name}.adapter" if name in _FOLDERS else f"{__name__}.{name}"
+    adapter: Callable[[Agent], Adapter] = getattr(import_module(module), name.capitalize() + "Adapter")
     return adapter

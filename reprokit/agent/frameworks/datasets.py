@@ -114,8 +114,8 @@ class ArrowRows:
 
     def _numbers(self, chunk: Any) -> Any:
         """Return the row numbers of a chunk; None if they are unknown."""
-        place, offset = address(chunk), chunk.offset
-        for first, numbers, _ in reversed(self._slices.get(place, ())) if place else ():
+        address_of_chunk, offset = address(chunk), chunk.offset
+        for first, numbers, _ in reversed(self._slices.get(address_of_chunk, ())) if address_of_chunk else ():
             if first <= offset and offset - first + len(chunk) <= len(numbers):
                 return numbers[offset - first : offset - first + len(chunk)]
         return None

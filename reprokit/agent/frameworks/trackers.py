@@ -122,10 +122,10 @@ class UuidModuleProxy:
         return self._change(self._module.uuid4())
 
 
-def _without_password(place: str) -> str:
+def _without_password(address: str) -> str:
     """Return a URL without user, password and query."""
-    scheme, mark, rest = place.partition("://")
+    scheme, mark, rest = address.partition("://")
     if not mark:
-        return place
+        return address
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path.partition('?')[0]}"

@@ -150,7 +150,7 @@ def _scored(
     scores = {}
     for part in result.split("\t")[1:]:
         name, _, value = part.rpartition(":")
-        is_other = any(name.startswith(f"{other}-") for other in sets)
+        is_other = any(name.startswith(f"{set_name}-") for set_name in sets)
         scores[name] = float(value), "eval" if is_other else "train"
     return RoundScored(XgboostRound(booster, None), scores, sets)
 
