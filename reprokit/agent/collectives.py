@@ -32,7 +32,7 @@ class CollectiveSeries:
 
     def __init__(self) -> None:
         self.count = 0
-        self.waiting = 0  # calls in the chain that are not written so far
+        self.unwritten = 0  # calls in the chain that are not written so far
         self.chain = hashlib.sha256()
 
 
@@ -67,8 +67,8 @@ class CollectiveLog:
             self._agent.journal.write_text("collective", text)
             return
         series.chain.update(repr((operation, ranks, dtype, tuple(shape), digest)).encode())
-        series.waiting += 1
-        if series.waiting == TOGETHER:
+        series.unwritten += 1
+        if series.unwritten == TOGETHER:
             self._write_chain(name, series)
 
     def _head(self, signature: tuple[Any, ...]) -> str:
@@ -81,14 +81,14 @@ class CollectiveLog:
         return head
 
     def _write_chain(self, name: str, series: CollectiveSeries) -> None:
-        count, digest = series.waiting, "sha256:" + series.chain.hexdigest()
+        count, digest = series.unwritten, "sha256:" + series.chain.hexdigest()
         line = {"name": name, "step": series.count - 1, "calls": count, "operation": "", "ranks": 0, "dtype": ""}
         self._agent.journal.write("collective", {**line, "shape": [], "digest": digest, "whole": False})
-        series.waiting, series.chain = 0, hashlib.sha256()
+        series.unwritten, series.chain = 0, hashlib.sha256()
 
     def finish(self) -> None:
         for name, series in list(self._series.items()):
-            if series.waiting:
+            if series.unwritten:
                 self._write_chain(name, series)
 
 

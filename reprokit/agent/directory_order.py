@@ -35,7 +35,7 @@ class DirectoryListings:
         if isinstance(path, (bytearray, memoryview)):  # deprecated, but still accepted
             path = bytes(path)
         name = os.path.normpath(os.fsdecode("." if path is None else path))
-        left_out = any(name == place or name.startswith(place + "/") for place in _LEFT_OUT)
+        left_out = any(name == directory or name.startswith(directory + "/") for directory in _LEFT_OUT)
         left_out = left_out and not name.startswith(_SHARED_MEMORY)
         return None if left_out or any(part in name for part in _PACKAGES) else name
 
@@ -45,7 +45,7 @@ class DirectoryListings:
         digest.update(names)
         self.end(directory, digest, True)
 
-    def watched(self, directory: str, entries: Any) -> ScandirIterator:
+    def wrap_scandir(self, directory: str, entries: Any) -> ScandirIterator:
         """Wrap the iterator of a scandir, to record its names."""
         return ScandirIterator(
             entries, self._agent, lambda digest, is_complete: self.end(directory, digest, is_complete)

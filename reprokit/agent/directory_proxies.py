@@ -29,7 +29,7 @@ class ListingRecorder:
         self._agent = agent
         self._listings: DirectoryListings | None = None
 
-    def of(self, path: Any, caller: FrameType) -> tuple[str, DirectoryListings] | None:
+    def directory_of(self, path: Any, caller: FrameType) -> tuple[str, DirectoryListings] | None:
         """Return the name of a directory, and where to record its listing; None if it is ignored."""
         if str(caller.f_globals.get("__name__")).partition(".")[0] in _FINDERS:
             return None
@@ -74,7 +74,7 @@ class ListdirProxy(OsFunctionProxy):
         return names
 
     def _note(self, path: Any, caller: FrameType, names: list[Any]) -> None:
-        where = self._recorder.of(path, caller)
+        where = self._recorder.directory_of(path, caller)
         if where is not None:
             where[1].add(where[0], names)
 
@@ -83,8 +83,8 @@ class ScandirProxy(OsFunctionProxy):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         entries = self._original(*arguments, **keywords)
         path = arguments[0] if arguments else keywords.get("path")
-        where = self._recorder.attempt(self._recorder.of, path, sys._getframe(1))
-        return entries if where is None else where[1].watched(where[0], entries)
+        where = self._recorder.attempt(self._recorder.directory_of, path, sys._getframe(1))
+        return entries if where is None else where[1].wrap_scandir(where[0], entries)
 
 
 def watch(agent: Agent) -> ListingRecorder:

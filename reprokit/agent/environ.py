@@ -94,11 +94,11 @@ class VariableReads:
         if is_direct and not _is_subscript(frame):
             return
         text = os.fsdecode(name)
-        place = user_frames.users_frame(frame)
-        if text in _NAMED_BY_LAUNCHER or place is None:
+        users_frame = user_frames.users_frame(frame)
+        if text in _NAMED_BY_LAUNCHER or users_frame is None:
             return
         self._recorded.add((name, value))
-        where = f"{os.path.basename(place.f_code.co_filename)}:{place.f_lineno}"
+        where = f"{os.path.basename(users_frame.f_code.co_filename)}:{users_frame.f_lineno}"
         facts = {"name": text, "where": where, "set": value is not None}
         if isinstance(value, (str, bytes)):
             facts.update(self._digest(text, value))

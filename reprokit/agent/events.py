@@ -416,7 +416,7 @@ class Events:
 
     def remove(self, listener: EventListener) -> None:
         """Remove a listener."""
-        self._listeners = tuple([other for other in self._listeners if other is not listener])
+        self._listeners = tuple([registered for registered in self._listeners if registered is not listener])
         self.arrange()
 
     def arrange(self) -> None:

@@ -106,7 +106,7 @@ class ThreadMetrics(_local):
     def __init__(self) -> None:
         self.losses = on_thread("loss")  # the name of its losses
         self.epoch: Any = None  # epoch of the batch that the next steps use
-        self.trained: Any = None  # epoch of the last step
+        self.last_step_epoch: Any = None  # epoch of the last step
 
 
 class Metrics:
@@ -179,9 +179,9 @@ class Metrics:
         loader = event.loader
         epoch = self._loaders.get(loader)
         if epoch is None:
-            epoch = self._loaders[loader] = self._taken_over(event.place) or self._new_epoch(event)
+            epoch = self._loaders[loader] = self._continued_epoch(event.place) or self._new_epoch(event)
         self._end_epoch(epoch)
-        for former in self._former():
+        for former in self._epochs_of_deleted_loaders():
             if former.exhausted:  # no further iteration will end it
                 self._end_epoch(former)
         event.series = epoch
@@ -197,25 +197,25 @@ class Metrics:
             epoch.exhausted = True  # not ended: a loop that fetches ahead has batches left
 
     def _update_due(self, _event: UpdateDue) -> None:
-        epoch, trained = self._thread.epoch, self._thread.trained
-        if epoch is not trained:
-            self._thread.trained = epoch
-            if trained is not None and trained.exhausted:
-                self._end_epoch(trained, late=True)
+        epoch, last_step_epoch = self._thread.epoch, self._thread.last_step_epoch
+        if epoch is not last_step_epoch:
+            self._thread.last_step_epoch = epoch
+            if last_step_epoch is not None and last_step_epoch.exhausted:
+                self._end_epoch(last_step_epoch, late=True)
 
     def _update_done(self, _event: UpdateDone) -> None:
         epoch = self._thread.epoch
         if epoch is not None:
             epoch.steps += 1
 
-    def _former(self) -> list[EpochState]:
+    def _epochs_of_deleted_loaders(self) -> list[EpochState]:
         """Return the epochs of this thread whose loaders no longer exist."""
         alive, thread = set(map(id, self._loaders.values())), on_thread("")
         return [epoch for epoch in self._epochs if id(epoch) not in alive and epoch.thread == thread]
 
-    def _taken_over(self, place: tuple[str, int]) -> EpochState | None:
+    def _continued_epoch(self, place: tuple[str, int]) -> EpochState | None:
         """Return the epoch state of a deleted loader iterated at the same place, which the new loader continues."""
-        return next((epoch for epoch in self._former() if epoch.place == place), None)
+        return next((epoch for epoch in self._epochs_of_deleted_loaders() if epoch.place == place), None)
 
     def _new_epoch(self, event: LoaderBegan) -> EpochState:
         epoch = EpochState(self._agent.name("loader"), event.place)

@@ -238,10 +238,10 @@ class LedgerFile:
         self._first = self._size = 0  # number of entries and of bytes written
         self._buffer: Any = None  # bytes of the buffer, normally the tail, and the numbers in its head
         self._head: Any = None
-        self._waiting = (ctypes.c_uint64 * 4)(0, 0, ENTRIES, NUMBERS)  # struct waiting of native/python/ledger.c
+        self._buffer_state = (ctypes.c_uint64 * 4)(0, 0, ENTRIES, NUMBERS)  # struct waiting of native/python/ledger.c
         self._put: Any = None  # the compiled put, if there is one
         if compiled is not None:
-            self._put = partial(compiled.ledger_put, ctypes.addressof(self._waiting), self._guard)
+            self._put = partial(compiled.ledger_put, ctypes.addressof(self._buffer_state), self._guard)
 
     def put(self, entries: bytes, numbers: bytes) -> bool:
         """Buffer entries that belong together; return False if the ledger takes no more."""
@@ -264,7 +264,7 @@ class LedgerFile:
         self._buffer[TAIL_HEAD + head[2] : TAIL_HEAD + used] = entries
         head[3] = count
         head[2] = used  # makes it visible to a reader
-        self._waiting[1] += 1
+        self._buffer_state[1] += 1
         return True
 
     def _attempt(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -273,7 +273,7 @@ class LedgerFile:
         except OSError as error:
             self.refusal = error.strerror or str(error)
         if self.refusal:
-            self._waiting[0] = 0  # stops compiled code from using the buffer
+            self._buffer_state[0] = 0  # stops compiled code from using the buffer
 
     def _create(self) -> None:
         """Create the file, named by process and number: processes with the same identity have separate files."""
@@ -304,11 +304,11 @@ class LedgerFile:
         self._buffer = memoryview(memory).cast("B")
         self._head = self._buffer[:TAIL_HEAD].cast("Q")
         self._buffer[:8] = b"RKSTAIL\x01"
-        self._waiting[0] = ctypes.addressof(memory)
+        self._buffer_state[0] = ctypes.addressof(memory)
 
     def _flush(self) -> None:
         """Write the buffered entries as a block."""
-        count, entries, numbers = self._waiting[1], self._head[2], self._head[3]
+        count, entries, numbers = self._buffer_state[1], self._head[2], self._head[3]
         if count:
             areas = self._buffer[TAIL_HEAD:]
             self._write_block(count, bytes(areas[:entries]), bytes(areas[ENTRIES : ENTRIES + numbers]))
@@ -325,7 +325,7 @@ class LedgerFile:
         self._write(os.open(self._path, _APPEND | _SAFE), data)
         if not self.refusal:
             self._first += count
-            self._head[2] = self._head[3] = self._waiting[1] = 0
+            self._head[2] = self._head[3] = self._buffer_state[1] = 0
             self._head[1] = self._first
 
     def _write(self, descriptor: int, data: bytes) -> None:
@@ -342,7 +342,7 @@ class LedgerFile:
         with self._guard:
             if self._path and not self.refusal:
                 self._attempt(self._end)
-            self.refusal, self._waiting[0] = self.refusal or "the process ends", 0
+            self.refusal, self._buffer_state[0] = self.refusal or "the process ends", 0
 
     def _end(self) -> None:
         self._flush()

@@ -89,7 +89,7 @@ def _facts() -> dict[str, object]:
         "build": " ".join(sys.version.split()),
         "gil": getattr(sys, "_is_gil_enabled", lambda: True)(),
         "flags": _flags(),
-        "path": [place for place in sys.path if type(place) is str][:MAX_PATH],
+        "path": [entry for entry in sys.path if type(entry) is str][:MAX_PATH],
     }
 
 

@@ -84,27 +84,27 @@ class Library:
     def __init__(self, path: str) -> None:
         import ctypes
 
-        number, pointer, word, text = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
+        uint64, pointer, uint32, text = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p
         with_gil, without_gil = ctypes.PyDLL(path), ctypes.CDLL(path)
         if with_gil.reprokit_trail_abi() != ABI:
             raise RuntimeError(f"{path} does not fit this agent")
         self._ctypes, self.path = ctypes, path
-        self.digest = function(with_gil, "digest", number, number, number, number)
-        self.fold = function(with_gil, "fold", number, number, number, number, number)
-        self._digest_bytes = function(with_gil, "digest", number, ctypes.c_char_p, number, number)
-        self._list = function(with_gil, "list", number, ctypes.c_char_p, number)
+        self.digest = function(with_gil, "digest", uint64, uint64, uint64, uint64)
+        self.fold = function(with_gil, "fold", uint64, uint64, uint64, uint64, uint64)
+        self._digest_bytes = function(with_gil, "digest", uint64, ctypes.c_char_p, uint64, uint64)
+        self._list = function(with_gil, "list", uint64, ctypes.c_char_p, uint64)
         self._open = function(with_gil, "open", pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
-        self._series = function(with_gil, "series", pointer, pointer, text, number, word, text, text, number)
-        self.step = function(with_gil, "step", number, pointer, number, number)
-        self.long_step = function(without_gil, "step", number, pointer, text, number)
-        self.parameters = function(without_gil, "parameters", number, pointer, number)
-        self.given = function(with_gil, "given", None, pointer, number, number, number)
-        self.changed = function(without_gil, "changed", word, pointer, word)
-        self.unsteady = function(with_gil, "unsteady", None, pointer, word)
-        self.wait = function(without_gil, "wait", None, pointer, number)
+        self._series = function(with_gil, "series", pointer, pointer, text, uint64, uint32, text, text, uint64)
+        self.step = function(with_gil, "step", uint64, pointer, uint64, uint64)
+        self.long_step = function(without_gil, "step", uint64, pointer, text, uint64)
+        self.parameters = function(without_gil, "parameters", uint64, pointer, uint64)
+        self.given = function(with_gil, "given", None, pointer, uint64, uint64, uint64)
+        self.changed = function(without_gil, "changed", uint32, pointer, uint32)
+        self.unsteady = function(with_gil, "unsteady", None, pointer, uint32)
+        self.wait = function(without_gil, "wait", None, pointer, uint64)
         self.pause = function(with_gil, "pause", None, pointer)
         self.close = function(with_gil, "close", None, pointer, pointer)
-        self._not_finite = function(without_gil, "not_finite", number, number, number, number, ctypes.POINTER(number))
+        self._not_finite = function(without_gil, "not_finite", uint64, uint64, uint64, uint64, ctypes.POINTER(uint64))
 
     def text(self, text: str) -> int:
         """Return the digest of a text."""
@@ -139,8 +139,8 @@ class Library:
         text = json.dumps(description).encode()
         sizes = [size for _, _, _, size in tensors] * 2
         salts = [salt(dtype, tuple(shape)) for _, dtype, shape, _ in tensors] * 2
-        words = "<%dQ" % len(sizes)
-        data = struct.pack(words, *sizes), struct.pack(words, *salts)
+        packing = "<%dQ" % len(sizes)
+        data = struct.pack(packing, *sizes), struct.pack(packing, *salts)
         return self._series(trail, text, len(text), len(tensors), *data, first) or 0
 
     def not_finite(self, address: int, size: int, dtype: str) -> tuple[int, int]:
