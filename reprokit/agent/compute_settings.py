@@ -36,7 +36,7 @@ VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
     "TF_NUM_INTRAOP_THREADS",
 )
-_SIMPLE = re.compile(r"[\w.,=+:-]{1,200}")  # other values are left out, as they may be secret
+_SIMPLE = re.compile(r"[\w.,=+:-]{1,200}")  # other values are left out, as a variable may hold anything
 
 # Native libraries: the names of their files, and for each fact the alternative functions that return it.
 _OPENBLAS = ("openblas_{}", "openblas_{}64_", "scipy_openblas_{}", "scipy_openblas_{}64_")

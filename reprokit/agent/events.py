@@ -167,7 +167,7 @@ class LossScaled(TrainingEvent):
 
 @dataclass(eq=False)
 class ClippingDue(TrainingEvent):
-    """Gradients of these parameters are about to be clipped. Answering SKIP leaves them unclipped and unused."""
+    """Gradients of these parameters are about to be clipped. After SKIP they are neither checked nor used further."""
 
     parameters: Any
     state: Any = None  # set by a handler, for its use in GradientsClipped
@@ -175,7 +175,7 @@ class ClippingDue(TrainingEvent):
 
 @dataclass(eq=False)
 class GradientsClipped(TrainingEvent):
-    """Gradients were clipped, unless a handler skipped it."""
+    """Gradients were clipped, and no handler had answered SKIP."""
 
     due: ClippingDue
 

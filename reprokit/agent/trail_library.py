@@ -255,7 +255,7 @@ def wants_batch_digests(run: str) -> bool:
 
 
 def looks_at_each_step(run: str) -> bool:
-    """Return whether a question needs in each step what a trail normally digests in some steps only."""
+    """Return whether a question needs in each step the digests that a trail normally has in some steps only."""
     return bool((_plan(run).get("question") or {}).get("each_step"))
 
 

@@ -49,7 +49,7 @@ _VARIABLES = (
     "TORCH_DETERMINISTIC",
     "XLA_FLAGS",
 )
-_SIMPLE = re.compile(r"[\w.,=+:/ -]{0,300}")  # other values are not written, as they may be secret
+_SIMPLE = re.compile(r"[\w.,=+:/ -]{0,300}")  # other values are not written, as a variable may hold anything
 
 # Of PyTorch: the public name, and the path to the value, which is called if it is a function.
 _TORCH = {

@@ -56,7 +56,7 @@ def computes(name: str) -> bool:
 
 
 def key_of(line: dict[str, Any]) -> tuple[object, ...]:
-    """Return what tells operators apart."""
+    """Return the key that distinguishes an operator from others."""
     where = line["where"]
     described = [line[name] for name in ("name", "phase", "device", "dtypes", "shapes", "attributes")]
     return (*map(str, described), where[0] if where else None)

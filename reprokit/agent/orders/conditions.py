@@ -53,7 +53,7 @@ class ConditionOrders:
                 return bool(original(event))
             order_timeout: TurnTimeout | None = None
             text = choices.next() if choices.is_replay else None
-            while text == "1" and not original(event):  # the thread that sets it has not come so far
+            while text == "1" and not original(event):  # the thread that sets it has not reached that so far
                 order_timeout = order_timeout or TurnTimeout(self._orders, self._since)
                 if order_timeout.is_over():
                     choices.give_up()

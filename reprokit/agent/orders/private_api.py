@@ -1,6 +1,6 @@
-"""Every private name of the standard library and of joblib that orders depend on, and where it was seen.
+"""Lists the private names of the standard library and of joblib that orders depend on, and the versions seen with them.
 
-tests/agent/test_orders.py says what a release lacks. A method that is missing is not watched.
+A test in tests/agent/test_orders.py fails for names that a release lacks. A missing method is not patched.
 """
 
 SEEN = {

@@ -102,11 +102,11 @@ class ReplayedQueue:
                 with self._lock:
                     turns.advance(look)
                 raise error
-            return self._wait_for_item(error, call) if polls and turn == code else call(*blocking)
+            return self._retry(error, call) if polls and turn == code else call(*blocking)
         finally:
             turns.leave()
 
-    def _wait_for_item(self, error: type[Exception], call: Function) -> Any:
+    def _retry(self, error: type[Exception], call: Function) -> Any:
         """Retry a call that succeeded in the recording, until it does or times out."""
         timeout = TurnTimeout(self._orders, self._since)
         while True:

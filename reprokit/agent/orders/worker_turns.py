@@ -1,7 +1,7 @@
 """Turns of processes: which worker of a pool takes the next task, and who has the next turn under a lock.
 
-While the run lasts, a track lies in a file of the run directory: a number for each turn, appended by the process that
-had it, under the lock itself. In a replay the file's size tells whose turn is next.
+During the run a track is a file in the run directory: a number for each turn, appended by the process that had it,
+under the lock itself. In a replay the size of the file gives the next turn.
 """
 
 from __future__ import annotations
