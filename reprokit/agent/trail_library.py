@@ -164,7 +164,7 @@ if TYPE_CHECKING:
     Named = tuple[str, str, Sequence[int], int]
 
 
-class Words:
+class GeneratorAddresses:
     """Locates the states of Python's and NumPy's global generators in memory, as copying them is slow.
 
     Each address is used only after the memory there was compared with the state that the generator returns.

@@ -42,7 +42,7 @@ def test_states_that_were_kept_bring_the_same_numbers_again(
     import torch
 
     if not places_are_known:
-        monkeypatch.setattr(trail.Words, "both", lambda words: (0, 0))
+        monkeypatch.setattr(trail.GeneratorAddresses, "both", lambda words: (0, 0))
     states = RandomStates(torch, compiled)
     for step in range(8):
         draw()

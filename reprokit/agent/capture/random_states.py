@@ -13,7 +13,7 @@ from array import array
 
 from ..core.signal_errors import pass_on
 from ..pytorch import private_api
-from ..trail_library import Words
+from ..trail_library import GeneratorAddresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RandomStates:
     def __init__(self, torch: Any = None, compiled: Any = None) -> None:
         self._torch = torch
         self._compiled = compiled
-        self._words = Words()
+        self._words = GeneratorAddresses()
         self._gauss_offset: int | None = None  # of _GAUSS in a RandomState of NumPy; 0: unknown; None: not searched yet
         self._held: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
 

@@ -115,7 +115,7 @@ class BoostingTrail:
 
     def __init__(self, agent: Agent, events: Events, library: trail.Library, framework: str) -> None:
         self._agent, self._events, self._library, self._framework = agent, events, library, framework
-        self._words = trail.Words()
+        self._generator_addresses = trail.GeneratorAddresses()
         self.forget()
 
     def forget(self) -> None:
@@ -146,12 +146,12 @@ class BoostingTrail:
             )
         if not series.handle:
             raise RuntimeError("there is no room for a series of rounds")
-        python, numpy = self._words.both()
+        python, numpy = self._generator_addresses.both()
         flags = trail.PYTHON * bool(python) | trail.NUMPY * bool(numpy)
         (facts, facts_address), (model, model_address), (pointers, pointers_address) = series.buffers
         model[0] = int.from_bytes(hashlib.sha256(event.round.model()).digest()[:8], "little")
         pointers[:] = [0, model_address]
-        facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._words.salt]
+        facts[:] = [flags, trail.HERE, 0, 0, 0, 0, 0, 0, 0, 0, 0, python, numpy, self._generator_addresses.salt]
         library.step(series.handle, facts_address, pointers_address)
         series.count += 1
         self._last = series.handle

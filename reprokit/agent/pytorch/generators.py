@@ -74,7 +74,7 @@ class GeneratorDigests:
 
     def __init__(self, torch: Any, loaded: library.Library) -> None:
         self._torch, self._library = torch, loaded
-        self.words, self.default = library.Words(), DefaultGenerator(torch)
+        self.words, self.default = library.GeneratorAddresses(), DefaultGenerator(torch)
 
     def torch_digest(self) -> int:
         """Return the digest of PyTorch's own generator on this side."""

@@ -70,7 +70,7 @@ class TensorflowTrail:
         self._library = library
         self._in_graphs = trail.wants_gradients_in_graphs(agent.run)
         self._each = 1 if trail.looks_at_each_step(agent.run) else EACH
-        self._words = trail.Words()
+        self._words = trail.GeneratorAddresses()
         self.forget()
 
     def forget(self) -> None:
