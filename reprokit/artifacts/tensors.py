@@ -1,4 +1,4 @@
-"""What comparing two tensors came to, and the place where it is judged."""
+"""Compares two tensors element by element and counts how they differ, within a tolerance where there is one."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance as Tolerance
 
 TILE = 1 << 18  # elements of a piece of tensors that do not lie in C order
-SPARSE = 8  # a run is read in one go while at most this many times what is needed of it
+SPARSE = 8  # read a span in one go if it is at most this many times as long as the elements needed from it
 MAX_RANK = 64
-SPREAD = 16  # elements that each byte of a source may stand for, where strides let it stand for several
-FEW = 1 << 24  # elements that any source may stand for
-MOST = 64 << 30  # bytes of all tensors of a file, beside SPREAD times its size
+SPREAD = 16  # elements that may share each byte of a source (broadcast strides repeat elements)
+FEW = 1 << 24  # elements that a tensor may have however small its source is
+MOST = 64 << 30  # bytes compared for all tensors of a file, in addition to SPREAD times its size
 
 
 @dataclass(frozen=True)
 class Extreme:
-    """A largest distance, and the index of the first element that has it, counted in C order."""
+    """The largest distance, and the index of the first element with it, counted in C order."""
 
     value: float
-    whole: int  # the same where it is a whole number, exactly
+    whole: int  # the exact value of an integer distance (units in the last place)
     at: int
 
 
@@ -56,57 +56,57 @@ class TensorStatistics:
 _COUNTS = ("differing", "beyond", "sign_change", "zero_sign", "nan_payload", "nan", "infinite")
 
 
-def _larger(one: Extreme | None, other: Extreme | None) -> Extreme | None:
-    if one is None or other is None:
-        return one or other
-    order = (one.value, one.whole, -one.at), (other.value, other.whole, -other.at)
-    return one if order[0] >= order[1] else other
+def _larger(left: Extreme | None, right: Extreme | None) -> Extreme | None:
+    if left is None or right is None:
+        return left or right
+    order = (left.value, left.whole, -left.at), (right.value, right.whole, -right.at)
+    return left if order[0] >= order[1] else right
 
 
-def _earlier(one: int | None, other: int | None) -> int | None:
-    return min((at for at in (one, other) if at is not None), default=None)
+def _earlier(left: int | None, right: int | None) -> int | None:
+    return min((index for index in (left, right) if index is not None), default=None)
 
 
-def merged(one: TensorStatistics, other: TensorStatistics) -> TensorStatistics:
-    """Return the statistics of two pieces of a tensor together."""
-    lengths = max(len(one.histogram), len(other.histogram))
-    padded = [side.histogram + (0,) * (lengths - len(side.histogram)) for side in (one, other)]
+def merged(left: TensorStatistics, right: TensorStatistics) -> TensorStatistics:
+    """Return the combined statistics of two pieces of a tensor."""
+    length = max(len(left.histogram), len(right.histogram))
+    padded = [statistics.histogram + (0,) * (length - len(statistics.histogram)) for statistics in (left, right)]
     return replace(
-        one,
-        **{name: getattr(one, name) + getattr(other, name) for name in ("elements", *_COUNTS)},
-        first=_earlier(one.first, other.first),
-        first_beyond=_earlier(one.first_beyond, other.first_beyond),
-        absolute=_larger(one.absolute, other.absolute),
-        relative=_larger(one.relative, other.relative),
-        ulp=_larger(one.ulp, other.ulp),
+        left,
+        **{name: getattr(left, name) + getattr(right, name) for name in ("elements", *_COUNTS)},
+        first=_earlier(left.first, right.first),
+        first_beyond=_earlier(left.first_beyond, right.first_beyond),
+        absolute=_larger(left.absolute, right.absolute),
+        relative=_larger(left.relative, right.relative),
+        ulp=_larger(left.ulp, right.ulp),
         histogram=tuple(map(sum, zip(*padded, strict=True))),
     )
 
 
 def multi_index(at: int, shape: tuple[int, ...]) -> list[int]:
-    """Return an index counted in C order as one of each dimension."""
-    found = []
+    """Convert a flat index in C order to one index per dimension."""
+    indices = []
     for length in reversed(shape):
         at, index = divmod(at, length)
-        found.append(index)
-    return found[::-1]
+        indices.append(index)
+    return indices[::-1]
 
 
 def bucket_name(number: int) -> str:
-    """Return the distances in a bucket of the histogram."""
+    """Return the label of a histogram bucket: the range of its distances."""
     if number < 2:
         return str(number + 1)
     return f"{(1 << (number - 1)) + 1}-{1 << number}"
 
 
 def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the statistics for JSON."""
+    """Return the statistics as a JSON object; indices have one number per dimension."""
 
-    def extreme(found: Extreme | None, *, whole: bool = False) -> dict[str, Any] | None:
-        if found is None:
+    def extreme(distance: Extreme | None, *, whole: bool = False) -> dict[str, Any] | None:
+        if distance is None:
             return None
-        value = found.whole if whole else found.value
-        return {"value": value if value != float("inf") else None, "at": multi_index(found.at, shape)}
+        value = distance.whole if whole else distance.value
+        return {"value": value if value != float("inf") else None, "at": multi_index(distance.at, shape)}
 
     first = statistics.first
     return {
@@ -126,11 +126,11 @@ def document(statistics: TensorStatistics, shape: tuple[int, ...]) -> dict[str, 
 
 
 def check(tensor: TensorPart, limits: Limits) -> Dtype:
-    """Return the type of a tensor whose elements all lie within its source."""
+    """Check that all elements lie within the source; return the dtype. Raises ArtifactDamaged otherwise."""
     dtype = dtypes.named(tensor.dtype)
     if len(tensor.shape) > MAX_RANK or any(length < 0 for length in tensor.shape):
         raise ArtifactDamaged(f"{tensor.name}: no tensor has the shape {str(tensor.shape)[:80]}")
-    last = _last_byte(tensor, dtype)
+    last = _end_offset(tensor, dtype)
     if tensor.offset < 0 or last > tensor.source.size:
         raise ArtifactDamaged(f"{tensor.name} needs {last} bytes, there are {tensor.source.size}")
     if math.prod(tensor.shape) > max(SPREAD * tensor.source.size, FEW):
@@ -138,7 +138,7 @@ def check(tensor: TensorPart, limits: Limits) -> Dtype:
     return dtype
 
 
-def _last_byte(tensor: TensorPart, dtype: Dtype) -> int:
+def _end_offset(tensor: TensorPart, dtype: Dtype) -> int:
     count = math.prod(tensor.shape)
     if count == 0 or _in_order(tensor):
         return tensor.offset + dtype.file_size(count)
@@ -149,7 +149,7 @@ def _last_byte(tensor: TensorPart, dtype: Dtype) -> int:
 
 
 def _in_order(tensor: TensorPart) -> bool:
-    """Return whether the elements stand in C order without gaps."""
+    """Return whether the elements are contiguous in C order."""
     if tensor.strides is None:
         return True
     if len(tensor.strides) != len(tensor.shape):
@@ -165,7 +165,7 @@ def _in_order(tensor: TensorPart) -> bool:
 def compare(
     left: TensorPart, right: TensorPart, limits: Limits, tolerance: Tolerance | None = None
 ) -> TensorStatistics:
-    """Return what two tensors differ in; their types and shapes must be the same."""
+    """Return how two tensors of the same dtype and shape differ."""
     dtype = check(left, limits)
     check(right, limits)
     count = math.prod(left.shape)
@@ -174,16 +174,16 @@ def compare(
     limits.spent.compared += dtype.file_size(count)
     if limits.spent.compared > MOST + SPREAD * left.source.size:
         raise ArtifactDamaged("its tensors come to many times the bytes that it has")
-    meter = _Meter(dtype, left.big_endian, right.big_endian, tolerance or Tolerance())
+    comparison = _NativeComparison(dtype, left.big_endian, right.big_endian, tolerance or Tolerance())
     if _in_order(left) and _in_order(right):
-        return _compare_in_order(left, right, dtype, count, meter)
+        return _compare_in_order(left, right, dtype, count, comparison)
     if left.strides == right.strides and left.big_endian == right.big_endian and _same_bytes(left, right, dtype):
         return TensorStatistics(count)
-    return _compare_tiles(left, right, dtype, meter)
+    return _compare_tiles(left, right, dtype, comparison)
 
 
-class _Meter:
-    """The native comparison of one pair of tensors, with what it has found so far."""
+class _NativeComparison:
+    """Compares one pair of tensors in native code, and holds the statistics so far."""
 
     def __init__(self, dtype: Dtype, left_big: bool, right_big: bool, tolerance: Tolerance):
         self._ffi, self._library = native.artifacts()
@@ -192,63 +192,65 @@ class _Meter:
         self._tolerance = self._ffi.new(
             "struct rka_tolerance *", [tolerance.absolute, tolerance.relative, min(tolerance.ulp, (1 << 64) - 1)]
         )
-        self._found = self._ffi.new("struct rka_measured *")
+        self._measured = self._ffi.new("struct rka_measured *")
 
     def add(self, left: bytearray, right: bytearray, count: int, base: int) -> None:
-        """Compare so many elements, of which the first has the index base."""
-        one, other = self._ffi.from_buffer(left), self._ffi.from_buffer(right)
-        big, other_big = self._orders
+        """Compare `count` elements; the first of them has the flat index `base`."""
+        left_buffer, right_buffer = self._ffi.from_buffer(left), self._ffi.from_buffer(right)
+        left_big, right_big = self._orders
         self._library.rka_compare(
-            self._format, self._tolerance, one, big, other, other_big, count, base, self._found
+            self._format, self._tolerance, left_buffer, left_big, right_buffer, right_big, count, base, self._measured
         )  # fmt: skip
 
-    def taken(self) -> TensorStatistics:
-        """Return what was found since the last time."""
-        found, self._found = self._found, self._ffi.new("struct rka_measured *")
-        return _statistics(found)
+    def take_statistics(self) -> TensorStatistics:
+        """Return the statistics since the last call, and reset them."""
+        measured, self._measured = self._measured, self._ffi.new("struct rka_measured *")
+        return _statistics(measured)
 
 
-def _statistics(found: Any) -> TensorStatistics:
-    histogram = list(found.histogram)
+def _statistics(measured: Any) -> TensorStatistics:
+    histogram = list(measured.histogram)
     while histogram and not histogram[-1]:
         histogram.pop()
     extremes: dict[str, Any] = {
-        name: _extreme(getattr(found, name)) for name in ("absolute", "relative", "ulp") if found.finite
+        name: _extreme(getattr(measured, name)) for name in ("absolute", "relative", "ulp") if measured.finite
     }
     return TensorStatistics(
-        elements=found.compared,
-        first=found.first if found.differing else None,
-        first_beyond=found.first_beyond if found.beyond else None,
+        elements=measured.compared,
+        first=measured.first if measured.differing else None,
+        first_beyond=measured.first_beyond if measured.beyond else None,
         histogram=tuple(histogram),
-        **{name: getattr(found, name) for name in _COUNTS},
+        **{name: getattr(measured, name) for name in _COUNTS},
         **extremes,
     )
 
 
-def _extreme(found: Any) -> Extreme:
-    return Extreme(found.value, found.whole, found.at)
+def _extreme(measured: Any) -> Extreme:
+    return Extreme(measured.value, measured.whole, measured.at)
 
 
-def _compare_in_order(left: TensorPart, right: TensorPart, dtype: Dtype, count: int, meter: _Meter) -> TensorStatistics:
+def _compare_in_order(
+    left: TensorPart, right: TensorPart, dtype: Dtype, count: int, comparison: _NativeComparison
+) -> TensorStatistics:
     step = max(1, 8 * BLOCK // dtype.bits // 8 * 8 if dtype.packed else BLOCK // dtype.element_size)
-    sides = [_ElementReader(tensor, dtype, min(step, count)) for tensor in (left, right)]
+    readers = [_ElementReader(tensor, dtype, min(step, count)) for tensor in (left, right)]
     for base in range(0, count, step):
-        some = min(step, count - base)
-        one, other = (side.elements(base, some) for side in sides)
-        meter.add(one, other, some, base)
-    return meter.taken()
+        length = min(step, count - base)
+        left_elements, right_elements = (reader.elements(base, length) for reader in readers)
+        comparison.add(left_elements, right_elements, length, base)
+    return comparison.take_statistics()
 
 
 class _ElementReader:
-    """Elements of a tensor in C order, some at a time, in memory that is used again."""
+    """Reads the elements of a tensor in C order, a block at a time, into a reused buffer."""
 
-    def __init__(self, tensor: TensorPart, dtype: Dtype, most: int):
+    def __init__(self, tensor: TensorPart, dtype: Dtype, capacity: int):
         self._tensor, self._dtype = tensor, dtype
-        self._bytes = bytearray(dtype.file_size(most) + 1)
-        self._codes = bytearray(most) if dtype.packed else self._bytes
+        self._bytes = bytearray(dtype.file_size(capacity) + 1)
+        self._codes = bytearray(capacity) if dtype.packed else self._bytes
 
     def elements(self, first: int, count: int) -> bytearray:
-        """So many elements from `first` on, which of packed ones is a multiple of eight."""
+        """Return `count` elements from `first` on; for packed dtypes `first` must be a multiple of eight."""
         offset = self._tensor.offset + self._dtype.file_size(first)
         with memoryview(self._bytes) as view:
             fill_exactly(self._tensor.source, offset, view[: self._dtype.file_size(count)])
@@ -259,19 +261,19 @@ class _ElementReader:
 
 
 def _same_bytes(left: TensorPart, right: TensorPart, dtype: Dtype) -> bool:
-    """Return whether all the bytes that two tensors of the same strides span are equal."""
-    size = _last_byte(left, dtype) - left.offset
+    """Return whether two tensors of the same strides span equal bytes, gaps included."""
+    size = _end_offset(left, dtype) - left.offset
     return raw.same(piece(left.source, left.offset, size), piece(right.source, right.offset, size))
 
 
 def strides_of(tensor: TensorPart) -> tuple[int, ...]:
-    """Return the strides in elements, also of a tensor in C order."""
+    """Return the strides in elements; contiguous tensors have theirs computed."""
     return strides_of_shape(tensor.shape) if tensor.strides is None else tensor.strides
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """A box of indices: where it begins, and how far it goes in each dimension."""
+    """A box of indices: its origin and its length in each dimension."""
 
     origin: tuple[int, ...]
     lengths: tuple[int, ...]
@@ -281,26 +283,31 @@ class _Tile:
         return math.prod(self.lengths)
 
 
-def _compare_tiles(left: TensorPart, right: TensorPart, dtype: Dtype, meter: _Meter) -> TensorStatistics:
+def _compare_tiles(
+    left: TensorPart, right: TensorPart, dtype: Dtype, comparison: _NativeComparison
+) -> TensorStatistics:
     strides = strides_of(left), strides_of(right)
     result = TensorStatistics(0)
     for tile in _tiles(left.shape, *strides):
-        one, other = (_gathered(side, own, dtype, tile) for side, own in zip((left, right), strides, strict=True))
-        meter.add(one, other, tile.count, 0)
-        result = merged(result, _moved(meter.taken(), tile, left.shape))
+        left_elements, right_elements = (
+            _gather(tensor, tensor_strides, dtype, tile)
+            for tensor, tensor_strides in zip((left, right), strides, strict=True)
+        )
+        comparison.add(left_elements, right_elements, tile.count, 0)
+        result = merged(result, _in_tensor_indices(comparison.take_statistics(), tile, left.shape))
     return result
 
 
 def _tiles(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> Iterator[_Tile]:
     lengths = _tile_lengths(shape, left, right)
-    starts = [range(0, length, step) for length, step in zip(shape, lengths, strict=True)]
+    starts = [range(0, side, step) for side, step in zip(shape, lengths, strict=True)]
     for origin in itertools.product(*starts):
         box = zip(origin, lengths, shape, strict=True)
-        yield _Tile(origin, tuple(min(step, whole - start) for start, step, whole in box))
+        yield _Tile(origin, tuple(min(step, length - start) for start, step, length in box))
 
 
 def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> list[int]:
-    """Return a box of about TILE elements that is long where either side has its elements close together."""
+    """Return the shape of a tile of about TILE elements, longest where either tensor has the smallest strides."""
     lengths = [1] * len(shape)
     orders = [sorted(range(len(shape)), key=lambda i, side=side: side[i]) for side in (left, right)]  # type: ignore[misc]
     while math.prod(lengths) < TILE and lengths != list(shape):
@@ -311,32 +318,32 @@ def _tile_lengths(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[in
     return lengths
 
 
-def _moved(found: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> TensorStatistics:
-    """Return the statistics of a tile with the indices of the whole tensor."""
+def _in_tensor_indices(statistics: TensorStatistics, tile: _Tile, shape: tuple[int, ...]) -> TensorStatistics:
+    """Translate the indices in the statistics of a tile to those of the whole tensor."""
 
-    def whole(at: int) -> int:
+    def tensor_index(value: int) -> int:
         index = 0
-        for start, inside, length in zip(tile.origin, multi_index(at, tile.lengths), shape, strict=True):
+        for start, inside, length in zip(tile.origin, multi_index(value, tile.lengths), shape, strict=True):
             index = index * length + start + inside
         return index
 
     changed: dict[str, Any] = {}
     for name in ("first", "first_beyond", "absolute", "relative", "ulp"):
-        at = getattr(found, name)
-        if isinstance(at, Extreme):
-            changed[name] = replace(at, at=whole(at.at))
-        elif at is not None:
-            changed[name] = whole(at)
-    return replace(found, **changed)
+        value = getattr(statistics, name)
+        if isinstance(value, Extreme):
+            changed[name] = replace(value, at=tensor_index(value.at))
+        elif value is not None:
+            changed[name] = tensor_index(value)
+    return replace(statistics, **changed)
 
 
-def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
-    """Return the elements of a tile in C order."""
+def _gather(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _Tile) -> bytearray:
+    """Copy the elements of a tile into a buffer in C order."""
     ffi, library = native.artifacts()
     size = dtype.element_size
     result = bytearray(tile.count * size)
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
-    outer = _outer(tile, strides, order)
+    outer = _outer_axes(tile, strides, order)
     inner = [0 if axis in outer else length for axis, length in enumerate(tile.lengths)]
     span = 1 + sum((length - 1) * strides[axis] for axis, length in enumerate(inner) if length)
     within = strides_of_shape(tile.lengths)
@@ -355,7 +362,7 @@ def _gathered(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: 
 
 
 def strides_of_shape(shape: tuple[int, ...], fortran: bool = False) -> tuple[int, ...]:
-    """Return how many elements lie between neighbors of each dimension."""
+    """Return the contiguous strides of a shape, in elements, in C or Fortran order."""
     steps, step = [], 1
     for length in shape if fortran else reversed(shape):
         steps.append(step)
@@ -363,8 +370,8 @@ def strides_of_shape(shape: tuple[int, ...], fortran: bool = False) -> tuple[int
     return tuple(steps) if fortran else tuple(reversed(steps))
 
 
-def _outer(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list[int]:
-    """Return the dimensions, from the widest on, that are walked through, since reading across them reads too much."""
+def _outer_axes(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list[int]:
+    """Return the axes, widest first, to iterate over: reading across them in one go would read too much."""
     outer: list[int] = []
     for position in range(len(order)):
         rest = order[position:]
