@@ -1,4 +1,4 @@
-"""Compares bytes that nobody understands."""
+"""Compares uninterpreted bytes."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import BLOCK, fill_exactly
 from reprokit.difference import Difference, Verdict
 
-AS_BYTES = "differing_bytes"  # among the figures of what was compared as bytes
+AS_BYTES = "differing_bytes"  # key in the figures of what was compared as bytes
 SHOWN = 16  # bytes around the first difference that are shown
 
 
 def same(left: Source, right: Source) -> bool:
-    """Return whether two sources hold the same bytes; stops at the first that differ."""
+    """Return whether two sources have equal bytes; stops at the first difference."""
     are_packed = isinstance(left, Unpacked) and isinstance(right, Unpacked) and left.method == right.method
     if are_packed and same(left.packed, right.packed):  # type: ignore[attr-defined]
         return True
-    return left.size == right.size and all(one == other for _, _, one, other in _blocks(left, right))
+    return left.size == right.size and all(
+        left_block == right_block for _, _, left_block, right_block in _blocks(left, right)
+    )
 
 
 def _blocks(left: Source, right: Source) -> Iterator[tuple[int, int, bytearray, bytearray]]:
-    """Yield what both sources have, some at a time: where, how much, and the bytes in memory that is used again."""
+    """Yield blocks of the common length of both sources: offset, length, and two reused buffers."""
     size = min(left.size, right.size)
-    one, other = bytearray(min(BLOCK, size)), bytearray(min(BLOCK, size))
-    with memoryview(one) as left_view, memoryview(other) as right_view:
-        for at in range(0, size, BLOCK):
-            some = min(BLOCK, size - at)
-            fill_exactly(left, at, left_view[:some])
-            fill_exactly(right, at, right_view[:some])
-            yield at, some, one, other
+    left_buffer, right_buffer = bytearray(min(BLOCK, size)), bytearray(min(BLOCK, size))
+    with memoryview(left_buffer) as left_view, memoryview(right_buffer) as right_view:
+        for offset in range(0, size, BLOCK):
+            length = min(BLOCK, size - offset)
+            fill_exactly(left, offset, left_view[:length])
+            fill_exactly(right, offset, right_view[:length])
+            yield offset, length, left_buffer, right_buffer
 
 
 def difference(name: str, left: Source, right: Source, meaning: str = "") -> Difference:
-    """Return the leaf of two sources that differ: where first, and in how many bytes."""
+    """Return the leaf of two sources that differ: the first differing byte, and how many differ."""
     ffi, library = native.artifacts()
     size = first = min(left.size, right.size)
     count = 0
-    for at, some, one, other in _blocks(left, right):
-        if one == other:
+    for offset, length, left_block, right_block in _blocks(left, right):
+        if left_block == right_block:
             continue
-        buffers = ffi.from_buffer(one), ffi.from_buffer(other), some
+        buffers = ffi.from_buffer(left_block), ffi.from_buffer(right_block), length
         if not count:
-            first = at + library.rka_first_other(*buffers)
+            first = offset + library.rka_first_other(*buffers)
         count += library.rka_count_other(*buffers)
     texts = _text(left, first), _text(right, first)
     detail = f"{count} of {size} bytes differ, first at {first}" if count else f"the same up to byte {size}"
