@@ -1,4 +1,4 @@
-"""Finds tensors that two files have under other names: equal content is told from content that is gone."""
+"""Finds renamed tensors: tensors of equal content that two files have under different names."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from reprokit.artifacts.elements import Limits, Part, TensorPart
 from reprokit.difference import Difference, Verdict
 from reprokit.errors import ArtifactDamaged
 
-MOST_COMPARED = 2000  # pairs of tensors of the same type and shape
+MOST_COMPARED = 2000  # pairs of tensors of the same dtype and shape that are compared
 
 
 class RenamedTensors:
-    """The tensors that the right file alone has, with their places, by type and shape."""
+    """The tensors that only the right file has, with their positions, by dtype and shape."""
 
     def __init__(self, limits: Limits):
-        self._limits, self._left = limits, MOST_COMPARED
-        self._alone: dict[tuple[str, tuple[int, ...]], list[tuple[int, TensorPart]]] = defaultdict(list)
+        self._limits, self._comparisons_left = limits, MOST_COMPARED
+        self._right_only: dict[tuple[str, tuple[int, ...]], list[tuple[int, TensorPart]]] = defaultdict(list)
 
-    def add(self, place: int, tensor: TensorPart) -> None:
-        """Keep a tensor of the right file."""
-        self._alone[tensor.dtype, tensor.shape].append((place, tensor))
+    def add(self, position: int, tensor: TensorPart) -> None:
+        """Add a tensor that only the right file has."""
+        self._right_only[tensor.dtype, tensor.shape].append((position, tensor))
 
     def take(self, part: Part) -> TensorPart | None:
-        """Return the tensor that has the content of one that the left file alone has; it is taken once."""
-        same = self._alone.get((part.dtype, part.shape), []) if isinstance(part, TensorPart) else []
-        for number, (_, other) in enumerate(same):
-            if self._are_equal(part, other):
-                return same.pop(number)[1]
+        """Remove and return a tensor equal to `part`, which only the left file has; None if there is none."""
+        candidates = self._right_only.get((part.dtype, part.shape), []) if isinstance(part, TensorPart) else []
+        for number, (_, tensor) in enumerate(candidates):
+            if self._are_equal(part, tensor):
+                return candidates.pop(number)[1]
         return None
 
     def _are_equal(self, left: Part, right: TensorPart) -> bool:
-        self._left -= 1
-        if self._left < 0 or not isinstance(left, TensorPart) or 0 in left.shape:
+        self._comparisons_left -= 1
+        if self._comparisons_left < 0 or not isinstance(left, TensorPart) or 0 in left.shape:
             return False
         try:
             return not tensors.compare(left, right, self._limits).differing
@@ -43,12 +43,12 @@ class RenamedTensors:
             return False
 
     def rest(self) -> Iterator[tuple[int, TensorPart]]:
-        """Yield those that nobody has taken, with their places."""
-        for same in self._alone.values():
-            yield from same
+        """Yield the tensors that were not taken, with their positions."""
+        for group in self._right_only.values():
+            yield from group
 
 
 def renamed(file: str, left: Part, right: Part) -> Difference:
-    """Return the leaf of a tensor that the right file has under another name."""
+    """Return the leaf of a tensor that has another name in the right file."""
     detail = f"renamed: {right.name} in the right file has equal content"
     return Difference(f"{file}/{left.name}", Verdict.DIFFERENT, described(left), described(right), detail)
