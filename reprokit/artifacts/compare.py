@@ -1,4 +1,4 @@
-"""Compares two files: byte by byte where that says it, else part by part as their format has them."""
+"""Compares two files: byte by byte, or part by part if their format is known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from reprokit.artifacts import raw, tensors
 from reprokit.artifacts.descriptions import counted, described, tensor_difference, value_difference
-from reprokit.artifacts.elements import Blob, Format, Limits, Noise, Part, Source, TensorPart, Value, Within
+from reprokit.artifacts.elements import Blob, Format, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import FORMATS, HEAD, detect
 from reprokit.artifacts.renamed_tensors import RenamedTensors, renamed
 from reprokit.artifacts.sources import verify
@@ -18,30 +18,33 @@ from reprokit.errors import ArtifactDamaged
 from reprokit.printable import listed
 from reprokit.tolerance import Tolerance
 
-MOST_LEAVES = 2000  # differences of one file that are named one by one
+MOST_LEAVES = 2000  # differences of one file that are listed individually
 MOST_NOISE = 4
 SAME = "same content"
-GENERAL = ("zip", "tar", "json", "text")  # formats that files of more special ones have, too
-PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that hold one file and nothing else
-_KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", Within: "file within", Noise: "value"}
-OTHER = "other"  # among the figures of what is identical: the noise that differs
+GENERAL = ("zip", "tar", "json", "text")  # formats that more specific formats are based on
+PACKED = ("joblib", "gzip", "bzip2", "xz")  # formats that compress a single file
+_KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", NestedFile: "file within", Noise: "value"}
+OTHER = "other"  # key in the figures of identical files: the noise that differs
 
-Key: TypeAlias = tuple[str, int]  # of a part: its name, and which of that name it is
-NUMBERS, AS_WRITTEN = "/numbers", "/as written"  # how JSON's readers name a long list of numbers, and its spelling
+Key: TypeAlias = tuple[str, int]  # of a part: its name, and its number among the parts of that name
+NUMBERS, AS_WRITTEN = (
+    "/numbers",
+    "/as written",
+)  # suffixes by which the JSON reader names a long list of numbers, and the digest of its text
 
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How to compare: bit for bit, or where a tolerance is given, within that."""
+    """How to compare: bit for bit, or within a tolerance."""
 
     tolerance: Tolerance | None = None  # of tensors
-    values: Tolerance | None = None  # of single numbers that stand in a text
+    values: Tolerance | None = None  # of single numbers in text
     limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
 class FileSide:
-    """One of two files: its source, and its name, by which its format may be told."""
+    """One of the two files: its source, and its name, which helps to detect its format."""
 
     source: Source
     name: str
@@ -53,32 +56,32 @@ class FileSide:
 def compare(
     name: str, left: FileSide, right: FileSide, options: CompareOptions | None = None, depth: int = 0
 ) -> Difference:
-    """Return what two files differ in; identical ones are one leaf, others have their differences as children."""
+    """Compare two files; return one leaf if they are identical, else a tree with the differences as children."""
     options = options or CompareOptions()
     same = raw.same(left.source, right.source)
-    if same and (depth > options.limits.depth or not (_refers(left) and _refers(right))):
-        return Difference(name, Verdict.IDENTICAL, _size(left), _size(right))
+    if same and (depth > options.limits.depth or not (_may_refer_to_siblings(left) and _may_refer_to_siblings(right))):
+        return Difference(name, Verdict.IDENTICAL, _size_text(left), _size_text(right))
     formats = _formats(left, right)
     if formats[0] is None or formats[0] != formats[1]:
-        return _one_packed(name, left, right, formats, options, depth) or raw.difference(
-            name, left.source, right.source, _kinds(*formats)
+        return _against_unpacked(name, left, right, formats, options, depth) or raw.difference(
+            name, left.source, right.source, _format_mismatch(*formats)
         )
     if depth > options.limits.depth:
         problem = f"files within files are opened {options.limits.depth} deep, and this one stands deeper"
         return raw.difference(name, left.source, right.source, problem)
     try:
-        found = _by_format(name, formats[0], left, right, options, depth)
-        return found if found.verdict.not_bitwise or not same else replace(found, detail="")
+        difference = _by_format(name, formats[0], left, right, options, depth)
+        return difference if difference.verdict.not_bitwise or not same else replace(difference, detail="")
     except OSError:
         raise
-    except Exception as error:  # whatever a hostile file makes a reader do, its bytes can still be compared
-        problem = _problem(formats[0], error)
-        if same and not (_beside(left) or _beside(right)):
-            return Difference(name, Verdict.IDENTICAL, _size(left), _size(right), problem)
+    except Exception as error:  # a reader may fail in any way on a hostile file; its bytes can still be compared
+        problem = _read_problem(formats[0], error)
+        if same and not (_has_read_siblings(left) or _has_read_siblings(right)):
+            return Difference(name, Verdict.IDENTICAL, _size_text(left), _size_text(right), problem)
         return raw.difference(name, left.source, right.source, problem)
 
 
-def _one_packed(
+def _against_unpacked(
     name: str,
     left: FileSide,
     right: FileSide,
@@ -86,69 +89,77 @@ def _one_packed(
     options: CompareOptions,
     depth: int,
 ) -> Difference | None:
-    """Return what is compressed against what is not; None where not one of them is, or only bytes can be compared."""
+    """Compare a compressed file with an uncompressed one; return None if not exactly one is, or only bytes differ."""
     packed = [format_ is not None and format_.name in PACKED for format_ in formats]
     if packed[0] == packed[1] or depth > options.limits.depth:
         return None
-    sides, place = [left, right], packed.index(True)
-    side, format_ = sides[place], formats[place]
+    sides, index = [left, right], packed.index(True)
+    side, format_ = sides[index], formats[index]
     assert format_ is not None
     try:
-        within = next(part for part in format_.read(side.source, options.limits) if isinstance(part, Within))
-        sides[place] = FileSide(within.source, _unpacked_name(side.name))
-        found = compare(name, sides[0], sides[1], options, depth + 1)
+        unpacked_file = next(part for part in format_.read(side.source, options.limits) if isinstance(part, NestedFile))
+        sides[index] = FileSide(unpacked_file.source, _unpacked_name(side.name))
+        difference = compare(name, sides[0], sides[1], options, depth + 1)
     except ArtifactDamaged:
         return None
-    _release(within)
-    if raw.AS_BYTES in found.figures:
+    _release(unpacked_file)
+    if raw.AS_BYTES in difference.figures:
         return None
-    return _same(found.name, "compression: one of them has none") if found.verdict is Verdict.IDENTICAL else found
+    return (
+        _identical_but_noise(difference.name, "compression: one of them has none")
+        if difference.verdict is Verdict.IDENTICAL
+        else difference
+    )
 
 
-def _refers(side: FileSide) -> bool:
-    """Return whether a file may have parts of it in others beside it."""
+def _may_refer_to_siblings(side: FileSide) -> bool:
+    """Return whether parts of a file may be in other files beside it."""
     format_ = side.format()
-    return format_ is not None and format_.beside and getattr(side.source, "beside", None) is not None
+    return format_ is not None and format_.has_siblings and getattr(side.source, "beside", None) is not None
 
 
-def _beside(side: FileSide) -> bool:
-    """Return whether files beside this one were read."""
+def _has_read_siblings(side: FileSide) -> bool:
+    """Return whether any of the files beside this one were opened."""
     return bool(getattr(getattr(side.source, "beside", None), "opened", ()))
 
 
 def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | None]:
-    """Return the formats of two files; where only their names tell them apart, one name holds for both."""
-    own = left.format(), right.format()
-    if own[0] == own[1]:
-        return own
+    """Return the formats of both files; if they differ only by file name, use one name for both."""
+    formats = left.format(), right.format()
+    if formats[0] == formats[1]:
+        return formats
     by_name = [
         (replace(left, name=name).format(), replace(right, name=name).format()) for name in (left.name, right.name)
     ]
-    same = [one for one, other in by_name if one is not None and one == other]
-    special = min(same, key=FORMATS.index, default=None) or _common(left, right)
-    return own if special is None else (special, special)
+    common = [
+        left_format for left_format, right_format in by_name if left_format is not None and left_format == right_format
+    ]
+    special = min(common, key=FORMATS.index, default=None) or _general_format(left, right)
+    return formats if special is None else (special, special)
 
 
-def _common(left: FileSide, right: FileSide) -> Format | None:
-    """Return what both files are besides their own formats: archives are told apart by their first members."""
+def _general_format(left: FileSide, right: FileSide) -> Format | None:
+    """Return a general format of both files: archives get specific formats by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
-    general = (one for one in FORMATS if one.name in GENERAL)
-    both = (one for one in general if one.matches(left.name, heads[0]) and one.matches(right.name, heads[1]))
+    general = (format_ for format_ in FORMATS if format_.name in GENERAL)
+    both = (
+        format_ for format_ in general if format_.matches(left.name, heads[0]) and format_.matches(right.name, heads[1])
+    )
     return next(both, None)
 
 
-def _size(side: FileSide) -> str:
+def _size_text(side: FileSide) -> str:
     return f"{side.source.size} bytes"
 
 
-def _kinds(left: Format | None, right: Format | None) -> str:
+def _format_mismatch(left: Format | None, right: Format | None) -> str:
     if left is right:
         return ""
     names = [format_.name if format_ else "of no format that is known" for format_ in (left, right)]
     return f"the left file is {names[0]}, the right one {names[1]}"
 
 
-def _problem(format_: Format, error: Exception) -> str:
+def _read_problem(format_: Format, error: Exception) -> str:
     text = str(error) if isinstance(error, ArtifactDamaged) else f"{type(error).__name__}: {error}"
     return f"cannot be read as {format_.name} ({text}); compared as bytes"
 
@@ -166,30 +177,33 @@ def _by_format(
 
 
 def compare_parts(name: str, left: Iterable[Part], right: Iterable[Part], options: CompareOptions) -> Difference:
-    """Return the tree of two sets of parts; raises ArtifactDamaged where they cannot be read."""
-    sides = _keyed("left", left, options.limits), _keyed("right", right, options.limits)
+    """Compare two sequences of parts; raises ArtifactDamaged if they cannot be read."""
+    sides = _with_keys("left", left, options.limits), _with_keys("right", right, options.limits)
     return _Comparison(name, (name, name), options, 0).of(*sides)
 
 
 def _parts(side: str, format_: Format, file: FileSide, limits: Limits) -> Iterator[tuple[Key, Part]]:
-    return _keyed(side, format_.read(file.source, limits), limits)
+    return _with_keys(side, format_.read(file.source, limits), limits)
 
 
-def _keyed(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tuple[Key, Part]]:
-    """Yield the parts of a file, within the limits, each with a key of its own."""
-    seen: Counter[str] = Counter()
-    held = 0
+def _with_keys(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tuple[Key, Part]]:
+    """Yield the parts of a file with unique keys; raises ArtifactDamaged beyond the limits."""
+    occurrences: Counter[str] = Counter()
+    length = 0
     try:
         for number, part in enumerate(parts):
-            held += len(part.name) + (len(part.text) if isinstance(part, (Value, Noise)) else 0)
+            length += len(part.name) + (len(part.text) if isinstance(part, (Value, Noise)) else 0)
             limits.spent.parts += 1
             if number >= limits.parts or limits.spent.parts > 4 * limits.parts:
                 raise ArtifactDamaged(f"it has more than {limits.parts} parts")
-            if held > limits.header:
+            if length > limits.header:
                 raise ArtifactDamaged(f"names and values come to more than {limits.header} bytes")
-            seen[part.name] += 1
-            same = seen[part.name]
-            yield (part.name, same), part if same == 1 else replace(part, name=f"{part.name} ({same})")
+            occurrences[part.name] += 1
+            occurrence = occurrences[part.name]
+            yield (
+                (part.name, occurrence),
+                part if occurrence == 1 else replace(part, name=f"{part.name} ({occurrence})"),
+            )
     except OSError:
         raise
     except Exception as error:
@@ -198,36 +212,38 @@ def _keyed(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tuple[K
 
 
 class _Comparison:
-    """The comparison of two files of one format, part by part."""
+    """Compares two files of the same format part by part."""
 
     def __init__(self, name: str, files: tuple[str, str], options: CompareOptions, depth: int):
         self._name, self._files, self._options, self._depth = name, files, options, depth
         self._differences: list[tuple[int, Difference]] = []
         self._differing: Counter[str] = Counter()
         self._compared: Counter[str] = Counter()
-        self._beyond = 0  # of the differing parts, those that no tolerance accepts
-        self._near: set[str] = set()  # lists of numbers that are within the tolerance, by the name of the list
+        self._beyond = 0  # differing parts that the tolerance does not accept
+        self._within_tolerance: set[str] = set()  # names of the lists of numbers that are within the tolerance
         self._noise: list[str] = []
-        self._noise_is_noted = True
-        self._sources: dict[int, Source] = {}  # of what is identical, in which damage could hide
+        self._reports_noise = True
+        self._identical_sources: dict[
+            int, Source
+        ] = {}  # sources of identical parts, by id: their checksums are verified at the end
 
     def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
-        """Return the tree; parts are matched by key, and stand in the order of the left file."""
+        """Return the tree of differences; parts are matched by key, in the order of the left file."""
         index = {key: (number, part) for number, (key, part) in enumerate(left)}
-        alone = RenamedTensors(self._options.limits)
+        right_only = RenamedTensors(self._options.limits)
         for number, (key, part) in enumerate(right):
-            place, other = index.pop(key, (number, None))
-            if other is None and isinstance(part, TensorPart):
-                alone.add(number, part)
+            position, left_part = index.pop(key, (number, None))
+            if left_part is None and isinstance(part, TensorPart):
+                right_only.add(number, part)
             else:
-                self._add(place, other, part)
-        for place, part in index.values():
-            self._add(place, part, alone.take(part))
-        for place, part in alone.rest():
-            self._add(place, None, part)
+                self._add(position, left_part, part)
+        for position, part in index.values():
+            self._add(position, part, right_only.take(part))
+        for position, part in right_only.rest():
+            self._add(position, None, part)
         return self._tree()
 
-    def _add(self, place: int, left: Part | None, right: Part | None) -> None:
+    def _add(self, position: int, left: Part | None, right: Part | None) -> None:
         if isinstance(left or right, Noise) and isinstance(right or left, Noise):
             texts = [part.text if isinstance(part, Noise) else "" for part in (left, right)]
             if texts[0] != texts[1]:
@@ -236,20 +252,20 @@ class _Comparison:
         kind = _KINDS[type(left or right)]
         self._compared[kind] += 1
         try:
-            found = self._pair(left, right)
+            difference = self._pair(left, right)
         finally:
             _release(left, right)
-        if found is None or not found.verdict.not_bitwise:
-            if found is not None and found.detail:  # such as the noise of a file within
-                name = found.name.removeprefix(f"{self._name}/")
-                self._noise.append(f"{name} ({found.figures.get(OTHER, found.detail)})")
+        if difference is None or not difference.verdict.not_bitwise:
+            if difference is not None and difference.detail:  # such as the noise of a nested file
+                name = difference.name.removeprefix(f"{self._name}/")
+                self._noise.append(f"{name} ({difference.figures.get(OTHER, difference.detail)})")
             sources = [getattr(part, "source", None) for part in (left, right)]
-            self._sources.update((id(source), source) for source in sources if source is not None)
+            self._identical_sources.update((id(source), source) for source in sources if source is not None)
             return
         self._differing[kind] += 1
-        self._beyond += found.verdict.differs
+        self._beyond += difference.verdict.differs
         if sum(self._differing.values()) <= MOST_LEAVES:
-            self._differences.append((place, found))
+            self._differences.append((position, difference))
 
     def _pair(self, left: Part | None, right: Part | None) -> Difference | None:
         if left is None or right is None:
@@ -263,75 +279,81 @@ class _Comparison:
             return self._values(name, left, right)
         if isinstance(left, Blob) and isinstance(right, Blob):
             return None if raw.same(left.source, right.source) else raw.difference(name, left.source, right.source)
-        if isinstance(left, Within) and isinstance(right, Within):
-            return self._within(name, left, right)
+        if isinstance(left, NestedFile) and isinstance(right, NestedFile):
+            return self._nested(name, left, right)
         return Difference(name, Verdict.DIFFERENT, described(left), described(right), "a part of another kind")
 
     def _one_sided(self, left: Part | None, right: Part | None) -> Difference:
-        self._noise_is_noted = False  # the sums over all members say nothing where members are missing
+        self._reports_noise = False  # summaries over all members mean nothing if members are missing
         part = left or right
         assert part is not None
         texts = (described(left) if left else "", described(right) if right else "")
         return missing(f"{self._name}/{part.name}", *texts, f"only the {'left' if left else 'right'} file has it")
 
     def _values(self, name: str, left: Value, right: Value) -> Difference | None:
-        found = value_difference(name, left.text, right.text, tolerance=self._options.values)
-        if found is not None and left.name.endswith(AS_WRITTEN) and left.name.removesuffix(AS_WRITTEN) in self._near:
-            return replace(found, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
-        return found
+        difference = value_difference(name, left.text, right.text, tolerance=self._options.values)
+        if (
+            difference is not None
+            and left.name.endswith(AS_WRITTEN)
+            and left.name.removesuffix(AS_WRITTEN) in self._within_tolerance
+        ):
+            return replace(difference, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
+        return difference
 
-    def _within(self, name: str, left: Within, right: Within) -> Difference:
+    def _nested(self, name: str, left: NestedFile, right: NestedFile) -> Difference:
         names = [part.name or _unpacked_name(file) for part, file in zip((left, right), self._files, strict=True)]
         sides = FileSide(left.source, names[0]), FileSide(right.source, names[1])
-        found = compare(name, *sides, self._options, self._depth + 1)
-        if left.check != right.check and found.verdict is Verdict.IDENTICAL and not found.detail:
+        difference = compare(name, *sides, self._options, self._depth + 1)
+        if left.check != right.check and difference.verdict is Verdict.IDENTICAL and not difference.detail:
             meaning = "the same bytes under different check sums: one of the containers is damaged"
             return Difference(name, Verdict.DIFFERENT, left.check, right.check, meaning)
-        return found
+        return difference
 
     def _tensors(self, name: str, left: TensorPart, right: TensorPart) -> Difference | None:
         limits = self._options.limits
         for tensor in (left, right):
             tensors.check(tensor, limits)
         if left.dtype != right.dtype or left.shape != right.shape:
-            what = "type" if left.dtype != right.dtype else "shape"
-            return Difference(name, Verdict.DIFFERENT, described(left), described(right), f"another {what}")
-        found = tensors.compare(left, right, limits, self._options.tolerance)
-        if self._options.tolerance is not None and not found.beyond and left.name.endswith(NUMBERS):
-            self._near.add(left.name.removesuffix(NUMBERS))
-        if not found.differing:
+            property_ = "type" if left.dtype != right.dtype else "shape"
+            return Difference(name, Verdict.DIFFERENT, described(left), described(right), f"another {property_}")
+        statistics = tensors.compare(left, right, limits, self._options.tolerance)
+        if self._options.tolerance is not None and not statistics.beyond and left.name.endswith(NUMBERS):
+            self._within_tolerance.add(left.name.removesuffix(NUMBERS))
+        if not statistics.differing:
             return None
-        return tensor_difference(name, left, right, found, self._options.tolerance)
+        return tensor_difference(name, left, right, statistics, self._options.tolerance)
 
     def _tree(self) -> Difference:
         if not self._beyond:
-            for source in self._sources.values():
+            for source in self._identical_sources.values():
                 verify(source)
         if not self._differing:
-            return _same(self._name, self._noises())
+            return _identical_but_noise(self._name, self._noise_summary())
         self._differences.sort(key=lambda pair: pair[0])
         children = [child for _, child in self._differences]
         if (more := sum(self._differing.values()) - len(children)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
         counts = "; ".join(counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items()))
-        return group(self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noises()) else ""))
+        return group(
+            self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noise_summary()) else "")
+        )
 
-    def _noises(self) -> str:
-        if not self._noise or not self._noise_is_noted:
+    def _noise_summary(self) -> str:
+        if not self._noise or not self._reports_noise:
             return ""
         return listed(self._noise, MOST_NOISE)
 
 
-def _same(name: str, other: str) -> Difference:
-    """Return the leaf of what is equal but for the noise of a container."""
+def _identical_but_noise(name: str, other: str) -> Difference:
+    """Return the leaf of two files that are equal except for container noise."""
     if not other:
         return Difference(name, Verdict.IDENTICAL, detail=f"{SAME} in other bytes, which carry nothing")
     return Difference(name, Verdict.IDENTICAL, detail=f"{SAME}; other {other}", figures={OTHER: other})
 
 
 def _unpacked_name(name: str) -> str:
-    """Return the name of what a compressed file of this name holds."""
+    """Return the name of the file within a compressed file of this name."""
     stem, dot, ending = name.rpartition(".")
     if ending.lower() in ("tgz", "tbz", "txz"):
         return f"{stem}.tar"
@@ -339,7 +361,7 @@ def _unpacked_name(name: str) -> str:
 
 
 def _release(*parts: Part | None) -> None:
-    """Give back what was unpacked for the comparison of a pair."""
+    """Release the data that was unpacked to compare a pair of parts."""
     for part in parts:
         release = getattr(getattr(part, "source", None), "release", None)
         if release is not None:

@@ -1,8 +1,8 @@
-"""What every file is made of for a comparison: tensors, values, bytes, files within, and the noise of its container.
+"""The parts of a file that are compared: tensors, values, bytes, nested files, and the noise of its container.
 
-A reader of a format turns a source of bytes into parts, lazily and in the order of the file. It copies nothing
-that it need not: a tensor says where its bytes stand. Names are paths within the file, with "/" between levels.
-A reader raises errors.ArtifactDamaged where a file is not what its format says, or goes beyond the limits.
+A reader of a format turns a source of bytes into parts, lazily and in the order of the file. It avoids copies:
+a tensor refers to its bytes in the source. Names are paths within the file, with "/" between levels.
+A reader raises errors.ArtifactDamaged where a file violates its format or exceeds the limits.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Protocol, TypeAlias
 
 
 class Source(Protocol):
-    """Bytes that can be read at any place: a file, a member of an archive, a piece of either."""
+    """Bytes with random access: a file, a member of an archive, or a slice of either."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> bytes:
-        """At most `length` bytes from `offset` on; fewer only at the end."""
+        """Return up to `length` bytes from `offset` on; fewer only at the end."""
 
 
 class Siblings:
-    """The files beside a source, which has them as its attribute `beside` where there are any."""
+    """The files in the same directory or archive as a source, which has them as its attribute `beside`."""
 
     def __init__(self, name: str, find: Callable[[str], Source | None]):
         self.name = name  # of the source itself
@@ -31,30 +31,30 @@ class Siblings:
         self._find = find
 
     def open(self, name: str) -> Source | None:
-        """Return the file of this name; None where there is none that can be read."""
+        """Open the file of this name; return None if there is none or it cannot be read."""
         if name not in self.opened and name not in ("", ".", "..") and "/" not in name:
-            found = self._find(name)
-            if found is not None:
-                self.opened[name] = found
+            source = self._find(name)
+            if source is not None:
+                self.opened[name] = source
         return self.opened.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """Numbers of one type: shape in elements, first the outermost dimension."""
+    """A tensor: elements of one dtype, and where they are in a source."""
 
     name: str
     dtype: str  # NumPy's name, or bfloat16, float8_e4m3fn, float8_e5m2, ...
     shape: tuple[int, ...]
     source: Source
-    offset: int = 0  # in bytes, of the first element
-    strides: tuple[int, ...] | None = None  # in elements; None where the elements stand in C order without gaps
+    offset: int = 0  # of the first element in the source, in bytes
+    strides: tuple[int, ...] | None = None  # in elements; None: contiguous in C order
     big_endian: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Anything small that is no tensor, as a text that says it exactly, with its type where that matters."""
+    """A small value that is no tensor, as a text that represents it exactly, with its type if that matters."""
 
     name: str
     text: str
@@ -62,53 +62,55 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """Bytes that no reader understands."""
+    """Uninterpreted bytes."""
 
     name: str
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """A file inside of a file, which is looked at like a file of its own."""
+class NestedFile:
+    """A file nested in another, compared like a file of its own."""
 
     name: str
     source: Source
-    check: str = ""  # the container's own check sum of it: other ones over the same bytes mean damage
+    check: str = ""  # the container's checksum of it: if equal bytes have different ones, a container is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a container adds by itself, such as a time stamp or the order of its members: never a difference."""
+    """What a container adds, such as a time stamp or the order of its members; never counted as a difference."""
 
     name: str
     text: str
 
 
-Part: TypeAlias = TensorPart | Value | Blob | Within | Noise
+Part: TypeAlias = TensorPart | Value | Blob | NestedFile | Noise
 
 
 @dataclass
-class Spent:
-    """What a file with all the files within it has used up."""
+class ResourceUse:
+    """The resources that a file and all files nested in it have used so far."""
 
-    unpacked: int = 0
+    unpacked: int = 0  # bytes
     parts: int = 0
     compared: int = 0  # bytes of tensors
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds for files of unknown origin; what goes beyond is an error, never a long wait."""
+    """Bounds for untrusted files; exceeding one is an error, so that no file causes a long wait."""
 
-    header: int = 100 << 20  # bytes that a reader may hold of one file besides its tensors
+    header: int = 100 << 20  # bytes that a reader may keep in memory for one file, tensors excluded
     parts: int = 300_000  # of one file
-    depth: int = 8  # files within files
-    unpacked: int = 16 << 30  # bytes that all compressed members may come to
-    ratio: int = 1100  # of unpacked to packed bytes, of what unpacks to much; DEFLATE reaches 1032
+    depth: int = 8  # levels of nested files
+    unpacked: int = 16 << 30  # bytes of all compressed members together after decompression
+    ratio: int = 1100  # largest ratio of unpacked to packed bytes for large outputs; DEFLATE reaches 1032
     text: int = 16 << 20  # bytes of one text or pickle string
-    nesting: int = 200  # of JSON, pickle and the like
-    spent: Spent = field(default_factory=Spent, compare=False)  # shared by all levels of one file
+    nesting: int = 200  # levels within JSON, pickles and the like
+    spent: ResourceUse = field(
+        default_factory=ResourceUse, compare=False
+    )  # shared by a file and all files nested in it
 
 
 Reader: TypeAlias = Callable[[Source, Limits], Iterator[Part]]
@@ -116,10 +118,10 @@ Reader: TypeAlias = Callable[[Source, Limits], Iterator[Part]]
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file: how it is told from others, and its reader."""
+    """A file format: how files of it are detected, and its reader."""
 
     name: str
-    matches: Callable[[str, bytes], bool]  # by the file's name and its first 4096 bytes
+    matches: Callable[[str, bytes], bool]  # takes the file's name and its first 4096 bytes
     read: Reader
-    pairwise: str = ""  # the function of formats.text that takes two such files at once instead
-    beside: bool = False  # its files may refer to others that stand beside them: equal ones can differ in those
+    pairwise: str = ""  # the function of formats.text that compares two such files instead of `read`
+    has_siblings: bool = False  # its files may refer to files beside them, so equal files can differ in those

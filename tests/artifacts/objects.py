@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.artifacts import tensors
-from reprokit.artifacts.elements import Blob, Limits, Noise, Reader, TensorPart, Value, Within
+from reprokit.artifacts.elements import Blob, Limits, NestedFile, Noise, Reader, TensorPart, Value
 from reprokit.artifacts.sources import Memory, exactly
 from reprokit.difference import Difference
 from reprokit.errors import ArtifactDamaged
@@ -44,7 +44,7 @@ def _shown(read: Reader, data: bytes) -> Iterator[tuple[str, str]]:
             yield part.name, f"{part.dtype} {part.shape} {part.strides} {part.offset} {part.big_endian} {elements}"
         elif isinstance(part, Value):
             yield part.name, part.text
-        elif isinstance(part, (Blob, Within)):
+        elif isinstance(part, (Blob, NestedFile)):
             yield part.name, exactly(part.source, 0, part.source.size).hex()
         else:
             assert isinstance(part, Noise)

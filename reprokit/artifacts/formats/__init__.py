@@ -127,7 +127,7 @@ FORMATS: tuple[Format, ...] = (
     Format("pickle", _either(_begins(PICKLE), _begins(rb"[(\]}c)lNIFSVL]", PICKLES)), _reader("pickle")),
     # Both begin with a table whose first key is empty; under it stands the number of shards, or the names of all
     # tensors. The blocks may be packed.
-    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"), _reader("checkpoint"), beside=True),
+    Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"), _reader("checkpoint"), has_siblings=True),
     Format(
         "TensorFlow checkpoint V1",
         _begins(rb".{0,8}?\0\0[\x80-\xff]{0,4}[\1-\x7f]\x0a[\x80-\xff]{0,4}[\0-\x7f][\x0a\x12]", "ckpt"),
@@ -137,7 +137,7 @@ FORMATS: tuple[Format, ...] = (
     Format("saved model", _begins(rb"\x08", r"saved_model\.pb\Z"), _reader("tensorflow_messages", "saved_model")),
     Format("fingerprint", _begins(b"", r"fingerprint\.pb\Z"), _reader("tensorflow_messages", "fingerprint")),
     Format("graph", _meta_graph, _reader("tensorflow_messages", "meta_graph")),
-    Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), beside=True),
+    Format("onnx", _begins(rb"\x08", r"\.onnx\Z"), _reader("onnx"), has_siblings=True),
     Format(
         "tfrecord",
         _either(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, Unpacked
-from reprokit.artifacts.elements import Limits, Noise, Part, Source, Within
+from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source
 from reprokit.artifacts.sources import exactly
 from reprokit.errors import ArtifactDamaged
 
@@ -23,17 +23,17 @@ def gzip(source: Source, limits: Limits) -> Iterator[Part]:
     yield Noise("compression level and system", head[8:10].hex())
     if head[3] & _NAME and not head[3] & _EXTRA:
         yield Noise("file name", head[10:].split(b"\0")[0].decode("latin-1"))
-    yield Within("", Unpacked(source, GZIP, limits))
+    yield NestedFile("", Unpacked(source, GZIP, limits))
 
 
 def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the file within."""
-    yield Within("", Unpacked(source, BZIP2, limits))
+    yield NestedFile("", Unpacked(source, BZIP2, limits))
 
 
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the file within."""
-    yield Within("", Unpacked(source, XZ, limits))
+    yield NestedFile("", Unpacked(source, XZ, limits))
 
 
 def joblib(source: Source, limits: Limits) -> Iterator[Part]:
@@ -47,4 +47,4 @@ def joblib(source: Source, limits: Limits) -> Iterator[Part]:
         raise ArtifactDamaged("it is of joblib before 0.10, whose format is not read: load and dump it anew")
     lzma = head.startswith(LZMA)
     yield Noise("(compression)", "lzma" if lzma else f"zlib {head[1:2].hex()}")
-    yield Within("content", Unpacked(source, XZ if lzma else ZLIB, limits))
+    yield NestedFile("content", Unpacked(source, XZ if lzma else ZLIB, limits))

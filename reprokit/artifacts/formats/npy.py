@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reprokit import dtypes
-from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value, Within
+from reprokit.artifacts.elements import Blob, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.formats.pickle_numpy import NUMBER_KINDS
 from reprokit.artifacts.sources import exactly, piece
@@ -34,7 +34,7 @@ def array(name: str, source: Source) -> Iterator[Part]:
     descr, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
     if descr == "|O":  # a pickle, which is looked at like any other
         yield Value(f"{name}/shape", str(list(shape)))
-        yield Within(f"{name}/objects", piece(source, start, source.size - start))
+        yield NestedFile(f"{name}/objects", piece(source, start, source.size - start))
         return
     dtype, big_endian, unit = _type(descr)
     if unit:

@@ -6,7 +6,7 @@ import hashlib
 import tarfile
 from collections.abc import Callable, Iterator
 
-from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value, Within
+from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source, Value
 from reprokit.artifacts.sources import BLOCK, Stream, piece
 from reprokit.errors import ArtifactDamaged
 
@@ -85,7 +85,7 @@ def _part(member: tarfile.TarInfo, source: Source) -> Part:
     if member.issparse():
         raise ArtifactDamaged(f"its member {member.name[:80]!r} is sparse, which is not read")
     if member.isreg():
-        return Within(member.name, piece(source, member.offset_data, member.size))
+        return NestedFile(member.name, piece(source, member.offset_data, member.size))
     kind = _KINDS.get(member.type, f"member of type {member.type!r}")
     numbers = f" {member.devmajor},{member.devminor}" if kind == "device" else ""
     return Value(member.name, f"{kind} {member.linkname}{numbers}".strip())

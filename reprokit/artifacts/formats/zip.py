@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from reprokit.artifacts.decompression import BZIP2, DEFLATED, Unpacked
-from reprokit.artifacts.elements import Limits, Noise, Part, Siblings, Source, Value, Within
+from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Siblings, Source, Value
 from reprokit.artifacts.formats import refers
 from reprokit.artifacts.sources import Memory, Summed, exactly, piece
 from reprokit.errors import ArtifactDamaged
@@ -62,7 +62,7 @@ def part(member: ZipMember) -> Part:
     """Return a member as a part."""
     if member.is_directory:
         return Value(member.name, "directory")
-    return Within(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
+    return NestedFile(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
 
 
 def noise(found: Iterable[ZipMember]) -> Iterator[Noise]:
