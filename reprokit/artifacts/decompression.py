@@ -1,4 +1,4 @@
-"""Compressed bytes as a source: unpacked when they are read, into a file without a name, within bounds."""
+"""Compressed bytes as a source: unpacked on first read into an unnamed temporary file, within limits."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
 from reprokit.artifacts.elements import Limits, Siblings, Source
-from reprokit.artifacts.sources import BLOCK, blocks, exactly
+from reprokit.artifacts.sources import BLOCK, blocks, read_exactly
 from reprokit.errors import ArtifactDamaged
 
-HEAD = 1 << 16  # bytes from the beginning that are read without unpacking all
-HARMLESS = 256 << 20  # bytes that anything may unpack to
+HEAD = 1 << 16  # bytes at the beginning that can be read without unpacking everything
+HARMLESS = 256 << 20  # bytes that a source may unpack to whatever its compression ratio
 IN_MEMORY = 1 << 20
-FIRST = 512  # bytes that a stream gets at first: of many short ones each would be given all that follow
+FIRST = 512  # bytes of the first input to a stream: many short streams must not each be given a full block
 LZMA_MEMORY = 128 << 20
 
 DEFLATED, GZIP, BZIP2, XZ, ZLIB = "deflate", "gzip", "bzip2", "xz", "zlib"
-AS_TEXT = "text"  # bytes as text, of which those from 0x80 on take two bytes of UTF-8
+AS_TEXT = "text"  # bytes written as Latin-1 text in UTF-8: bytes from 0x80 on take two
 
 
 class _Decompressor(Protocol):
-    """What bz2 and lzma have in common."""
+    """The common interface of the decompressors of bz2 and lzma."""
 
     @property
     def eof(self) -> bool: ...
@@ -38,28 +38,28 @@ class _Decompressor(Protocol):
 
 
 class _Zlib:
-    """zlib's decompressor with the interface of the others."""
+    """Adapts zlib's decompressor to the interface of the others."""
 
     def __init__(self, window: int):
-        self._inner = zlib.decompressobj(window)
-        self._full = False  # the last piece was cut at max_length: there may be more without further input
+        self._decompressor = zlib.decompressobj(window)
+        self._has_more_output = False  # the last output was cut at max_length: more may follow without further input
 
     @property
     def eof(self) -> bool:
-        return self._inner.eof
+        return self._decompressor.eof
 
     @property
     def needs_input(self) -> bool:
-        return not self._full
+        return not self._has_more_output
 
     @property
     def unused_data(self) -> bytes:
-        return self._inner.unused_data
+        return self._decompressor.unused_data
 
     def decompress(self, data: bytes, max_length: int = -1) -> bytes:
-        found = self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
-        self._full = bool(self._inner.unconsumed_tail) or len(found) == max_length
-        return found
+        block = self._decompressor.decompress(self._decompressor.unconsumed_tail + data, max_length)
+        self._has_more_output = bool(self._decompressor.unconsumed_tail) or len(block) == max_length
+        return block
 
 
 _DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
@@ -69,11 +69,11 @@ _DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
     BZIP2: bz2.BZ2Decompressor,
     XZ: lambda: lzma.LZMADecompressor(lzma.FORMAT_AUTO, memlimit=LZMA_MEMORY),
 }
-_SEVERAL = (GZIP, BZIP2, XZ)  # whose files may be several streams, one behind the other
+_MULTI_STREAM = (GZIP, BZIP2, XZ)  # formats in which several streams may be concatenated
 
 
-class Unpacked:
-    """What compressed bytes unpack to; release() gives the disk back, and a later read unpacks again."""
+class UnpackedSource:
+    """The unpacked content of a compressed source; release() frees the disk, a later read unpacks again."""
 
     def __init__(self, packed: Source, method: str, limits: Limits, size: int | None = None, crc: int | None = None):
         self.packed, self.method = packed, method
@@ -98,30 +98,30 @@ class Unpacked:
         return file.read(max(0, min(length, self.size - offset)))
 
     def release(self) -> None:
-        """Forget what was unpacked."""
+        """Delete the unpacked bytes."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _head(self, length: int) -> bytes:
-        found = b""
+        head = b""
         for block in unpacked_blocks(self.packed, self.method):
-            found += block
-            if len(found) >= length:
+            head += block
+            if len(head) >= length:
                 break
-        return found[:length]
+        return head[:length]
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
             self._file = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY)  # noqa: SIM115
             try:
-                self._fill(self._file)
+                self._unpack_into(self._file)
             except BaseException:
                 self.release()
                 raise
         return self._file
 
-    def _fill(self, file: IO[bytes]) -> None:
+    def _unpack_into(self, file: IO[bytes]) -> None:
         size = crc = 0
         for block in unpacked_blocks(self.packed, self.method):
             size += len(block)
@@ -143,19 +143,19 @@ class Unpacked:
 
 
 def unpacked_blocks(packed: Source, method: str) -> Iterator[bytes]:
-    """Yield what a source unpacks to; raises ArtifactDamaged behind the last good block."""
+    """Yield the unpacked bytes in blocks; raises ArtifactDamaged after the last good block."""
     try:
-        yield from _of_text(packed) if method == AS_TEXT else _decompressed(packed, method)
+        yield from _encoded_text(packed) if method == AS_TEXT else _decompressed(packed, method)
     except (zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
         raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
-    except OSError as error:  # what bz2 raises for damage has no number
+    except OSError as error:  # bz2 raises OSError without errno for damaged data
         if error.errno is not None:
             raise
         raise ArtifactDamaged(f"its compressed bytes are damaged ({error})") from None
 
 
 def write(file: IO[bytes], block: bytes) -> None:
-    """Add to what is unpacked, as long as there is room."""
+    """Write to a temporary file; raises ArtifactDamaged if the disk is full."""
     try:
         file.write(block)
     except OSError as error:
@@ -164,8 +164,8 @@ def write(file: IO[bytes], block: bytes) -> None:
         raise ArtifactDamaged(f"there is no room to unpack it in {tempfile.gettempdir()}: set TMPDIR") from None
 
 
-def _of_text(packed: Source) -> Iterator[bytes]:
-    """Yield the bytes that a text of characters below U+0100 stands for."""
+def _encoded_text(packed: Source) -> Iterator[bytes]:
+    """Decode UTF-8 text of characters below U+0100; yield the bytes it represents."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for block in blocks(packed):
@@ -176,23 +176,23 @@ def _of_text(packed: Source) -> Iterator[bytes]:
 
 
 def _decompressed(packed: Source, method: str) -> Iterator[bytes]:
-    """Yield what all the streams of a source unpack to, in blocks."""
-    at = 0
+    """Yield the unpacked bytes of all concatenated streams, in blocks."""
+    offset = 0
     while True:
         decompressor = _DECOMPRESSORS[method]()
-        piece = FIRST
+        read_size = FIRST
         while not decompressor.eof:
             data = b""
             if decompressor.needs_input:
-                if at >= packed.size:
+                if offset >= packed.size:
                     raise ArtifactDamaged("its compressed bytes end early")
-                data = exactly(packed, at, min(piece, packed.size - at))
-                at += len(data)
-                piece = min(2 * piece, BLOCK)
+                data = read_exactly(packed, offset, min(read_size, packed.size - offset))
+                offset += len(data)
+                read_size = min(2 * read_size, BLOCK)
             if block := decompressor.decompress(data, BLOCK):
                 yield block
-        at -= len(decompressor.unused_data)
-        if at >= packed.size:
+        offset -= len(decompressor.unused_data)
+        if offset >= packed.size:
             return
-        if method not in _SEVERAL:
+        if method not in _MULTI_STREAM:
             raise ArtifactDamaged("there are bytes behind its compressed ones")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reprokit import native
-from reprokit.artifacts.decompression import Unpacked
+from reprokit.artifacts.decompression import UnpackedSource
 from reprokit.artifacts.elements import Source
 from reprokit.artifacts.sources import BLOCK, fill_exactly
 from reprokit.difference import Difference, Verdict
@@ -16,7 +16,7 @@ SHOWN = 16  # bytes around the first difference that are shown
 
 def same(left: Source, right: Source) -> bool:
     """Return whether two sources have equal bytes; stops at the first difference."""
-    are_packed = isinstance(left, Unpacked) and isinstance(right, Unpacked) and left.method == right.method
+    are_packed = isinstance(left, UnpackedSource) and isinstance(right, UnpackedSource) and left.method == right.method
     if are_packed and same(left.packed, right.packed):  # type: ignore[attr-defined]
         return True
     return left.size == right.size and all(

@@ -1,4 +1,4 @@
-"""Reads data sets record by record, each compared with its sum: TFRecords, tar archives, pages of Parquet files."""
+"""Reads data sets and checks the checksum of each record: TFRecords, tar archives, pages of Parquet files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, unpacked_blo
 from reprokit.artifacts.elements import Source
 from reprokit.artifacts.formats import tar
 from reprokit.artifacts.formats.sstable import crc32c, unmasked
-from reprokit.artifacts.sources import BLOCK, blocks, exactly, open_file
+from reprokit.artifacts.sources import BLOCK, blocks, open_file, read_exactly
 from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 
-STORE_BLOCK = 8 << 20  # bytes that one request to a store asks for
-HEAD, FOOT = 12, 4  # of a TFRecord: length with its sum, and the sum of its data
+STORE_BLOCK = 8 << 20  # bytes per request to an object store
+HEAD, FOOTER = 12, 4  # bytes around the data of a TFRecord: length and its checksum, and the checksum of the data
 TFRECORD_NAME = re.compile(r"\.tfrecords?([-._]|$)|\.tfevents\.")
 TAR_NAME = re.compile(r"\.(tar(\.\w+)?|tgz)$")
 PARQUET, ENCRYPTED = parquet_pages.MAGIC, b"PARE"
@@ -30,13 +30,13 @@ ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
 class CheckedRecords(NamedTuple):
-    """Records that are good, or one that is not: its number, where it begins, and what is wrong with it."""
+    """A number of intact records, or one damaged record: its number, its offset, and the problem."""
 
     amount: int
     offset: int = 0
     problem: str = ""
-    record: int | None = None  # None: it follows those before it
-    unsummed: bool = False  # their container has no sums of them
+    record: int | None = None  # None: it follows the previous records
+    unsummed: bool = False  # their container has no checksums
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class RecordFile:
 
 
 class NotARecordFile(Exception):
-    """A file that is not read, and of which kind it is."""
+    """Raised for a file that holds no known records; its message is the kind of the file."""
 
 
-class Ahead:
-    """A source that is read by large blocks, of which small pieces are taken; what lies between them is not read."""
+class ReadAheadSource:
+    """A source read in large blocks, from which small pieces are taken; gaps between blocks are not read."""
 
     damage = ""
 
@@ -62,47 +62,47 @@ class Ahead:
         self._start, self._data = 0, memoryview(b"")
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return so many bytes from a place; fewer at the end."""
+        """Return up to `length` bytes from `offset` on; fewer only at the end."""
         return bytes(self.view(offset, length))
 
-    def some(self, offset: int) -> Any:
-        """Return bytes from a place on, as many as are at hand; none at the end only."""
+    def available(self, offset: int) -> Any:
+        """Return the buffered bytes from `offset` on; empty only at the end."""
         return self.view(offset, BLOCK)
 
     def view(self, offset: int, length: int) -> Any:
-        """As read, and nothing is copied."""
+        """Return the same bytes as read(), as a view without a copy."""
         length = max(0, min(length, self.size - offset))
         if not length:
             return b""
         at = offset - self._start
         if at < 0 or at + length > len(self._data):
             size = max(length, min(self._block, self.size - offset))
-            self._start, self._data = offset, memoryview(exactly(self._source, offset, size))
+            self._start, self._data = offset, memoryview(read_exactly(self._source, offset, size))
             at = 0
         return self._data[at : at + length]
 
 
-class Streamed:
-    """Blocks that come one after the other, as a source of which pieces are taken from its front to its back."""
+class StreamedSource:
+    """A stream of blocks as a source that is read from front to back."""
 
     def __init__(self, stream: Iterator[Any], size: int = sys.maxsize):
-        self.size = size  # that of unpacked bytes is known at their end
-        self.damage = ""  # why they end too early
+        self.size = size  # for unpacked bytes known only at the end
+        self.damage = ""  # why the stream ended early
         self._stream = stream
-        self._start, self._blocks = 0, deque[memoryview]()  # where the first of those that are kept begins
+        self._start, self._blocks = 0, deque[memoryview]()  # offset of the first buffered block, and all of them
         self._end = 0
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return so many bytes from a place; fewer at the end."""
+        """Return up to `length` bytes from `offset` on; fewer only at the end."""
         return bytes(self.view(offset, length))
 
-    def some(self, offset: int) -> Any:
-        """Return bytes from a place on, as many as are at hand; none at the end only."""
+    def available(self, offset: int) -> Any:
+        """Return the buffered bytes from `offset` on; empty only at the end."""
         self.view(offset, 1)
         return self._blocks[0][offset - self._start :] if self._blocks else b""
 
     def view(self, offset: int, length: int) -> Any:
-        """As read, and nothing is copied that lies in one block; no later piece begins before this one."""
+        """Return the same bytes as read(), without a copy within a block; offsets must not decrease."""
         while True:
             while self._blocks and self._start + len(self._blocks[0]) <= offset:
                 self._start += len(self._blocks.popleft())
@@ -133,13 +133,13 @@ class Streamed:
         return True
 
 
-View = Ahead | Streamed
+RecordSource = ReadAheadSource | StreamedSource
 
 
 def files(path: str) -> Iterator[RecordFile | None]:
-    """Yield a file, what is below a directory, or what is below a store's URL; None stands for no regular file."""
+    """Yield a file, or all files below a directory or a store's URL; None stands for what is no regular file."""
     if object_stores.is_remote(path):
-        yield from _stored(path)
+        yield from _stored_objects(path)
         return
     place = Path(path)
     for file in _walk(place) if place.is_dir() else [place]:
@@ -148,8 +148,8 @@ def files(path: str) -> Iterator[RecordFile | None]:
 
 
 def _walk(path: Path) -> Iterator[Path]:
-    for directory, below, names in os.walk(path, onerror=_refuse):
-        below.sort()
+    for directory, directories, names in os.walk(path, onerror=_refuse):
+        directories.sort()
         yield from (Path(directory, name) for name in sorted(names))
 
 
@@ -157,8 +157,8 @@ def _refuse(error: OSError) -> None:
     raise ArtifactNotReadable(f"{error.filename}: {error.strerror}; name a place that can be read")
 
 
-def _stored(url: str) -> Iterator[RecordFile]:
-    """Yield all objects below the URL, or the one that it names."""
+def _stored_objects(url: str) -> Iterator[RecordFile]:
+    """Yield all objects below the URL, or the object that it names."""
     root = url.rstrip("/")
     store = object_stores.open_store(root)
     metas = object_stores.listed(store, root)
@@ -166,28 +166,28 @@ def _stored(url: str) -> Iterator[RecordFile]:
         root, _, name = root.rpartition("/")
         store = object_stores.open_store(root)
         metas = list(filter(None, [object_stores.found(store, root, name)]))
-    for meta in sorted(metas, key=lambda one: str(one["path"])):
+    for meta in sorted(metas, key=lambda metadata: str(metadata["path"])):
         stored = object_stores.StoredObject(store, root, meta)
         yield RecordFile(f"{root}/{meta['path']}", lambda stored=stored: stored)  # type: ignore[misc]
 
 
 def read(name: str, source: Source, *, whole: bool = False, ahead: bool = False) -> Iterator[CheckedRecords]:
-    """Yield the records of a file; all of its bytes are read, of objects even ahead, or those that the check needs.
+    """Yield the checked records of a file. `whole` reads all bytes, `ahead` also prefetches stored objects.
 
-    Raises NotARecordFile at the first one for a file of another kind.
+    Raises NotARecordFile at the first record if the file holds no known records.
     """
     is_stored = isinstance(source, object_stores.StoredObject)
-    view: View = Ahead(source, STORE_BLOCK if is_stored else BLOCK)
+    view: RecordSource = ReadAheadSource(source, STORE_BLOCK if is_stored else BLOCK)
     if whole:
         stream = source.stream(ahead=ahead) if isinstance(source, object_stores.StoredObject) else blocks(source)
-        view = Streamed(stream, source.size)
+        view = StreamedSource(stream, source.size)
     head = view.read(0, 512)
     if head.startswith(PARQUET) or (name.endswith(".parquet") and not head.startswith(ENCRYPTED)):
-        yield from _pages(Ahead(source, STORE_BLOCK if is_stored else BLOCK))
+        yield from _pages(ReadAheadSource(source, STORE_BLOCK if is_stored else BLOCK))
         return
-    method = _packed(head)
+    method = _compression_method(head)
     if method:
-        view = Streamed(unpacked_blocks(view, method))
+        view = StreamedSource(unpacked_blocks(view, method))
         head = view.read(0, 512)
     reader = _reader(name.rpartition("/")[2], head)
     if reader is None:
@@ -201,100 +201,102 @@ def read(name: str, source: Source, *, whole: bool = False, ahead: bool = False)
         yield CheckedRecords(1, view.size, view.damage)
 
 
-def _packed(head: bytes) -> str:
-    """Return how a file is compressed, told by its first bytes; empty where it is not."""
+def _compression_method(head: bytes) -> str:
+    """Return the compression method by the first bytes; empty if the file is not compressed."""
     method = next((method for magic, method in PACKED.items() if head.startswith(magic)), "")
-    # The head of zlib's format, unless what follows is the length of a TFRecord
+    # A zlib header, unless the bytes are the header of a TFRecord
     if not method and head[:1] == b"x" and len(head) > 1 and int.from_bytes(head[:2], "big") % 31 == 0:
-        method = "" if _is_length(head) else ZLIB
+        method = "" if _is_record_header(head) else ZLIB
     return method
 
 
-def _is_length(head: bytes) -> bool:
-    return len(head) >= HEAD and _says(head[:8], head[8:HEAD])
+def _is_record_header(head: bytes) -> bool:
+    return len(head) >= HEAD and _crc_matches(head[:8], head[8:HEAD])
 
 
-def _reader(name: str, head: bytes) -> Callable[[View], Iterator[CheckedRecords]] | None:
-    """Return what checks a file, told by its content before its name."""
-    if _is_length(head):
+def _reader(name: str, head: bytes) -> Callable[[RecordSource], Iterator[CheckedRecords]] | None:
+    """Return the function that checks a file, by its content first, then by its name."""
+    if _is_record_header(head):
         return _tfrecords
     if head[257:262] == b"ustar":
         return _members
     return _tfrecords if TFRECORD_NAME.search(name) else _members if TAR_NAME.search(name) else None
 
 
-def _says(data: bytes, stored: bytes, crc: int = 0) -> bool:
+def _crc_matches(data: bytes, stored: bytes, crc: int = 0) -> bool:
     return crc32c(data, crc) == unmasked(int.from_bytes(stored, "little"))
 
 
-def _tfrecords(source: View) -> Iterator[CheckedRecords]:
+def _tfrecords(source: RecordSource) -> Iterator[CheckedRecords]:
     ffi, library = native.artifacts()
     count = ffi.new("uint64_t *")
-    at = 0
-    while ahead := source.some(at):
-        at += library.rka_tfrecords(ffi.from_buffer(ahead), len(ahead), count)
+    offset = 0
+    while data := source.available(offset):
+        offset += library.rka_tfrecords(ffi.from_buffer(data), len(data), count)
         if count[0]:
             yield CheckedRecords(count[0])
             continue
-        head = source.view(at, HEAD)
-        if len(head) < HEAD:
+        header = source.view(offset, HEAD)
+        if len(header) < HEAD:
             problem = source.damage or f"the file ends at byte {source.size}, within the record's length"
-            yield CheckedRecords(1, at, problem)
+            yield CheckedRecords(1, offset, problem)
             return
-        if not _says(head[:8], head[8:]):
-            yield CheckedRecords(1, at, "its length has another CRC-32C than it says; nothing behind it was checked")
+        if not _crc_matches(header[:8], header[8:]):
+            yield CheckedRecords(
+                1, offset, "its length has another CRC-32C than it says; nothing behind it was checked"
+            )
             return
-        start = at + HEAD
-        end = start + int.from_bytes(head[:8], "little")
+        start = offset + HEAD
+        end = start + int.from_bytes(header[:8], "little")
         crc = 0
-        for place in range(start, min(end, source.size), BLOCK):
-            piece = source.view(place, min(BLOCK, end - place))
-            if not piece:
+        for position in range(start, min(end, source.size), BLOCK):
+            block = source.view(position, min(BLOCK, end - position))
+            if not block:
                 break
-            crc = crc32c(piece, crc)
-        foot = source.view(end, FOOT)
-        if len(foot) < FOOT:
-            problem = source.damage or f"it ends at byte {end + FOOT}, the file at byte {source.size}"
-            yield CheckedRecords(1, at, problem)
+            crc = crc32c(block, crc)
+        footer = source.view(end, FOOTER)
+        if len(footer) < FOOTER:
+            problem = source.damage or f"it ends at byte {end + FOOTER}, the file at byte {source.size}"
+            yield CheckedRecords(1, offset, problem)
             return
-        good = _says(b"", foot, crc)
-        yield CheckedRecords(1, at, "" if good else "its data has another CRC-32C than it says")
-        at = end + FOOT
+        is_good = _crc_matches(b"", footer, crc)
+        yield CheckedRecords(1, offset, "" if is_good else "its data has another CRC-32C than it says")
+        offset = end + FOOTER
 
 
-def _members(source: View) -> Iterator[CheckedRecords]:
-    at = 0
+def _members(source: RecordSource) -> Iterator[CheckedRecords]:
+    next_offset = 0
     try:
-        for member, following in tar.members(source):
-            if not source.view(following - 1, 1):
-                problem = source.damage or f"it ends at byte {following}, the file at byte {source.size}"
+        for member, end in tar.members(source):
+            if not source.view(end - 1, 1):
+                problem = source.damage or f"it ends at byte {end}, the file at byte {source.size}"
                 yield CheckedRecords(1, member.offset, problem)
                 return
             yield CheckedRecords(1, member.offset)
-            at = following
+            next_offset = end
     except ArtifactDamaged as error:
-        yield CheckedRecords(1, at, source.damage or f"{error}; nothing behind it was checked")
+        yield CheckedRecords(1, next_offset, source.damage or f"{error}; nothing behind it was checked")
 
 
-def _pages(source: Ahead) -> Iterator[CheckedRecords]:
-    """Check the pages of each row group; of a bad one the first row is named."""
+def _pages(source: ReadAheadSource) -> Iterator[CheckedRecords]:
+    """Check the pages of each row group; a damaged page is reported by its first row."""
     row = 0
     try:
         for group in parquet_pages.row_groups(source):
-            row, bad, unsummed = group.first, False, False
+            row, is_bad, unsummed = group.first, False, False
             for page in group.pages(source):
                 unsummed |= page.unsummed
                 if page.problem:
-                    bad = True
+                    is_bad = True
                     yield CheckedRecords(0, page.offset, page.problem, page.row)
-            yield CheckedRecords(0 if bad else group.rows, unsummed=unsummed)
+            yield CheckedRecords(0 if is_bad else group.rows, unsummed=unsummed)
     except ArtifactDamaged as error:
         yield CheckedRecords(0, max(0, source.size - 8), f"{error}; nothing behind it was checked", row)
 
 
 def numbered(records: Iterable[CheckedRecords]) -> Iterator[tuple[int, CheckedRecords]]:
-    """Yield records with the number of the first of them."""
+    """Yield each result with the number of its first record."""
     number = 0
-    for some in records:
-        yield number if some.record is None else some.record, some
-        number += some.amount
+    for batch in records:
+        yield number if batch.record is None else batch.record, batch
+        number += batch.amount

@@ -1,6 +1,6 @@
-"""Sources of bytes: files, pieces of them, bytes in memory, and a source as a file for the standard library.
+"""Sources of bytes: files, slices, bytes in memory, checksummed members, and a file object over any source.
 
-Files are read, never mapped: whoever cuts a mapped file short kills its readers with SIGBUS.
+Files are read, never mapped: truncating a mapped file would kill its readers with SIGBUS.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from reprokit.errors import ArtifactDamaged, ArtifactNotReadable
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-BLOCK = 1 << 16  # bytes read at once: two of them stay in the L2 cache, without which reading takes four times as long
+BLOCK = 1 << 16  # bytes per read: two blocks fit into the L2 cache; beyond it reading takes four times as long
 
 
 class FileSource:
-    """A regular file, opened until it is closed or forgotten."""
+    """A regular file, open until it is closed or garbage-collected."""
 
     def __init__(self, fd: int):
         self.beside: Siblings | None = None
@@ -38,13 +38,13 @@ class FileSource:
         length = min(length, self.size - offset)
         if length <= 0:
             return b""
-        found = os.pread(self.fd, length, offset)
-        while len(found) < length and (more := os.pread(self.fd, length - len(found), offset + len(found))):
-            found += more
-        return found
+        data = os.pread(self.fd, length, offset)
+        while len(data) < length and (rest := os.pread(self.fd, length - len(data), offset + len(data))):
+            data += rest
+        return data
 
     def read_into(self, offset: int, target: memoryview) -> int:
-        """As read, into memory that is there already."""
+        """Read into an existing buffer; return the number of bytes."""
         done = 0
         while done < len(target) and (count := os.preadv(self.fd, [target[done:]], offset + done)):
             done += count
@@ -55,7 +55,7 @@ class FileSource:
 
 
 @dataclass(frozen=True)
-class Memory:
+class BytesSource:
     """Bytes in memory."""
 
     data: bytes
@@ -69,8 +69,8 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """A piece of a source; make them with piece()."""
+class SourceSlice:
+    """A slice of a source; created by piece(), which checks its bounds."""
 
     base: Source
     start: int
@@ -84,10 +84,10 @@ class Slice:
         return fill(self.base, self.start + offset, target[:length])
 
 
-class Summed:
-    """A piece of a source of which the container says the CRC-32; a read of all of it is checked."""
+class ChecksummedSource:
+    """A slice with a stored checksum (CRC-32 by default), checked by each read of all of it."""
 
-    def __init__(self, base: Slice, crc: int, sum_: Callable[[bytes, int], int] = zlib.crc32, what: str = ""):
+    def __init__(self, base: SourceSlice, crc: int, sum_: Callable[[bytes, int], int] = zlib.crc32, what: str = ""):
         self.base, self._crc, self._sum = base, crc, sum_
         self._what = what or "a member has the CRC-32 {:08x}, its container says {:08x}"
         self.beside: Siblings | None = None
@@ -97,90 +97,90 @@ class Summed:
         return self.base.size
 
     def read(self, offset: int, length: int) -> bytes:
-        found = self.base.read(offset, length)
-        if offset == 0 and len(found) == self.size:
-            self._require(self._sum(found, 0))
-        return found
+        data = self.base.read(offset, length)
+        if offset == 0 and len(data) == self.size:
+            self._check(self._sum(data, 0))
+        return data
 
     def read_into(self, offset: int, target: memoryview) -> int:
         return self.base.read_into(offset, target)
 
     def verify(self) -> None:
-        """Read all of it once for its sum."""
+        """Read all bytes and check the checksum; raises ArtifactDamaged if it does not match."""
         crc = 0
         for block in blocks(self.base):
             crc = self._sum(block, crc)
-        self._require(crc)
+        self._check(crc)
 
-    def _require(self, crc: int) -> None:
+    def _check(self, crc: int) -> None:
         if crc != self._crc:
             raise ArtifactDamaged(self._what.format(crc, self._crc))
 
 
 def verify(source: Source | None) -> None:
-    """Check the sum of what a source is a piece of, where there is one."""
-    while isinstance(source, Slice):
+    """Check the checksum of the member that a source is or belongs to, if it has one."""
+    while isinstance(source, SourceSlice):
         source = source.base
-    if isinstance(source, Summed):
+    if isinstance(source, ChecksummedSource):
         source.verify()
         verify(source.base)
 
 
-def piece(source: Source, start: int, size: int) -> Slice:
-    """Return a piece of a source, which must lie within it."""
+def piece(source: Source, start: int, size: int) -> SourceSlice:
+    """Return a slice of a source; raises ArtifactDamaged if it is out of bounds."""
     if start < 0 or size < 0 or start + size > source.size:
         raise ArtifactDamaged(f"bytes {start} to {start + size} are beyond the end at {source.size}")
-    if isinstance(source, Slice):
-        return Slice(source.base, source.start + start, size)
-    return Slice(source, start, size)
+    if isinstance(source, SourceSlice):
+        return SourceSlice(source.base, source.start + start, size)
+    return SourceSlice(source, start, size)
 
 
-def exactly(source: Source, offset: int, length: int) -> bytes:
-    """So many bytes from a place, all of them there."""
+def read_exactly(source: Source, offset: int, length: int) -> bytes:
+    """Return `length` bytes from `offset` on; raises ArtifactDamaged if there are fewer."""
     if offset < 0 or length < 0 or offset + length > source.size:
         raise ArtifactDamaged(f"it ends at byte {source.size}, before byte {offset + length}")
-    found = source.read(offset, length)
-    if len(found) != length:
-        raise ArtifactDamaged(f"it was cut short at byte {offset + len(found)} while it was read")
-    return found
+    data = source.read(offset, length)
+    if len(data) != length:
+        raise ArtifactDamaged(f"it was cut short at byte {offset + len(data)} while it was read")
+    return data
 
 
 def blocks(source: Source, start: int = 0) -> Iterator[bytes]:
-    """Yield all bytes from a place on, some at a time."""
-    for at in range(start, source.size, BLOCK):
-        yield exactly(source, at, min(BLOCK, source.size - at))
+    """Yield all bytes from `start` on, in blocks."""
+    for offset in range(start, source.size, BLOCK):
+        yield read_exactly(source, offset, min(BLOCK, source.size - offset))
 
 
-def whole(source: Source, limit: int, what: str = "it") -> bytes:
-    """Return all bytes of a source that must be small."""
+def read_whole(source: Source, limit: int, what: str = "it") -> bytes:
+    """Return all bytes of a source; raises ArtifactDamaged if they are more than `limit`."""
     if source.size > limit:
         raise ArtifactDamaged(f"{what} has {source.size} bytes, more than the {limit} that are read")
-    return exactly(source, 0, source.size)
+    return read_exactly(source, 0, source.size)
 
 
 def fill(source: Source, offset: int, target: memoryview) -> int:
-    """Read into memory that is there already; fewer bytes than it holds only at the end."""
-    into = getattr(source, "read_into", None)
-    if into is not None:
-        return int(into(offset, target))
-    found = source.read(offset, len(target))
-    target[: len(found)] = found
-    return len(found)
+    """Read into an existing buffer; return the number of bytes, smaller only at the end of the source."""
+    read_into = getattr(source, "read_into", None)
+    if read_into is not None:
+        return int(read_into(offset, target))
+    data = source.read(offset, len(target))
+    target[: len(data)] = data
+    return len(data)
 
 
 def fill_exactly(source: Source, offset: int, target: memoryview) -> None:
-    """As fill, all bytes there."""
+    """Fill an existing buffer; raises ArtifactDamaged if the source ends early."""
     done = fill(source, offset, target)
     if done != len(target):
         raise ArtifactDamaged(f"it ends at byte {offset + done}, before byte {offset + len(target)}")
 
 
-class Stream(io.RawIOBase):
-    """A source as a file that can be read and sought, for zipfile, tarfile and the like."""
+class SourceStream(io.RawIOBase):
+    """A source as a seekable file object, for zipfile, tarfile and the like."""
 
     def __init__(self, source: Source):
         self._source = source
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
         return True
@@ -189,23 +189,23 @@ class Stream(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._source.size}[whence]
         if base + offset < 0:
             raise OSError("a negative place")
-        self._at = base + offset
-        return self._at
+        self._position = base + offset
+        return self._position
 
     def tell(self) -> int:
-        return self._at
+        return self._position
 
     def readinto(self, target: Buffer) -> int:
-        done = fill(self._source, self._at, memoryview(target).cast("B"))
-        self._at += done
+        done = fill(self._source, self._position, memoryview(target).cast("B"))
+        self._position += done
         return done
 
 
 def open_file(path: Path, flags: int = 0) -> FileSource:
-    """Return a regular file, also behind symbolic links; never waits for a pipe."""
+    """Open a regular file, following symbolic links; never blocks on a pipe."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     except (OSError, ValueError) as error:
@@ -218,7 +218,7 @@ def open_file(path: Path, flags: int = 0) -> FileSource:
 
 
 def siblings(path: Path) -> Siblings:
-    """Return the regular files of the directory in which a file stands, no link followed; they stay open."""
+    """Return the regular files beside a file; links are not followed, and opened files stay open."""
 
     def find(name: str) -> FileSource | None:
         with suppress(ArtifactNotReadable):
@@ -229,38 +229,38 @@ def siblings(path: Path) -> Siblings:
 
 
 class ForwardReader:
-    """A place in a source; the bytes up to the next one are read, or passed over as a source of their own."""
+    """Reads a source from front to back; long stretches can be skipped and returned as slices."""
 
     def __init__(self, source: Source, what: str):
-        """Name the source as errors are to name it."""
+        """`what` names the source in error messages."""
         self.source, self.what = source, what
-        self.longest_line, self.room = sys.maxsize - 1, sys.maxsize  # bytes that may be read and not passed over
-        self._file = io.BufferedReader(Stream(source), BLOCK)
+        self.longest_line, self.room = sys.maxsize - 1, sys.maxsize  # bytes that may still be read, not skipped
+        self._file = io.BufferedReader(SourceStream(source), BLOCK)
 
     @property
     def at(self) -> int:
         return self._file.tell()
 
     def read(self, length: int) -> bytes:
-        """Return the next bytes, all of them there."""
+        """Return the next `length` bytes; raises ArtifactDamaged if there are fewer."""
         self.hold(length)
-        found = self._file.read(length)
-        if len(found) < length:
-            raise ArtifactDamaged(f"{self.what} ends at byte {self.at}, {length - len(found)} bytes too early")
-        return found
+        data = self._file.read(length)
+        if len(data) < length:
+            raise ArtifactDamaged(f"{self.what} ends at byte {self.at}, {length - len(data)} bytes too early")
+        return data
 
     def readline(self) -> bytes:
-        """Return the text up to the next end of line, with it."""
-        found = self._file.readline(self.longest_line + 1)
-        self.hold(len(found))
-        if not found.endswith(b"\n"):
-            is_long = len(found) > self.longest_line
+        """Return the next line with its line feed."""
+        line = self._file.readline(self.longest_line + 1)
+        self.hold(len(line))
+        if not line.endswith(b"\n"):
+            is_long = len(line) > self.longest_line
             problem = "has a line that is too long before" if is_long else "ends within a line at"
             raise ArtifactDamaged(f"{self.what} {problem} byte {self.at}")
-        return found
+        return line
 
     def skip(self, length: int) -> Source:
-        """Return the next bytes as a source of their own."""
+        """Skip the next bytes; return them as a source."""
         at, size = self.at, self.source.size
         if length > size - at:
             raise ArtifactDamaged(f"{length} bytes are to follow byte {at} of {self.what}, but {size - at} do")
@@ -268,7 +268,7 @@ class ForwardReader:
         return piece(self.source, at, length)
 
     def hold(self, length: int) -> None:
-        """Count bytes that may stay in memory."""
+        """Count bytes kept in memory; raises ArtifactDamaged beyond the limit."""
         self.room -= length
         if self.room < 0:
             raise ArtifactDamaged(f"the strings of {self.what} come to more than are read")

@@ -11,7 +11,7 @@ from typing import Any
 from reprokit import dtypes, native
 from reprokit.artifacts import raw
 from reprokit.artifacts.elements import Limits, TensorPart
-from reprokit.artifacts.sources import BLOCK, exactly, fill_exactly, piece
+from reprokit.artifacts.sources import BLOCK, fill_exactly, piece, read_exactly
 from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance as Tolerance
@@ -356,7 +356,7 @@ def _gather(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _T
     for index in itertools.product(*(range(tile.lengths[axis]) for axis in outer)):
         at = base + sum(i * strides[axis] for i, axis in zip(index, outer, strict=True))
         to = sum(i * within[axis] for i, axis in zip(index, outer, strict=True))
-        data = exactly(tensor.source, tensor.offset + at * size, span * size)
+        data = read_exactly(tensor.source, tensor.offset + at * size, span * size)
         library.rka_gather(size, len(axes), lengths, sources, places, ffi.from_buffer(data), target + to * size)
     return result
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.artifacts import tensors
 from reprokit.artifacts.elements import Blob, Limits, NestedFile, Noise, Reader, TensorPart, Value
-from reprokit.artifacts.sources import Memory, exactly
+from reprokit.artifacts.sources import BytesSource, read_exactly
 from reprokit.difference import Difference
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.samples import diff
@@ -37,15 +37,15 @@ def shown(read: Reader, data: bytes) -> dict[str, str]:
 
 
 def _shown(read: Reader, data: bytes) -> Iterator[tuple[str, str]]:
-    for part in read(Memory(data), Limits()):
+    for part in read(BytesSource(data), Limits()):
         if isinstance(part, TensorPart):
             tensors.check(part, Limits())
-            elements = exactly(part.source, 0, part.source.size).hex()
+            elements = read_exactly(part.source, 0, part.source.size).hex()
             yield part.name, f"{part.dtype} {part.shape} {part.strides} {part.offset} {part.big_endian} {elements}"
         elif isinstance(part, Value):
             yield part.name, part.text
         elif isinstance(part, (Blob, NestedFile)):
-            yield part.name, exactly(part.source, 0, part.source.size).hex()
+            yield part.name, read_exactly(part.source, 0, part.source.size).hex()
         else:
             assert isinstance(part, Noise)
 

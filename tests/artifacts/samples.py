@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from reprokit.artifacts.compare import FileSide, compare
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.difference import Difference
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -27,7 +27,7 @@ DATE = (2024, 5, 6, 7, 8, 10)
 
 def diff(left: bytes, right: bytes, name: str = "file") -> Difference:
     """The comparison of two files of one name."""
-    return compare(name, FileSide(Memory(left), name), FileSide(Memory(right), name))
+    return compare(name, FileSide(BytesSource(left), name), FileSide(BytesSource(right), name))
 
 
 def arrays() -> Arrays:

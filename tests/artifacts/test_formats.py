@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from reprokit.artifacts.compare import CompareOptions, FileSide, compare
-from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.sources import BytesSource, open_file
 from reprokit.difference import Verdict
 from reprokit.tolerance import Tolerance
 from tests.artifacts import samples
@@ -161,11 +161,14 @@ def test_a_double_key_is_no_key_that_is_called_so() -> None:
 def test_one_name_is_enough_to_tell_the_format_of_both() -> None:
     left, right = b'{"a": 1}', b'{"a":  1}'
     assert (
-        compare("v", FileSide(Memory(left), "v.json"), FileSide(Memory(right), "v.json.old")).verdict
+        compare("v", FileSide(BytesSource(left), "v.json"), FileSide(BytesSource(right), "v.json.old")).verdict
         is Verdict.IDENTICAL
     )
-    assert compare("v", FileSide(Memory(left), "v.old"), FileSide(Memory(right), "v.json")).verdict is Verdict.IDENTICAL
-    assert compare("v", FileSide(Memory(left), "v.old"), FileSide(Memory(right), "v.txt")).verdict.differs
+    assert (
+        compare("v", FileSide(BytesSource(left), "v.old"), FileSide(BytesSource(right), "v.json")).verdict
+        is Verdict.IDENTICAL
+    )
+    assert compare("v", FileSide(BytesSource(left), "v.old"), FileSide(BytesSource(right), "v.txt")).verdict.differs
 
 
 def test_a_long_list_of_numbers_in_json_is_a_tensor() -> None:
@@ -293,11 +296,13 @@ def test_differences_beyond_what_is_named_are_counted() -> None:
 def test_a_tolerance_accepts_what_is_not_bitwise_the_same() -> None:
     left = {"a": np.ones(2), "b": np.ones(2)}
     right = {"a": np.nextafter(left["a"], 2), "b": left["b"] + 1}
-    sides = [FileSide(Memory(samples.npz(content)), "x.npz") for content in (left, right)]
+    sides = [FileSide(BytesSource(samples.npz(content)), "x.npz") for content in (left, right)]
     options = CompareOptions(tolerance=Tolerance(ulp=1))
     found = compare("x.npz", sides[0], sides[1], options)
     assert [(leaf.name, leaf.verdict.differs) for leaf in found.leaves()][-1] == ("x.npz/b", True)
-    accepted = compare("x.npz", sides[0], FileSide(Memory(samples.npz({**right, "b": left["b"]})), "x.npz"), options)
+    accepted = compare(
+        "x.npz", sides[0], FileSide(BytesSource(samples.npz({**right, "b": left["b"]})), "x.npz"), options
+    )
     assert accepted.verdict is Verdict.TOLERATED
     assert [leaf.detail.rpartition("; ")[2] for leaf in accepted.leaves()] == ["all within 1 ULP"]
 

@@ -20,7 +20,7 @@ from reprokit.artifacts.compare import CompareOptions, FileSide, compare
 from reprokit.artifacts.elements import Limits, Noise, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats.library_process import ParsingLibrary
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.difference import Verdict
 from tests.artifacts import samples
 from tests.artifacts.objects import leaves, meaning, named, same, shown
@@ -118,7 +118,7 @@ def test_what_differs_is_named(change: Fill, name: str, said: str) -> None:
 
 def test_the_parts_are_what_h5py_reads() -> None:
     data = written(ordinary)
-    found = {part.name: part for part in READER.read(Memory(data), Limits())}
+    found = {part.name: part for part in READER.read(BytesSource(data), Limits())}
     with h5py.File(io.BytesIO(data)) as file:
         for name, part in found.items():
             if isinstance(part, TensorPart) and "@" not in name:
@@ -251,7 +251,8 @@ def test_keras_archives() -> None:
 def test_weights_that_unpack_to_much_are_compared_as_bytes() -> None:
     weights = [written(functools.partial(create, data=np.full(1 << 19, float(fill)))) for fill in (0, 1)]
     sides = [
-        FileSide(Memory(samples.zipped({"model.weights.h5": one}, zipfile.ZIP_DEFLATED)), "m.keras") for one in weights
+        FileSide(BytesSource(samples.zipped({"model.weights.h5": one}, zipfile.ZIP_DEFLATED)), "m.keras")
+        for one in weights
     ]
     assert sides[0].source.size < 1 << 15
     found = compare("m.keras", sides[0], sides[1], CompareOptions(limits=Limits(unpacked=1 << 20)))

@@ -13,7 +13,7 @@ import pytest
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats import compressed
 from reprokit.artifacts.formats.pickle import read
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
 
@@ -92,7 +92,7 @@ def test_no_flipped_bit_or_cut_is_missed() -> None:
 def test_what_cannot_be_read_says_so() -> None:
     for data, words in ((b"\x04\x22\x4d\x18abc", "lz4"), (b"ZF0x3 ", "before 0.10")):
         with pytest.raises(ArtifactDamaged, match=words):
-            list(compressed.joblib(Memory(data), Limits()))
+            list(compressed.joblib(BytesSource(data), Limits()))
         assert not same(data, data + b"x", "a.joblib")
 
 
@@ -100,11 +100,11 @@ def test_a_claim_of_more_than_there_is() -> None:
     data = dumped(np.arange(3.0))
     shape = data.index(b"K\x03\x85")
     with pytest.raises(ArtifactDamaged, match="bytes are to follow"):
-        list(read(Memory(data[: shape + 1] + b"\x09" + data[shape + 2 :]), Limits()))
+        list(read(BytesSource(data[: shape + 1] + b"\x09" + data[shape + 2 :]), Limits()))
 
 
 def test_a_bomb_within_is_refused() -> None:
     bomb = dumped(np.zeros(1 << 16), ("zlib", 9))
-    [within] = [part for part in compressed.joblib(Memory(bomb), Limits(unpacked=1000)) if hasattr(part, "source")]
+    [within] = [part for part in compressed.joblib(BytesSource(bomb), Limits(unpacked=1000)) if hasattr(part, "source")]
     with pytest.raises(ArtifactDamaged, match="unpacks to more than"):
         within.source.read(0, within.source.size)

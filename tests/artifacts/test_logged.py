@@ -18,7 +18,7 @@ from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import wandb
 from reprokit.artifacts.formats.sstable import crc32c, masked
-from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.sources import BytesSource, open_file
 from reprokit.artifacts.tracker_files import MLFLOW, TENSORBOARD, WANDB, WANDB_SUMMARY, Logged, LogPoint
 from reprokit.difference import Verdict
 
@@ -82,7 +82,7 @@ def tfrecord(data: bytes) -> bytes:
 
 
 def read(path: str, data: bytes) -> Logged:
-    return tracker_files.read(path, Memory(data))
+    return tracker_files.read(path, BytesSource(data))
 
 
 def numbers(found: Logged, name: str) -> list[tuple[int, object]]:

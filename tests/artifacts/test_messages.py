@@ -15,7 +15,7 @@ from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats import checkpoint, messages, sstable
 from reprokit.artifacts.formats.messages import Walker
 from reprokit.artifacts.formats.sstable import crc32c, decoded, masked, unmasked
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import leaves, meaning
@@ -45,7 +45,7 @@ def content(place: int, data: bytes) -> bytes:
 
 
 def parts(data: bytes, limits: Limits | None = None) -> dict[str, Part]:
-    return {part.name: part for part in Walker(Memory(data), limits or Limits(), SCHEMA).message("", "Top")}
+    return {part.name: part for part in Walker(BytesSource(data), limits or Limits(), SCHEMA).message("", "Top")}
 
 
 def texts(data: bytes) -> dict[str, str]:
@@ -54,7 +54,7 @@ def texts(data: bytes) -> dict[str, str]:
 
 def test_numbers_and_texts() -> None:
     data = number(1, -5) + number(2, 3) + content(4, "é".encode()) + content(4, b"\xff") + content(3, b"\x01\x02")
-    found = list(Walker(Memory(data + number(77, 1)), Limits(), SCHEMA).message("", "Top"))
+    found = list(Walker(BytesSource(data + number(77, 1)), Limits(), SCHEMA).message("", "Top"))
     assert [(part.name, part.text) for part in found if isinstance(part, Value)] == [
         ("number", "-5"),
         ("zigzag", "-2"),
@@ -183,7 +183,7 @@ def test_a_checkpoint_in_an_archive_is_read_with_its_shard(tmp_path: Path) -> No
 
 def test_a_packed_block_is_refused() -> None:
     with pytest.raises(ArtifactDamaged, match="compressed by method 1"):
-        list(checkpoint.read(Memory(index(bundle(DATA), kind=1)), Limits()))
+        list(checkpoint.read(BytesSource(index(bundle(DATA), kind=1)), Limits()))
 
 
 def test_bytes_of_no_tensor_are_compared(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff as compare_paths
 from reprokit.artifacts.formats import gguf as gguf_format
 from reprokit.artifacts.formats import msgpack as msgpack_format
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.samples import diff
 from tests.report.test_trackers import PYTHON, ROOT
@@ -70,7 +70,7 @@ def test_models_of_llama_cpp(tmp_path: Path) -> None:
     assert list(leaves(left, gguf_file(tmp_path / "n.gguf", name="w.0"), "m.gguf").values()) == [
         "renamed: w.0 in the right file has equal content"
     ]
-    parts = {part.name: part for part in gguf_format.read(Memory(left), Limits())}
+    parts = {part.name: part for part in gguf_format.read(BytesSource(left), Limits())}
     quantized: Any = parts["quantized"]
     assert (quantized.dtype, quantized.shape) == ("raw34", (4, 2))
     plain: Any = parts["blk.0.w"]
@@ -150,7 +150,7 @@ def test_damaged_files_are_refused_and_never_crash(tmp_path: Path, kind: str) ->
             damaged[place // 8] ^= 1 << place % 8
         cut = bytes(damaged[: len(data) - number % 2 * generator.randrange(200)])
         try:
-            for _ in read(Memory(cut), Limits()):
+            for _ in read(BytesSource(cut), Limits()):
                 pass
         except ArtifactDamaged:
             pass
@@ -159,8 +159,8 @@ def test_damaged_files_are_refused_and_never_crash(tmp_path: Path, kind: str) ->
 def test_sizes_that_lie_are_refused() -> None:
     huge = struct.pack("<4sIQQ", b"GGUF", 3, 1 << 60, 1 << 60)
     with pytest.raises(ArtifactDamaged, match="said to have"):
-        list(gguf_format.read(Memory(huge), Limits()))
+        list(gguf_format.read(BytesSource(huge), Limits()))
     with pytest.raises(ArtifactDamaged):
-        list(msgpack_format.read(Memory(b"\xdd\xff\xff\xff\xff" * 300), Limits()))
+        list(msgpack_format.read(BytesSource(b"\xdd\xff\xff\xff\xff" * 300), Limits()))
     with pytest.raises(ArtifactDamaged, match="nested too deep"):
-        list(msgpack_format.read(Memory(b"\x91" * 1000), Limits()))
+        list(msgpack_format.read(BytesSource(b"\x91" * 1000), Limits()))

@@ -24,7 +24,7 @@ from sklearn.ensemble import RandomForestClassifier
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle import read
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.sources import FileSource, ForwardReader, Memory
+from reprokit.artifacts.sources import BytesSource, FileSource, ForwardReader
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
 
@@ -275,7 +275,7 @@ def test_no_flipped_bit_or_cut_is_missed(protocol: int) -> None:
 )
 def test_nonsense_is_refused_in_one_line(data: bytes) -> None:
     with pytest.raises(ArtifactDamaged) as caught:
-        list(read(Memory(data), Limits()))
+        list(read(BytesSource(data), Limits()))
     assert "\n" not in str(caught.value)
 
 
@@ -295,7 +295,7 @@ def test_a_billion_laughs_are_short() -> None:
 def test_deep_nesting_is_refused_without_recursion() -> None:
     data = b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b"."
     with pytest.raises(ArtifactDamaged, match="nested more than 200"):
-        list(read(Memory(data), Limits()))
+        list(read(BytesSource(data), Limits()))
     tuples = b"\x80\x02)" + b"\x85" * 200_000
     for data in (tuples + b".", tuples + b"\x85R.", tuples + b"Q.", b"\x80\x02cnumpy\ndtype\n" + tuples + b"R."):
         assert meaning(read, data) is None
@@ -332,16 +332,16 @@ def test_the_same_bytes_over_and_over_are_refused() -> None:
     """A thousand arrays of one megabyte, which stands there once."""
     data = b"\x80\x03B" + struct.pack("<I", 1 << 20) + bytes(1 << 20) + b"q\x000](" + ONE_ARRAY * 1000 + b"e."
     with pytest.raises(ArtifactDamaged, match="over and over"):
-        for _ in read(Memory(data), Limits(header=1 << 20)):
+        for _ in read(BytesSource(data), Limits(header=1 << 20)):
             pass
 
 
 def test_many_opcodes_and_long_texts_are_bounded() -> None:
     start = time.process_time()
     with pytest.raises(ArtifactDamaged, match="more than 8000 opcodes"):
-        list(read(Memory(b"\x80\x02" + b"]" * 1_000_000 + b"."), Limits(parts=1000)))
+        list(read(BytesSource(b"\x80\x02" + b"]" * 1_000_000 + b"."), Limits(parts=1000)))
     with pytest.raises(ArtifactDamaged, match="come to more than"):
-        list(read(Memory(b"(" + b"S'" + b"a" * 1000 + b"'\n" + b"I1\n" * 3 + b"l."), Limits(header=100)))
+        list(read(BytesSource(b"(" + b"S'" + b"a" * 1000 + b"'\n" + b"I1\n" * 3 + b"l."), Limits(header=100)))
     assert time.process_time() - start < 60
 
 
@@ -377,8 +377,8 @@ def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
         from reprokit.artifacts.formats import pickle
         from reprokit.artifacts.formats.pickle import read
         from reprokit.artifacts.elements import Limits
-        from reprokit.artifacts.sources import Memory
-        list(read(Memory(b"N."), Limits()))
+        from reprokit.artifacts.sources import BytesSource
+        list(read(BytesSource(b"N."), Limits()))
         import copyreg
         copyreg.add_extension("trap", "Trap", 1)
         seen = []
@@ -388,7 +388,7 @@ def test_nothing_is_imported_or_run(tmp_path: Path) -> None:
                 seen.append((event, arguments))
         sys.addaudithook(hook)
         for payload in {payloads!r}:
-            assert list(read(Memory(payload), Limits()))
+            assert list(read(BytesSource(payload), Limits()))
         assert seen == [], seen
         assert "trap" not in sys.modules
         __import__("trap_that_is_not_there") if 0 else None
@@ -427,7 +427,7 @@ AGAIN = {
 def test_arguments_that_calls_share_are_looked_at_once() -> None:
     start = time.process_time()
     data = b"\x80\x02" + NONES + b"tq\x000cos\nf\nq\x010](" + b"h\x01h\x00R" * 100_000 + b"e."
-    loaded = InertUnpickler(ForwardReader(Memory(data), "the pickle"), Limits())
+    loaded = InertUnpickler(ForwardReader(BytesSource(data), "the pickle"), Limits())
     assert isinstance(loaded.load(), list)
     assert loaded.lost == 0
     assert time.process_time() - start < 60

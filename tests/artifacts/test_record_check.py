@@ -202,7 +202,7 @@ def test_any_damage_in_pages_of_arrow_is_found(tmp_path: Path, codec: str, versi
     program = Path(__file__).parent.parent / "trainings" / "parquet_pages.py"
     done = subprocess.run([PYTHON, program, path, codec, version], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    data, view = path.read_bytes(), record_files.Ahead(open_file(path), 1 << 16)
+    data, view = path.read_bytes(), record_files.ReadAheadSource(open_file(path), 1 << 16)
     groups = list(parquet_pages.row_groups(view))
     pages = [(page.offset, page.row) for group in groups for page in group.pages(view)]
     assert sum(group.rows for group in groups) == 1000

@@ -19,7 +19,7 @@ from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.files import diff
 from reprokit.artifacts.formats import checkpoint, messages, tensorflow_messages, tfrecord
 from reprokit.artifacts.formats.sstable import crc32c, masked
-from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.sources import BytesSource, open_file
 from reprokit.difference import Difference, Verdict
 from tests.artifacts.objects import leaves, meaning, same
 
@@ -188,7 +188,7 @@ def test_records_are_checked_at_every_byte(written: Path) -> None:
 def test_only_minus_one_is_an_unknown_length() -> None:
     def shown(last: bytes) -> str:
         shape = b"\x12\x0b\x08" + b"\xff" * 8 + last + b"\x01"
-        walker = tensorflow_messages.walker(Memory(b"\x12\x0d" + shape), Limits())
+        walker = tensorflow_messages.walker(BytesSource(b"\x12\x0d" + shape), Limits())
         return "".join(str(part) for part in walker.message("", "TensorSpecProto"))
 
     assert "[?]" in shown(b"\xff")

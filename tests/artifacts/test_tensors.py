@@ -18,7 +18,7 @@ from reprokit.artifact_comparison import PythonComparison
 from reprokit.artifacts import tensors
 from reprokit.artifacts.descriptions import element
 from reprokit.artifacts.elements import Limits, TensorPart
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.artifacts.tensors import TensorStatistics, bucket_name, multi_index
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -60,7 +60,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
 def tensor(array: np.ndarray[Any, Any], name: str = "", **more: Any) -> TensorPart:
     """An array as a tensor over a copy of its bytes in C order."""
     dtype = name or array.dtype.name
-    return TensorPart("t", dtype, array.shape, Memory(np.ascontiguousarray(array).tobytes()), **more)
+    return TensorPart("t", dtype, array.shape, BytesSource(np.ascontiguousarray(array).tobytes()), **more)
 
 
 def compare(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], name: str = "") -> TensorStatistics:
@@ -196,8 +196,8 @@ def test_a_complex_number_differs_once_whichever_part_does(name: str) -> None:
 def test_packed_integers_are_those_of_ml_dtypes(bits: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 40))
     values = data.draw(arrays.arrays(np.uint8, (2, count), elements=st.integers(0, (1 << bits) - 1)))
-    packed = [Memory(np.packbits(np.unpackbits(side[:, None], axis=1, bitorder="little")[:, :bits], bitorder="little")
-                     .tobytes()) for side in values]  # fmt: skip
+    packed = [BytesSource(np.packbits(np.unpackbits(side[:, None], axis=1, bitorder="little")[:, :bits],
+                          bitorder="little").tobytes()) for side in values]  # fmt: skip
     for name in (f"int{bits}", f"uint{bits}"):
         left, right = (TensorPart("t", f"{name}_packed", (count,), source) for source in packed)
         statistics = tensors.compare(left, right, LIMITS)
@@ -221,7 +221,7 @@ def test_the_order_in_memory_and_the_order_of_bytes_do_not_matter(data: st.DataO
     strides = [0] * len(shape)
     for place, axis in enumerate(axes):
         strides[axis] = moved.strides[place] // 4
-    other = TensorPart("t", "float32", shape, Memory(b"xx" + moved.tobytes()), 2, tuple(strides), big_endian=True)
+    other = TensorPart("t", "float32", shape, BytesSource(b"xx" + moved.tobytes()), 2, tuple(strides), big_endian=True)
     assert tensors.compare(tensor(left), other, LIMITS) == compare(left, right)
 
 
@@ -230,19 +230,19 @@ def test_tiles_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(1)
     left = generator.normal(size=(7, 11, 5))
     right = np.where(generator.random(left.shape) < 0.1, left + generator.normal(size=left.shape), left)
-    fortran = TensorPart("t", "float64", left.shape, Memory(right.tobytes("F")), strides=(1, 7, 77))
+    fortran = TensorPart("t", "float64", left.shape, BytesSource(right.tobytes("F")), strides=(1, 7, 77))
     assert tensors.compare(tensor(left), fortran, LIMITS) == compare(left, right)
-    same = TensorPart("t", "float64", left.shape, Memory(left.tobytes("F")), strides=(1, 7, 77))
+    same = TensorPart("t", "float64", left.shape, BytesSource(left.tobytes("F")), strides=(1, 7, 77))
     assert tensors.compare(same, same, LIMITS).differing == 0
     assert tensors.compare(same, fortran, LIMITS) == compare(left, right)
 
 
 def test_strides_with_gaps_and_of_zero_are_followed() -> None:
     base = np.arange(24.0)
-    left = TensorPart("t", "float64", (4, 3), Memory(base.tobytes()), strides=(6, 2))
+    left = TensorPart("t", "float64", (4, 3), BytesSource(base.tobytes()), strides=(6, 2))
     right = tensor(base.reshape(4, 6)[:, ::2])
     assert tensors.compare(left, right, LIMITS).differing == 0
-    spread = TensorPart("t", "float64", (5, 2), Memory(base.tobytes()), 8, strides=(0, 1))
+    spread = TensorPart("t", "float64", (5, 2), BytesSource(base.tobytes()), 8, strides=(0, 1))
     assert tensors.compare(spread, tensor(np.tile(base[1:3], (5, 1))), LIMITS).differing == 0
 
 
@@ -264,7 +264,7 @@ def test_what_a_tolerance_accepts_is_counted_apart() -> None:
 
 
 def test_the_bits_of_a_byte_that_no_number_has_count() -> None:
-    left, right = (TensorPart("t", "int4", (2,), Memory(data)) for data in (b"\x01\x02", b"\x01\x12"))
+    left, right = (TensorPart("t", "int4", (2,), BytesSource(data)) for data in (b"\x01\x02", b"\x01\x12"))
     statistics = tensors.compare(left, right, LIMITS)
     assert (statistics.differing, statistics.ulp, statistics.histogram) == (1, None, ())
     assert tensors.compare(left, left, LIMITS).differing == 0
@@ -289,7 +289,7 @@ def test_the_bits_of_a_byte_that_no_number_has_count() -> None:
     ],
 )
 def test_a_tensor_that_is_not_within_its_bytes_is_refused(wrong: dict[str, Any]) -> None:
-    tensor = TensorPart(**{"name": "t", "dtype": "float64", "shape": (2,), "source": Memory(bytes(16)), **wrong})
+    tensor = TensorPart(**{"name": "t", "dtype": "float64", "shape": (2,), "source": BytesSource(bytes(16)), **wrong})
     with pytest.raises(ArtifactDamaged):
         tensors.check(tensor, LIMITS)
 

@@ -15,7 +15,7 @@ import pytest
 
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.torch import read
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.difference import Verdict
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
@@ -259,7 +259,7 @@ def test_no_flipped_bit_or_cut_is_missed(old: bool) -> None:
 
 def refused(data: bytes, words: str) -> None:
     with pytest.raises(ArtifactDamaged, match=words) as caught:
-        list(read(Memory(data), Limits()))
+        list(read(BytesSource(data), Limits()))
     assert "\n" not in str(caught.value)
 
 

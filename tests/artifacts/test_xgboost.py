@@ -11,7 +11,7 @@ import pytest
 
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.xgboost import read
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.errors import ArtifactDamaged
 from tests.artifacts.objects import meaning, named, same, shown
 
@@ -121,7 +121,7 @@ def test_ubjson_values(value: bytes, text: str) -> None:
 )
 def test_hostile_ubjson(value: bytes) -> None:
     with pytest.raises(ArtifactDamaged) as caught:
-        list(read(Memory(learner(value)), Limits()))
+        list(read(BytesSource(learner(value)), Limits()))
     assert "\n" not in str(caught.value)
     assert not same(learner(value), learner(b"Z"), "model.ubj")
 
@@ -165,4 +165,4 @@ def test_json_numbers_are_exact(left: str, right: str) -> None:
 )
 def test_hostile_json(value: str) -> None:
     with pytest.raises(ArtifactDamaged):
-        list(read(Memory(f'{{"learner":{{"x":{value}}}}}'.encode()), Limits()))
+        list(read(BytesSource(f'{{"learner":{{"x":{value}}}}}'.encode()), Limits()))

@@ -15,7 +15,7 @@ def objects_reader() -> Callable[[bytes], None]:
     from reprokit.artifacts import tensors
     from reprokit.artifacts.elements import Limits, TensorPart
     from reprokit.artifacts.formats import checkpoint, onnx, pickle, tensorflow_messages, tfrecord, torch, xgboost
-    from reprokit.artifacts.sources import Memory
+    from reprokit.artifacts.sources import BytesSource
     from reprokit.errors import ArtifactDamaged
 
     readers = [
@@ -27,7 +27,7 @@ def objects_reader() -> Callable[[bytes], None]:
         for reader in readers:
             limits = Limits(header=1 << 20, parts=MOST)
             with suppress(ArtifactDamaged):
-                for part in reader(Memory(data), limits):
+                for part in reader(BytesSource(data), limits):
                     if isinstance(part, TensorPart):
                         tensors.check(part, limits)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Blob, Limits, Part, Source, Value
 from reprokit.artifacts.formats import json
-from reprokit.artifacts.sources import exactly, piece, whole
+from reprokit.artifacts.sources import piece, read_exactly, read_whole
 from reprokit.errors import ArtifactDamaged
 
 START = 8  # behind the mark and the size of the FlatBuffer
@@ -29,7 +29,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
     for key, (start, size) in _facts(source, root, limits):
         behind = max(behind, start + size)
         if key not in OF_ONE_TRAINING:
-            yield Value(f"facts/{key}", exactly(source, start, size).decode("utf-8", "backslashreplace"))
+            yield Value(f"facts/{key}", read_exactly(source, start, size).decode("utf-8", "backslashreplace"))
     field = _field(source, root, TREES)
     trees = field + _number(source, field) if field is not None else end
     if trees < behind:
@@ -46,7 +46,7 @@ def log(source: Source, limits: Limits) -> Iterator[Part]:
 
 def times(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield which iterations time_left.tsv has; all else in it is times."""
-    lines = whole(source, limits.text).split(b"\n")
+    lines = read_whole(source, limits.text).split(b"\n")
     yield Value("iterations", b" ".join(line.partition(b"\t")[0] for line in lines).decode("utf-8", "replace"))
 
 
@@ -63,7 +63,7 @@ def _facts(source: Source, root: int, limits: Limits) -> Iterator[tuple[str, tup
         table = place + _number(source, place)
         key, value = _text(source, table, KEY, LONGEST_KEY), _text(source, table, VALUE, limits.text)
         if key is not None and value is not None:
-            yield exactly(source, *key).decode("utf-8", "backslashreplace"), value
+            yield read_exactly(source, *key).decode("utf-8", "backslashreplace"), value
 
 
 def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, int] | None:
@@ -80,7 +80,7 @@ def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, i
 
 def _field(source: Source, table: int, number: int) -> int | None:
     """Return where a field of a table lies; its place stands in another table, before it."""
-    fields = table - int.from_bytes(exactly(source, table, 4), "little", signed=True)
+    fields = table - int.from_bytes(read_exactly(source, table, 4), "little", signed=True)
     if fields < START or 4 + 2 * number >= _number(source, fields, 2):
         return None
     offset = _number(source, fields + 4 + 2 * number, 2)
@@ -88,4 +88,4 @@ def _field(source: Source, table: int, number: int) -> int | None:
 
 
 def _number(source: Source, at: int, size: int = 4) -> int:
-    return int.from_bytes(exactly(source, at, size), "little")
+    return int.from_bytes(read_exactly(source, at, size), "little")

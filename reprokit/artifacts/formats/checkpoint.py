@@ -19,7 +19,7 @@ from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, si
 from reprokit.artifacts.formats.sstable import crc32c, decoded, unmasked
 from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
 from reprokit.artifacts.formats.text import lines
-from reprokit.artifacts.sources import Memory, Summed, blocks, exactly, piece
+from reprokit.artifacts.sources import BytesSource, ChecksummedSource, blocks, piece, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -76,7 +76,7 @@ class Checkpoint:
         yield from self._rest()
 
     def _header(self, data: bytes) -> Iterator[Part]:
-        walker = tensorflow_messages.walker(Memory(data), self._limits)
+        walker = tensorflow_messages.walker(BytesSource(data), self._limits)
         for part in walker.message("(header)", "BundleHeaderProto"):
             if part.name == "(header)/num_shards" and isinstance(part, Value):
                 self._count = int(part.text)
@@ -112,7 +112,9 @@ class Checkpoint:
             yield Value(f"{entry.name}/type", f"{_type(entry)} with the CRC-32C {entry.crc:08x}")
             yield Blob(entry.name, data)
         else:
-            yield self._numbers(entry, Summed(data, entry.crc, crc32c, f"{_escaped(entry.name)}: {WRONG_SUM}"))
+            yield self._numbers(
+                entry, ChecksummedSource(data, entry.crc, crc32c, f"{_escaped(entry.name)}: {WRONG_SUM}")
+            )
 
     def _numbers(self, entry: Entry, data: Source) -> TensorPart:
         name = NAMES[entry.dtype]
@@ -164,7 +166,7 @@ def _escaped(text: str) -> str:
 
 def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:
     """Return what the index says of a tensor."""
-    walker = tensorflow_messages.walker(Memory(value), limits)
+    walker = tensorflow_messages.walker(BytesSource(value), limits)
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
     shape: tuple[int, ...] = ()
     more, slices = "", []
@@ -211,7 +213,7 @@ def _lengths(data: Source, count: int) -> tuple[list[int], int]:
 def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -> None:
     """The sums of a tensor of texts: of the lengths as fixed numbers, and of these with all that follows."""
     crc = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
-    stored = exactly(data, start - 4, 4)
+    stored = read_exactly(data, start - 4, 4)
     crc_of_all = crc32c(stored, crc)
     for block in blocks(data, start):
         crc_of_all = crc32c(block, crc_of_all)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, Unpacked
+from reprokit.artifacts.decompression import BZIP2, GZIP, XZ, ZLIB, UnpackedSource
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source
-from reprokit.artifacts.sources import exactly
+from reprokit.artifacts.sources import read_exactly
 from reprokit.errors import ArtifactDamaged
 
 _EXTRA, _NAME = 4, 8
@@ -18,22 +18,22 @@ LZMA = b"\x5d\x00\x00"
 
 def gzip(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the file within; date, name and system in the head of its first member are its own."""
-    head = exactly(source, 0, min(source.size, 10 + LONGEST_NAME))
+    head = read_exactly(source, 0, min(source.size, 10 + LONGEST_NAME))
     yield Noise("time stamp", head[4:8].hex())
     yield Noise("compression level and system", head[8:10].hex())
     if head[3] & _NAME and not head[3] & _EXTRA:
         yield Noise("file name", head[10:].split(b"\0")[0].decode("latin-1"))
-    yield NestedFile("", Unpacked(source, GZIP, limits))
+    yield NestedFile("", UnpackedSource(source, GZIP, limits))
 
 
 def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the file within."""
-    yield NestedFile("", Unpacked(source, BZIP2, limits))
+    yield NestedFile("", UnpackedSource(source, BZIP2, limits))
 
 
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the file within."""
-    yield NestedFile("", Unpacked(source, XZ, limits))
+    yield NestedFile("", UnpackedSource(source, XZ, limits))
 
 
 def joblib(source: Source, limits: Limits) -> Iterator[Part]:
@@ -47,4 +47,4 @@ def joblib(source: Source, limits: Limits) -> Iterator[Part]:
         raise ArtifactDamaged("it is of joblib before 0.10, whose format is not read: load and dump it anew")
     lzma = head.startswith(LZMA)
     yield Noise("(compression)", "lzma" if lzma else f"zlib {head[1:2].hex()}")
-    yield NestedFile("content", Unpacked(source, XZ if lzma else ZLIB, limits))
+    yield NestedFile("content", UnpackedSource(source, XZ if lzma else ZLIB, limits))

@@ -12,7 +12,7 @@ from typing import Any
 
 from reprokit import untrusted_json
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, TensorPart, Value
-from reprokit.artifacts.sources import Memory, whole
+from reprokit.artifacts.sources import BytesSource, read_whole
 from reprokit.errors import ArtifactDamaged
 
 CATBOOST = "catboost_version_info"  # among the facts of a model
@@ -29,7 +29,7 @@ MEMORY = 120 << 20  # bytes that its values may take, as estimated before they a
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the values of the document; of a model of CatBoost's but its GUID and the time of training."""
-    document = loads(whole(source, LARGEST), "it")
+    document = loads(read_whole(source, LARGEST), "it")
     info = dict(document.items).get("model_info") if isinstance(document, Pairs) else None
     is_catboost = isinstance(info, Pairs) and CATBOOST in dict(info.items)
     for part in values("value", document, limits.nesting):
@@ -39,7 +39,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 def notebook(source: Source, limits: Limits) -> Iterator[Part]:
     """Yield the values of a Jupyter notebook; when it was executed, and the names drawn for its cells, are noise."""
-    for part in values("value", loads(whole(source, LARGEST), "it"), limits.nesting):
+    for part in values("value", loads(read_whole(source, LARGEST), "it"), limits.nesting):
         yield Noise(part.name, part.text) if isinstance(part, Value) and OF_ONE_EXECUTION.fullmatch(part.name) else part
 
 
@@ -54,7 +54,7 @@ def values(name: str, value: Any, nesting: int) -> Iterator[Part]:
             yield from values(f"{path}{escaped(key)}", inner, nesting - 1)
     elif isinstance(value, list) and len(value) >= MANY and all(isinstance(one, Number) for one in value):
         data = struct.pack(f"<{len(value)}d", *map(float, value))
-        yield TensorPart(f"{name}/numbers", "float64", (len(value),), Memory(data))
+        yield TensorPart(f"{name}/numbers", "float64", (len(value),), BytesSource(data))
         yield Value(f"{name}/as written", hashlib.sha256(",".join(value).encode()).hexdigest())
     elif isinstance(value, list):
         for index, inner in enumerate(value):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats import zip as zip_format
-from reprokit.artifacts.sources import whole
+from reprokit.artifacts.sources import read_whole
 from reprokit.errors import ArtifactDamaged
 
 METADATA, CONFIGURATION = "metadata.json", "config.json"
@@ -24,7 +24,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         if member.name not in (METADATA, CONFIGURATION):
             yield zip_format.part(member)
             continue
-        text = whole(member.source, limits.text, member.name).decode("utf-8", "surrogateescape")
+        text = read_whole(member.source, limits.text, member.name).decode("utf-8", "surrogateescape")
         for part in values(member.name, text, limits):
             yield Noise(part.name, part.text) if part.name == DATE and isinstance(part, Value) else part
 

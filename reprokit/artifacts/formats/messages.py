@@ -22,7 +22,7 @@ from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Tenso
 from reprokit.artifacts.formats import protobuf
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, VARINT, Field, Wire
-from reprokit.artifacts.sources import Memory, piece
+from reprokit.artifacts.sources import BytesSource, piece
 from reprokit.artifacts.tensors import MAX_RANK
 from reprokit.dtypes import Dtype
 from reprokit.errors import ArtifactDamaged
@@ -236,7 +236,7 @@ class Walker:
             return
         dtype, size = LISTS.get(type_, ("uint64" if type_.startswith("u") else "int64", 8))
         data = b"".join(number.to_bytes(size, "little") for number in bits)
-        yield TensorPart(name, dtype, (len(bits),), Memory(data))
+        yield TensorPart(name, dtype, (len(bits),), BytesSource(data))
 
 
 class _Places:
@@ -356,13 +356,13 @@ class Values:
         lists = [(listed.type, fields) for listed, fields in self._lists.items()]
         if len(lists) > 1 or any(dtype.name not in listed.dtypes for listed in self._lists):
             raise ArtifactDamaged(f"{self.path} has its elements in several ways, or not where {dtype.name} stands")
-        data = self._elements(dtype, *lists[0]) if lists else Memory(b"")
+        data = self._elements(dtype, *lists[0]) if lists else BytesSource(b"")
         count, unit = math.prod(shape), dtype.file_size(1)
         if not repeats or data.size == dtype.file_size(count):
             yield self._tensor(dtype, shape, data)
         elif data.size <= unit and count <= MOST_REPEATED:
             yield TensorPart(
-                self.path, dtype.name, shape, Memory(data.read(0, unit) or bytes(unit)), 0, (0,) * len(shape)
+                self.path, dtype.name, shape, BytesSource(data.read(0, unit) or bytes(unit)), 0, (0,) * len(shape)
             )
         else:
             yield Value(f"{self.path}/shape", str(list(shape)))
@@ -383,7 +383,7 @@ class Values:
                 data += self._narrow(number, dtype, mask).to_bytes(size, "little")
             if len(data) > size * protobuf.MOST_NUMBERS:
                 raise ArtifactDamaged(f"{self.path} has more elements than are read in this way")
-        return Memory(bytes(data))
+        return BytesSource(bytes(data))
 
     def _narrow(self, number: int, dtype: Dtype, mask: int) -> int:
         """Return the bits of an element, which a list may hold in a wider number."""
@@ -397,7 +397,7 @@ class Values:
             return piece(self.walker.source, fields[0].at, fields[0].value)
         if any(found.kind != NUMBERS[type_][0] for found in fields):
             raise ArtifactDamaged(f"{self.path} has elements of another type")
-        return Memory(b"".join(found.value.to_bytes(size, "little") for found in fields))
+        return BytesSource(b"".join(found.value.to_bytes(size, "little") for found in fields))
 
     def _as_they_are(self) -> Iterator[Part]:
         """Elements of no type that can be compared as numbers, one by one."""

@@ -12,7 +12,7 @@ from reprokit import dtypes
 from reprokit.artifacts.elements import Blob, Limits, NestedFile, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import zip as zip_format
 from reprokit.artifacts.formats.pickle_numpy import NUMBER_KINDS
-from reprokit.artifacts.sources import exactly, piece
+from reprokit.artifacts.sources import piece, read_exactly
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
@@ -52,7 +52,7 @@ def array(name: str, source: Source) -> Iterator[Part]:
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
     """Return what the header says, and where the data begin."""
-    head = exactly(source, 0, 12)
+    head = read_exactly(source, 0, 12)
     major, minor = head[6], head[7]
     if not head.startswith(MAGIC) or major not in (1, 2, 3) or minor != 0:
         raise ArtifactDamaged(f"its format version {major}.{minor} is not known")
@@ -62,7 +62,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
         raise ArtifactDamaged(
             f"its header is said to have {length} bytes, more than the {LONGEST_HEADER} that are read"
         )
-    text = exactly(source, start, length).decode("utf-8" if major == 3 else "latin-1")
+    text = read_exactly(source, start, length).decode("utf-8" if major == 3 else "latin-1")
     return _checked(_literal(text)), start + length
 
 
@@ -134,7 +134,7 @@ def archive(source: Source, limits: Limits) -> Iterator[Part]:
     yield from zip_format.noise(found)
     for member in found:
         name = member.name.removesuffix(".npy")
-        if name != member.name and exactly(member.source, 0, min(6, member.source.size)) == MAGIC:
+        if name != member.name and read_exactly(member.source, 0, min(6, member.source.size)) == MAGIC:
             yield from array(name, member.source)
         else:
             yield zip_format.part(member)

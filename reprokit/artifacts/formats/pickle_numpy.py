@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reprokit.artifacts.elements import Part, Source, TensorPart
 from reprokit.artifacts.formats.pickle_nodes import GlobalName, Item, LongString, PickledDict, PickledObject, exact
 from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen, under
-from reprokit.artifacts.sources import Memory
+from reprokit.artifacts.sources import BytesSource
 from reprokit.artifacts.tensors import strides_of_shape
 from reprokit.errors import ArtifactDamaged
 
@@ -271,7 +271,7 @@ def data_of(item: Item) -> Source | None:
     """Return where the bytes stand that an array is made of."""
     if isinstance(item, LongString) and item.kind.removeprefix("read-only ") in ("bytes", "string", "bytearray"):
         return item.source
-    return Memory(bytes(item)) if isinstance(item, bytes) else None
+    return BytesSource(bytes(item)) if isinstance(item, bytes) else None
 
 
 def shown(walk: PickleWalk, path: str, elements: ArrayElements, data: Item = None) -> Iterator[Part]:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
-from reprokit.artifacts.decompression import AS_TEXT, Unpacked
+from reprokit.artifacts.decompression import AS_TEXT, UnpackedSource
 from reprokit.artifacts.elements import Limits
 from reprokit.artifacts.formats.pickle_nodes import (
     ATOM,
@@ -29,7 +29,7 @@ from reprokit.artifacts.formats.pickle_nodes import (
     calls_in_order,
 )
 from reprokit.artifacts.formats.pickle_numpy import NUMPY_DTYPE, array_type, cost_of
-from reprokit.artifacts.sources import ForwardReader, Memory
+from reprokit.artifacts.sources import BytesSource, ForwardReader
 from reprokit.errors import ArtifactDamaged
 
 OPCODES_PER_PART = 8  # more opcodes than so many for each part allowed are not executed
@@ -136,7 +136,7 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         self.append(self.created(Creation.INSTANCE, klass, tuple(args)))
 
     def _decode_string(self, value: bytes) -> Item:
-        return OldString(value) if len(value) <= ATOM else LongString("string", Memory(value))
+        return OldString(value) if len(value) <= ATOM else LongString("string", BytesSource(value))
 
     # What the handlers below call
 
@@ -201,7 +201,7 @@ def load_unicode(self: InertUnpickler) -> None:
     BASE[pickle.UNICODE[0]](self)
     encoded = self.stack[-1].encode("utf-8", "surrogatepass")  # type: ignore[union-attr]
     if len(encoded) > ATOM:
-        self.stack[-1] = LongString("str", Memory(encoded))
+        self.stack[-1] = LongString("str", BytesSource(encoded))
 
 
 def load_dict(self: InertUnpickler) -> None:
@@ -275,7 +275,7 @@ def spelt_bytes(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
     text = given[0]
     if isinstance(text, LongString) and text.kind == "str":
         if text.as_bytes is None:
-            data = Unpacked(text.source, AS_TEXT, self.limits)
+            data = UnpackedSource(text.source, AS_TEXT, self.limits)
             text.as_bytes = data.read(0, ATOM) if data.size <= ATOM else LongString("bytes", data)
             data.release()  # until it is compared
         return text.as_bytes  # type: ignore[no-any-return]
@@ -287,7 +287,7 @@ def spelt_bytearray(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
     """bytearray(b"..."), or bytearray("...", "latin-1") before protocol 3"""
     data = given[0] if len(given) == 1 else spelt_bytes(self, given) if given else b""
     if type(data) is bytes:
-        return LongString("bytearray", Memory(data))
+        return LongString("bytearray", BytesSource(data))
     is_long = isinstance(data, LongString) and data.kind == "bytes"
     return LongString("bytearray", data.source) if is_long else None  # type: ignore[union-attr]
 

@@ -27,7 +27,7 @@ from reprokit.artifacts.formats.pickle_nodes import (
     PickledSet,
     exact,
 )
-from reprokit.artifacts.sources import Memory, piece, whole
+from reprokit.artifacts.sources import BytesSource, piece, read_whole
 from reprokit.errors import ArtifactDamaged
 
 ROOT = "(root)"
@@ -156,12 +156,12 @@ class PickleWalk:
         if isinstance(item, (str, bytes)) and len(item) > SHORT_STRING:
             kind = "str" if isinstance(item, str) else "string" if isinstance(item, OldString) else "bytes"
             data = item.encode("utf-8", "surrogatepass") if isinstance(item, str) else bytes(item)
-            return self.string(path, kind, Memory(data))
+            return self.string(path, kind, BytesSource(data))
         return (self.value(path, "tuple of 0" if item == () else exact(item) or ""),)
 
     def string(self, path: str, kind: str, source: Source) -> Iterator[Part]:
         if source.size <= SHORT_STRING:
-            yield self.value(path, f"{kind} {whole(source, ATOM)!r}")
+            yield self.value(path, f"{kind} {read_whole(source, ATOM)!r}")
         else:
             yield self.value(path, f"{kind} of {source.size} bytes")
             yield self.blob(f"{path or ROOT} (contents)", source)
@@ -351,7 +351,7 @@ def numbers_of(items: list[Item] | tuple[Item, ...]) -> TensorPart | None:
         return None
     dtype, letter = ("float64", "d") if kind is float else ("int64", "q")
     try:
-        return TensorPart("", dtype, (len(items),), Memory(struct.pack(f"<{len(items)}{letter}", *items)))
+        return TensorPart("", dtype, (len(items),), BytesSource(struct.pack(f"<{len(items)}{letter}", *items)))
     except struct.error:  # beyond 64 bits
         return None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reprokit.artifacts.elements import Limits, Source
-from reprokit.artifacts.sources import exactly
+from reprokit.artifacts.sources import read_exactly
 from reprokit.errors import ArtifactDamaged
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -96,7 +96,7 @@ class Wire:
         """Return what was read ahead, with these bytes in it."""
         if at < self._start or end > self._start + len(self._data):
             length = min(max(AHEAD, end - at), max(0, self.source.size - at))
-            self._data, self._start = exactly(self.source, at, length), at
+            self._data, self._start = read_exactly(self.source, at, length), at
             if end > at + length:
                 raise ArtifactDamaged(f"it ends at byte {self.source.size}, within a message")
         return self._data
@@ -104,7 +104,7 @@ class Wire:
     def take(self, at: int, size: int) -> bytes:
         """Bytes, which must be few."""
         if size > AHEAD:
-            return exactly(self.source, at, size)
+            return read_exactly(self.source, at, size)
         data = self._ahead(at, at + size)
         return data[at - self._start : at - self._start + size]
 

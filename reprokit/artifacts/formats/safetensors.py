@@ -10,7 +10,7 @@ from reprokit import dtypes
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats.json import Number, Pairs
-from reprokit.artifacts.sources import exactly
+from reprokit.artifacts.sources import read_exactly
 from reprokit.errors import ArtifactDamaged
 
 LONGEST_HEADER = 100_000_000  # as the format has it
@@ -40,10 +40,10 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def _header(source: Source, limits: Limits) -> tuple[Pairs, int]:
-    length = int.from_bytes(exactly(source, 0, 8), "little")
+    length = int.from_bytes(read_exactly(source, 0, 8), "little")
     if length > min(LONGEST_HEADER, limits.header, source.size - 8):
         raise ArtifactDamaged(f"its header is said to have {length} bytes, the file has {source.size}")
-    data = exactly(source, 8, length)
+    data = read_exactly(source, 8, length)
     found = json_format.loads(data, "its header") if data.startswith(b"{") else None
     if not isinstance(found, Pairs):
         raise ArtifactDamaged("its header is no JSON object")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from reprokit import native
 from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats.protobuf import Wire
-from reprokit.artifacts.sources import Memory, exactly
+from reprokit.artifacts.sources import BytesSource, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 _MASK_DELTA = 0xA282EAD8
@@ -36,7 +36,7 @@ def unmasked(stored: int) -> int:
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[bytes, bytes]]:
     """Yield all keys with their values, which must ascend."""
-    footer = exactly(source, max(0, source.size - FOOTER), min(FOOTER, source.size))
+    footer = read_exactly(source, max(0, source.size - FOOTER), min(FOOTER, source.size))
     if not footer.endswith(MAGIC):
         raise ArtifactDamaged("it does not end like a table")
     more, at = _handle(footer, limits)
@@ -64,7 +64,7 @@ def _block(source: Source, handle: tuple[int, int], limits: Limits) -> Iterator[
     end = len(data) - 4 - 4 * restarts
     if end < 0:
         raise ArtifactDamaged("a block is damaged")
-    wire, at, key = Wire(Memory(data), limits), 0, b""
+    wire, at, key = Wire(BytesSource(data), limits), 0, b""
     while at < end:
         shared, at = wire.varint(at, end)
         own, at = wire.varint(at, end)
@@ -81,7 +81,7 @@ def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
     """Return the bytes of a block, whose sum is checked."""
     if size > limits.header:
         raise ArtifactDamaged(f"a block is said to have {size} bytes")
-    data = exactly(source, at, size + _TRAILER)
+    data = read_exactly(source, at, size + _TRAILER)
     if crc32c(data[: size + 1]) != unmasked(int.from_bytes(data[size + 1 :], "little")):
         raise ArtifactDamaged(f"the block at byte {at} has another CRC-32C than it says")
     if data[size] != _STORED:
@@ -91,7 +91,7 @@ def _checked(source: Source, at: int, size: int, limits: Limits) -> bytes:
 
 def _handle(data: bytes, limits: Limits, at: int = 0) -> tuple[tuple[int, int], int]:
     """Return where a block stands and how many bytes it has, and where that ends."""
-    wire = Wire(Memory(data), limits)
+    wire = Wire(BytesSource(data), limits)
     start, at = wire.varint(at, len(data))
     size, at = wire.varint(at, len(data))
     return (start, size), at

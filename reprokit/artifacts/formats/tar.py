@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Source, Value
-from reprokit.artifacts.sources import BLOCK, Stream, piece
+from reprokit.artifacts.sources import BLOCK, SourceStream, piece
 from reprokit.errors import ArtifactDamaged
 
 _KINDS = {
@@ -25,7 +25,7 @@ _NOISE: dict[str, Callable[[tarfile.TarInfo], object]] = {
 }
 
 
-class _Bounded(Stream):
+class _Bounded(SourceStream):
     """A stream of which nobody reads much at once: the heads of members are small."""
 
     def __init__(self, source: Source, most: int):

@@ -10,11 +10,11 @@ from itertools import zip_longest
 from typing import TypeAlias
 
 from reprokit.artifacts.compare import CompareOptions
-from reprokit.artifacts.descriptions import first_other, value_difference
+from reprokit.artifacts.descriptions import first_difference, value_difference
 from reprokit.artifacts.elements import Part, Source, TensorPart
 from reprokit.artifacts.formats import json
 from reprokit.artifacts.formats.line_alignment import LineAlignment
-from reprokit.artifacts.sources import BLOCK, Stream
+from reprokit.artifacts.sources import BLOCK, SourceStream
 from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
@@ -118,7 +118,7 @@ def _place_of(name: str, numbers: tuple[int, int]) -> str:
 
 def lines(source: Source, longest: int) -> Iterator[str]:
     """Yield the lines of a text with their ends, one at a time."""
-    file = io.BufferedReader(Stream(source), BLOCK)
+    file = io.BufferedReader(SourceStream(source), BLOCK)
     while line := file.readline(longest + 1):
         if len(line) > longest:
             raise ArtifactDamaged(f"a line has more than {longest} bytes")
@@ -128,7 +128,7 @@ def lines(source: Source, longest: int) -> Iterator[str]:
 def _line(name: str, left: str | None, right: str | None) -> Difference | None:
     if left is None or right is None:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
-    start = first_other(left, right)
+    start = first_difference(left, right)
     shown = [f"...{text[start - CONTEXT :]}" if start > 2 * CONTEXT else text for text in (left, right)]
     found = value_difference(name, *(_visible(text) for text in shown))
     assert found is not None

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from reprokit.artifacts.decompression import GZIP, ZLIB, Unpacked
+from reprokit.artifacts.decompression import GZIP, ZLIB, UnpackedSource
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats import protobuf, tensorflow_messages
 from reprokit.artifacts.formats.protobuf import signed
 from reprokit.artifacts.formats.sstable import crc32c, unmasked
-from reprokit.artifacts.sources import Slice, Summed, exactly, piece
+from reprokit.artifacts.sources import ChecksummedSource, SourceSlice, piece, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 _HEAD, _FOOT = 12, 4  # length with its sum before each record, a sum behind it
@@ -51,24 +51,26 @@ def _unpacked(source: Source, limits: Limits) -> Source:
     if len(head) == 12 and crc32c(head[:8]) == unmasked(int.from_bytes(head[8:], "little")):
         return source
     if head.startswith(b"\x1f\x8b\x08"):
-        return Unpacked(source, GZIP, limits)
+        return UnpackedSource(source, GZIP, limits)
     if head[:1] == b"x" and int.from_bytes(head[:2], "big") % 31 == 0:
-        return Unpacked(source, ZLIB, limits)
+        return UnpackedSource(source, ZLIB, limits)
     return source
 
 
-def records(source: Source) -> Iterator[Slice]:
+def records(source: Source) -> Iterator[SourceSlice]:
     """Yield all records, whose sums are checked."""
     at = 0
     while at < source.size:
-        head = exactly(source, at, _HEAD)
+        head = read_exactly(source, at, _HEAD)
         length = int.from_bytes(head[:8], "little")
         if crc32c(head[:8]) != unmasked(int.from_bytes(head[8:], "little")):
             raise ArtifactDamaged(f"the length of the record at byte {at} has another CRC-32C than it says")
         record = piece(source, at + _HEAD, length)
         at += _HEAD + length
-        stored = unmasked(int.from_bytes(exactly(source, at, _FOOT), "little"))
-        Summed(record, stored, crc32c, f"the record before byte {at} has another CRC-32C than it says").verify()
+        stored = unmasked(int.from_bytes(read_exactly(source, at, _FOOT), "little"))
+        ChecksummedSource(
+            record, stored, crc32c, f"the record before byte {at} has another CRC-32C than it says"
+        ).verify()
         at += _FOOT
         yield record
 
@@ -94,7 +96,7 @@ def _kind(record: Source) -> str:
     return "SequenceExample" if 2 in numbers else "Example"
 
 
-def _events(records: Iterator[Slice], limits: Limits) -> Iterator[Part]:
+def _events(records: Iterator[SourceSlice], limits: Limits) -> Iterator[Part]:
     """Yield what each event says, under its step and what it is about."""
     names: Counter[str] = Counter()
     for record in records:

@@ -13,7 +13,7 @@ from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 from reprokit.artifacts.formats.pickle_walk import PickleWalk, under
 from reprokit.artifacts.formats.torch_tensors import Storage, TorchTensors, text
 from reprokit.artifacts.formats.zip import ZipMember
-from reprokit.artifacts.sources import ForwardReader, piece, whole
+from reprokit.artifacts.sources import ForwardReader, piece, read_whole
 from reprokit.errors import ArtifactDamaged
 
 PICKLES = ("data", "constants")  # each with a directory of storages of the same name
@@ -51,12 +51,12 @@ def zipped(source: Source, limits: Limits) -> Iterator[Part]:
         if name in taken:
             continue
         if name in ("version", ".format_version"):
-            yield Noise(f"({name})", whole(member.source, SHORT, name).decode("latin-1").strip())
+            yield Noise(f"({name})", read_whole(member.source, SHORT, name).decode("latin-1").strip())
         else:
             yield zip_format.part(replace(member, name=name))
     for name in sorted(taken & members.keys()):
         if name.startswith(".") or name == "byteorder":
-            yield Noise(f"({name})", whole(members[name].source, 4096, name).decode("latin-1"))
+            yield Noise(f"({name})", read_whole(members[name].source, 4096, name).decode("latin-1"))
 
 
 def is_main(name: str) -> bool:
@@ -67,7 +67,7 @@ def is_main(name: str) -> bool:
 def order_of(members: dict[str, ZipMember]) -> str:
     if "byteorder" not in members:
         return "little"
-    order = whole(members["byteorder"].source, SHORT, "byteorder").decode("latin-1").strip()
+    order = read_whole(members["byteorder"].source, SHORT, "byteorder").decode("latin-1").strip()
     if order not in ("little", "big"):
         raise ArtifactDamaged(f"byteorder is {order[:40]!r}")
     return order

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, Wire, signed
-from reprokit.artifacts.sources import Memory, exactly
+from reprokit.artifacts.sources import BytesSource, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 MAGIC = b":W&B\xe1\xbe\x00"
@@ -51,7 +51,7 @@ def _part(name: str, key: str, text: str) -> Part:
 def entries(source: Source, limits: Limits) -> Iterator[tuple[int, Wire, Field]]:
     """Yield what each record holds: the number of its field, and where its message stands."""
     for record in records(source, limits):
-        wire = Wire(Memory(record), limits)
+        wire = Wire(BytesSource(record), limits)
         for found in wire.fields(0, len(record)):
             if found.kind == BYTES and found.number not in AROUND:
                 yield found.number, wire, found
@@ -67,12 +67,12 @@ def records(source: Source, limits: Limits) -> Iterator[bytes]:
         if left < HEAD:
             at += left
             continue
-        head = exactly(source, at, HEAD)
+        head = read_exactly(source, at, HEAD)
         size, kind = int.from_bytes(head[4:6], "little"), head[6]
         if not size and not kind:  # the rest of a block that was made ahead
             at += left
             continue
-        data = exactly(source, at + HEAD, size)
+        data = read_exactly(source, at + HEAD, size)
         if zlib.crc32(data, zlib.crc32(head[6:])) != int.from_bytes(head[:4], "little"):
             raise ArtifactDamaged(f"the record at byte {at} has another CRC-32 than it says")
         at += HEAD + size

@@ -16,7 +16,7 @@ from reprokit.artifacts.formats import json as json_format
 from reprokit.artifacts.formats.json import escaped
 from reprokit.artifacts.formats.pickle_nodes import exact_float
 from reprokit.artifacts.formats.pickle_walk import unused
-from reprokit.artifacts.sources import ForwardReader, Memory, piece, whole
+from reprokit.artifacts.sources import BytesSource, ForwardReader, piece, read_whole
 from reprokit.errors import ArtifactDamaged
 
 FEW = 8  # shorter lists of numbers are shown number by number
@@ -43,7 +43,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 def _read_json(source: Source, limits: Limits) -> Iterator[Part]:
     """Lists of numbers are taken out of the text before it is read: as values they would take too much memory."""
     try:
-        text = whole(source, limits.header).decode("utf-8")
+        text = read_whole(source, limits.header).decode("utf-8")
     except UnicodeError:
         raise ArtifactDamaged("it is not in UTF-8") from None
     tensors: dict[str, TensorPart] = {}
@@ -80,7 +80,7 @@ def numbers_of(text: str) -> TensorPart | None:
 
 
 def _tensor(dtype: str, letter: str, numbers: list[int] | list[float]) -> TensorPart:
-    return TensorPart("", dtype, (len(numbers),), Memory(struct.pack(f"<{len(numbers)}{letter}", *numbers)))
+    return TensorPart("", dtype, (len(numbers),), BytesSource(struct.pack(f"<{len(numbers)}{letter}", *numbers)))
 
 
 def told_apart(item: str, number: float) -> bool:

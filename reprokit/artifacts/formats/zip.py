@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from reprokit.artifacts.decompression import BZIP2, DEFLATED, Unpacked
+from reprokit.artifacts.decompression import BZIP2, DEFLATED, UnpackedSource
 from reprokit.artifacts.elements import Limits, NestedFile, Noise, Part, Siblings, Source, Value
 from reprokit.artifacts.formats import refers
-from reprokit.artifacts.sources import Memory, Summed, exactly, piece
+from reprokit.artifacts.sources import BytesSource, ChecksummedSource, piece, read_exactly
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")
@@ -42,7 +42,7 @@ class ZipMember:
     start: int  # of its local header
     extra: bytes
     name: str = ""
-    source: Source = field(default_factory=lambda: Memory(b""))
+    source: Source = field(default_factory=lambda: BytesSource(b""))
     end: int = 0
 
     @property
@@ -87,7 +87,7 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
     count, start, end = _directory(source)
     if end - start > limits.header or count > limits.parts:
         raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
-    found = list(_entries(exactly(source, start, end - start), count))
+    found = list(_entries(read_exactly(source, start, end - start), count))
     for member in found:
         member.name = member.raw_name.decode("utf-8" if member.flags & _UTF8 else "cp437", "surrogateescape")
         begin, member.end = _place(source, member, start)
@@ -100,7 +100,7 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
         raise ArtifactDamaged(f"there are {by_place[0].start} bytes before its first member")
     by_name = {member.name: member.source for member in found}
     for member in found:
-        if refers(member.name) and isinstance(member.source, (Summed, Unpacked)):
+        if refers(member.name) and isinstance(member.source, (ChecksummedSource, UnpackedSource)):
             directory, _, name = member.name.rpartition("/")
             prefix = f"{directory}/" if directory else ""
             member.source.beside = Siblings(name, lambda name, prefix=prefix: by_name.get(prefix + name))  # type: ignore[misc]
@@ -110,7 +110,7 @@ def members(source: Source, limits: Limits) -> list[ZipMember]:
 def _directory(source: Source) -> tuple[int, int, int]:
     """Return how many entries the directory has, where it begins, and where it ends."""
     tail_start = max(0, source.size - _COMMENT - _END.size)
-    tail = exactly(source, tail_start, source.size - tail_start)
+    tail = read_exactly(source, tail_start, source.size - tail_start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
         raise ArtifactDamaged("it has no directory at its end")
@@ -120,10 +120,10 @@ def _directory(source: Source) -> tuple[int, int, int]:
         raise ArtifactDamaged("there are bytes behind its end")
     place = end - _END64_PLACE.size
     is_long = _FULL16 in (here, count) or _FULL in (size, start)
-    if place >= 0 and (located := exactly(source, place, _END64_PLACE.size)).startswith(b"PK\x06\x07"):
+    if place >= 0 and (located := read_exactly(source, place, _END64_PLACE.size)).startswith(b"PK\x06\x07"):
         _, _, end, disks = _END64_PLACE.unpack(located)
         signature, _, _, _, disk, first_disk, here, count, size, start = _END64.unpack(
-            exactly(source, end, _END64.size)
+            read_exactly(source, end, _END64.size)
         )
         if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > place:
             raise ArtifactDamaged("the directory's place is not where it says")
@@ -181,14 +181,14 @@ def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int,
 
 def _place(source: Source, member: ZipMember, limit: int) -> tuple[int, int]:
     """Where a member's bytes begin and end, as its local header says, which must not contradict the directory."""
-    header = exactly(source, member.start, _LOCAL.size)
+    header = read_exactly(source, member.start, _LOCAL.size)
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(header)
     start = member.start + _LOCAL.size + name_length + extra
-    if signature != b"PK\x03\x04" or exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
+    if signature != b"PK\x03\x04" or read_exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
         raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
     facts = (flags, method), (member.flags, member.method)
     if not flags & _SIZES_BEHIND:
-        more = exactly(source, member.start + _LOCAL.size + name_length, extra)
+        more = read_exactly(source, member.start + _LOCAL.size + name_length, extra)
         size, packed, _ = _long_sizes(more, size, packed, 0)
         facts = (*facts[0], crc, packed, size), (*facts[1], member.crc, member.packed, member.size)  # type: ignore[assignment]
     if facts[0] != facts[1] or start + member.packed > limit:
@@ -203,9 +203,9 @@ def _contents(source: Source, member: ZipMember, start: int, limits: Limits) -> 
     if member.method == 0:
         if member.packed != member.size:
             raise ArtifactDamaged(f"its member {member.name[:80]!r} has two sizes")
-        return Summed(packed, member.crc)
+        return ChecksummedSource(packed, member.crc)
     if member.method not in _METHODS:
         raise ArtifactDamaged(
             f"its member {member.name[:80]!r} is compressed by method {member.method}, which is not known"
         )
-    return Unpacked(packed, _METHODS[member.method], limits, member.size, member.crc)
+    return UnpackedSource(packed, _METHODS[member.method], limits, member.size, member.crc)
