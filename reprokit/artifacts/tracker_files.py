@@ -1,8 +1,7 @@
 """Metrics in the files that experiment trackers write: TensorBoard's events, Weights & Biases, MLflow's file store.
 
-A file becomes series of values by step, each by its bits. Wall times, run ids and what a tracker measures by itself
-are left out. Files may come from somebody else: sizes and counts are bounded, and what is read of a damaged file is
-what stands before the damage.
+A file becomes series of values by step, each by its bits. Wall times, run ids and system metrics of a tracker
+are left out. Files are untrusted: sizes and counts are bounded. A damaged file is read up to the damage.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats import tfrecord, wandb
 from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, Field, Wire, signed
-from reprokit.artifacts.sources import whole
+from reprokit.artifacts.sources import read_whole
 from reprokit.errors import ArtifactDamaged
 
 MOST_POINTS = 500_000  # of one file
@@ -39,15 +38,15 @@ _CODES = {"float32": "<f", "float64": "<d", "int": "<q"}
 
 
 class LogPoint(NamedTuple):
-    """A value at a step."""
+    """A logged value at a step."""
 
     step: int
     dtype: str  # float32, float64, int or text
-    bits: bytes  # of a number little-endian, of a text its UTF-8
+    bits: bytes  # a number in little-endian, or a text in UTF-8
 
     @property
     def number(self) -> float | None:
-        """The number that it is; None for a text."""
+        """The value as a number; None for a text."""
         code = _CODES.get(self.dtype)
         return struct.unpack(code, self.bits)[0] if code is not None else None
 
@@ -61,37 +60,37 @@ class LogPoint(NamedTuple):
 
 @dataclass
 class Logged:
-    """What was found in one file."""
+    """The series of one tracker file, and why it could not be read to its end."""
 
     kind: str
     series: dict[str, list[LogPoint]] = field(default_factory=dict)
-    problem: str = ""  # why there may be more
+    problem: str = ""  # the error that ended the reading
 
     def add(self, name: str, point: LogPoint) -> None:
-        """The next value of a series."""
+        """Append a point to a series; raises ArtifactDamaged beyond MOST_SERIES."""
         if name not in self.series and len(self.series) >= MOST_SERIES:
             raise ArtifactDamaged(f"it has more than the {MOST_SERIES} series that are read")
         self.series.setdefault(name[:LONGEST_NAME], []).append(point)
 
 
 def kind_of(path: str) -> str:
-    """Return which tracker writes files of such a name; empty for none."""
+    """Return the tracker that writes files of this name; empty if none does."""
     return next((kind for pattern, kind in _KINDS if pattern.fullmatch(path)), "")
 
 
 def read(path: str, source: Source) -> Logged:
-    """Return the series of a file of that name, as far as it can be read."""
-    found = Logged(kind_of(path))
+    """Read the series of a tracker file as far as it is intact."""
+    logged = Logged(kind_of(path))
     try:
         if source.size > LARGEST:
             raise ArtifactDamaged(f"it has {source.size} bytes, more than the {LARGEST} that are read")
-        for number, (name, point) in enumerate(_points(found.kind, path, source)):
+        for number, (name, point) in enumerate(_points(logged.kind, path, source)):
             if number >= MOST_POINTS:
                 raise ArtifactDamaged(f"it has more than the {MOST_POINTS} values that are read")
-            found.add(name, point)
+            logged.add(name, point)
     except ArtifactDamaged as error:
-        found.problem = str(error)
-    return found
+        logged.problem = str(error)
+    return logged
 
 
 def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
@@ -111,44 +110,44 @@ def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
     for record in tfrecord.records(source):
         wire = Wire(record, Limits())
         step = signed(wire.last(0, record.size, 2))
-        summaries = (one for one in wire.fields(0, record.size) if one.number == 5 and one.kind == BYTES)
+        summaries = (field_ for field_ in wire.fields(0, record.size) if field_.number == 5 and field_.kind == BYTES)
         for value in (value for summary in summaries for value in wire.fields(summary.at, summary.end)):
             if value.number == 1 and value.kind == BYTES:
                 yield from _scalar(wire, value, step)
 
 
 def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:
-    """Yield a value of a summary where it is one number: of the old kind a float, of the new a tensor."""
-    tag, found = "", None
-    for one in wire.fields(value.at, value.end):
-        if one.number == 1 and one.kind == BYTES and one.value <= 4 * LONGEST_NAME:
-            tag = wire.content(one).decode("utf-8", "backslashreplace")
-        elif one.number == 2 and one.kind == FIXED32:
-            found = LogPoint(step, "float32", one.value.to_bytes(4, "little"))
-        elif one.number == 8 and one.kind == BYTES:
-            found = _of_tensor(wire, one, step)
-    if found is not None:
-        yield tag, found
+    """Yield a summary value that is one number: simple_value in TensorFlow 1, a tensor since."""
+    tag, point = "", None
+    for field_ in wire.fields(value.at, value.end):
+        if field_.number == 1 and field_.kind == BYTES and field_.value <= 4 * LONGEST_NAME:
+            tag = wire.content(field_).decode("utf-8", "backslashreplace")
+        elif field_.number == 2 and field_.kind == FIXED32:
+            point = LogPoint(step, "float32", field_.value.to_bytes(4, "little"))
+        elif field_.number == 8 and field_.kind == BYTES:
+            point = _tensor_point(wire, field_, step)
+    if point is not None:
+        yield tag, point
 
 
-_TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # of a data type: its name, size, and the field of its values
+_TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # by DataType: name, size in bytes, and field of the values
 
 
-def _of_tensor(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
-    """Return the one number of a tensor without dimensions."""
-    fields = {one.number: one for one in wire.fields(tensor.at, tensor.end)}
-    known = _TENSORS.get(fields[1].value) if 1 in fields else None
-    has_dimensions = 2 in fields and any(one.number == 2 for one in wire.fields(fields[2].at, fields[2].end))
-    if known is None or has_dimensions:
+def _tensor_point(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
+    """Return the value of a scalar float tensor; None for other tensors."""
+    fields = {field_.number: field_ for field_ in wire.fields(tensor.at, tensor.end)}
+    layout = _TENSORS.get(fields[1].value) if 1 in fields else None
+    has_dimensions = 2 in fields and any(field_.number == 2 for field_ in wire.fields(fields[2].at, fields[2].end))
+    if layout is None or has_dimensions:
         return None
-    dtype, size, place = known
-    for number in (4, place):
-        one = fields.get(number)
-        if one is not None and one.kind == BYTES and one.value == size:
-            return LogPoint(step, dtype, wire.content(one))
-        if one is not None and one.kind in (FIXED32, FIXED64):
-            return LogPoint(step, dtype, one.value.to_bytes(size, "little"))
-    return LogPoint(step, dtype, bytes(size))  # zero is not written
+    dtype, size, values_field = layout
+    for number in (4, values_field):
+        field_ = fields.get(number)
+        if field_ is not None and field_.kind == BYTES and field_.value == size:
+            return LogPoint(step, dtype, wire.content(field_))
+        if field_ is not None and field_.kind in (FIXED32, FIXED64):
+            return LogPoint(step, dtype, field_.value.to_bytes(size, "little"))
+    return LogPoint(step, dtype, bytes(size))  # Protocol Buffers omit a zero
 
 
 # Weights & Biases
@@ -156,27 +155,27 @@ def _of_tensor(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
 
 def _wandb(source: Source) -> Iterator[tuple[str, LogPoint]]:
     number = 0
-    for kind, wire, found in wandb.entries(source, Limits()):
+    for kind, wire, record in wandb.entries(source, Limits()):
         if kind == wandb.HISTORY:
-            step, values = wandb.history(wire, found, number)
+            step, values = wandb.history(wire, record, number)
             number += 1
             for name in sorted(values):
                 if not name.startswith(wandb.VOLATILE):
-                    yield name, _of_json(step, values[name])
+                    yield name, _json_point(step, values[name])
 
 
 def _summary(source: Source) -> Iterator[tuple[str, LogPoint]]:
     try:
-        content = json.loads(whole(source, LONGEST_TEXT * LONGEST_NAME))
+        content = json.loads(read_whole(source, LONGEST_TEXT * LONGEST_NAME))
     except (ValueError, RecursionError):
         raise ArtifactDamaged("it is no JSON") from None
     for name, value in sorted(content.items()) if isinstance(content, dict) else ():
         if not name.startswith(wandb.VOLATILE):
-            yield name, _of_json(0, json.dumps(value))
+            yield name, _json_point(0, json.dumps(value))
 
 
-def _of_json(step: int, text: str) -> LogPoint:
-    """Return a value as JSON has it; numbers by their bits, so that their spelling does not matter."""
+def _json_point(step: int, text: str) -> LogPoint:
+    """Parse a JSON value; numbers are kept by their bits, so that their notation does not matter."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -188,11 +187,11 @@ def _of_json(step: int, text: str) -> LogPoint:
     return LogPoint(step, "text", text.encode("utf-8", "backslashreplace")[:LONGEST_TEXT])
 
 
-# MLflow's file store: a file a metric, and in each line a time, a value and a step
+# MLflow's file store: one file per metric; each line has time, value and step
 
 
 def _mlflow(name: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
-    for number, line in enumerate(whole(source, MLFLOW_LARGEST).splitlines()):
+    for number, line in enumerate(read_whole(source, MLFLOW_LARGEST).splitlines()):
         words = line.split()
         try:
             value = float(words[1])
@@ -203,5 +202,5 @@ def _mlflow(name: str, source: Source) -> Iterator[tuple[str, LogPoint]]:
 
 
 def is_finite(point: LogPoint) -> bool:
-    """Return whether it is a number that can be drawn."""
+    """Return whether a point is a finite number, which can be plotted."""
     return point.number is not None and math.isfinite(point.number)
