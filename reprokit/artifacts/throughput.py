@@ -1,4 +1,4 @@
-"""Measures how fast a data set is read, by number of threads: each file by one of them, all of its bytes."""
+"""Measures how fast a data set is read by a number of threads; each thread reads whole files."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ STYLE: Final = (
 
 @dataclass
 class ThroughputPass:
-    """One reading of all files."""
+    """The figures of one pass over all files."""
 
     threads: int
     seconds: float = 0.0
     size: int = 0  # bytes as stored
     records: int = 0
     bad: int = 0
-    batches: list[tuple[float, int, int]] = field(default_factory=list)  # when, of which file, which of its batches
+    batches: list[tuple[float, int, int]] = field(default_factory=list)  # seconds, index of the file, batch in it
 
     def gap(self, share: float) -> float:
-        """Seconds between two batches, which so large a share does not exceed; the first has begun with the pass."""
+        """Return a quantile (share 0 to 1) of the seconds between batches, counted from the start of the pass."""
         times = [0.0, *(at for at, _, _ in self.batches)]
         gaps = sorted(after - before for before, after in pairwise(times))
         return gaps[math.ceil(share * len(gaps)) - 1] if gaps else 0.0
 
     @property
     def order(self) -> str:
-        """A digest of the order in which batches came."""
+        """The SHA-256 digest of the order in which batches were completed."""
         return hashlib.sha256("".join(f"{file} {number}\n" for _, file, number in self.batches).encode()).hexdigest()
 
 
 @dataclass
 class MeasuredThroughput:
-    """All passes over a data set."""
+    """The figures of all passes over a data set."""
 
     path: str
     batch: int  # records
@@ -68,10 +68,10 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
     result = MeasuredThroughput(path, batch)
     files = [file for file in records.files(path) if file is not None]
     for count in threads:
-        done, others = _pass(files, count, batch)
-        result.passes.append(done)
-        result.not_read.update(others.values())
-        files = [file for file in files if file.name not in others]
+        reading, unreadable = _pass(files, count, batch)
+        result.passes.append(reading)
+        result.not_read.update(unreadable.values())
+        files = [file for file in files if file.name not in unreadable]
     result.files = len(files)
     if not files:
         raise ArtifactNotReadable(
@@ -81,9 +81,9 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
 
 
 def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
-    """Read all files; returns also of which kind those are that cannot be read."""
-    done, others = ThroughputPass(threads), dict[str, str]()
-    is_idle = threads < len(os.sched_getaffinity(0))  # then a processor can fetch while another one sums
+    """Read all files; return the figures and the kinds of the unreadable files by name."""
+    reading, unreadable = ThroughputPass(threads), dict[str, str]()
+    is_idle = threads < len(os.sched_getaffinity(0))  # then one core can prefetch while another computes checksums
     began = time.perf_counter()
 
     def read(position: int) -> tuple[int, int, int]:
@@ -91,28 +91,28 @@ def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tupl
         source = file.open()
         good = bad = batches = 0
         try:
-            for some in records.read(file.name, source, whole=True, ahead=is_idle):
-                bad += bool(some.problem)
-                good += 0 if some.problem else some.amount
+            for batch_records in records.read(file.name, source, whole=True, ahead=is_idle):
+                bad += bool(batch_records.problem)
+                good += 0 if batch_records.problem else batch_records.amount
                 while (batches + 1) * batch <= good:
-                    done.batches.append((time.perf_counter() - began, position, batches))
+                    reading.batches.append((time.perf_counter() - began, position, batches))
                     batches += 1
         except records.NotARecordFile as kind:
-            others[file.name] = str(kind)
+            unreadable[file.name] = str(kind)
             return 0, 0, 0
         if good > batches * batch:
-            done.batches.append((time.perf_counter() - began, position, batches))
+            reading.batches.append((time.perf_counter() - began, position, batches))
         return source.size, good, bad
 
     with ThreadPoolExecutor(threads) as pool:
         sums = [sum(column) for column in zip(*pool.map(read, range(len(files))), strict=True)]
-    done.size, done.records, done.bad = sums or (0, 0, 0)
-    done.seconds = time.perf_counter() - began
-    return done, others
+    reading.size, reading.records, reading.bad = sums or (0, 0, 0)
+    reading.seconds = time.perf_counter() - began
+    return reading, unreadable
 
 
 def document(result: MeasuredThroughput) -> dict[str, Any]:
-    """Return what --json prints."""
+    """Return the JSON document that --json prints."""
     return {
         "format": FORMAT,
         "path": result.path,
@@ -121,17 +121,17 @@ def document(result: MeasuredThroughput) -> dict[str, Any]:
         "not_read": dict(sorted(result.not_read.items())),
         "passes": [
             {
-                "threads": one.threads,
-                "seconds": one.seconds,
-                "size": one.size,
-                "records": one.records,
-                "bad": one.bad,
-                "batches": len(one.batches),
-                "longest_gap": one.gap(1.0),
-                "gap_p99": one.gap(0.99),
-                "order": f"sha256:{one.order}",
+                "threads": reading.threads,
+                "seconds": reading.seconds,
+                "size": reading.size,
+                "records": reading.records,
+                "bad": reading.bad,
+                "batches": len(reading.batches),
+                "longest_gap": reading.gap(1.0),
+                "gap_p99": reading.gap(0.99),
+                "order": f"sha256:{reading.order}",
             }
-            for one in result.passes
+            for reading in result.passes
         ],
     }
 
@@ -139,11 +139,11 @@ def document(result: MeasuredThroughput) -> dict[str, Any]:
 def print_throughput(result: MeasuredThroughput) -> None:
     """Print a line for each number of threads."""
     rows = [Cells(("threads", "MB/s", "records/s", "longest gap", "p99 gap", "order of batches"))]
-    for one in result.passes:
-        rates = (f"{rate(one):.1f}", f"{one.records / one.seconds:.0f}")
-        gaps = [f"{1000 * one.gap(share):.2f} ms" for share in (1.0, 0.99)]
-        seen = (*gaps, one.order[:16]) if one.batches else ("-", "-", "-")
-        rows.append(Cells((str(one.threads), *rates, *seen)))
+    for reading in result.passes:
+        rates = (f"{rate(reading):.1f}", f"{reading.records / reading.seconds:.0f}")
+        gaps = [f"{1000 * reading.gap(share):.2f} ms" for share in (1.0, 0.99)]
+        latencies = (*gaps, reading.order[:16]) if reading.batches else ("-", "-", "-")
+        rows.append(Cells((str(reading.threads), *rates, *latencies)))
     last = result.passes[-1]
     footer = [f"not read: {count} {files_word(count)} ({kind})" for kind, count in sorted(result.not_read.items())]
     if last.bad:
@@ -152,23 +152,23 @@ def print_throughput(result: MeasuredThroughput) -> None:
     print_rows(headline, rows, footer)
 
 
-def rate(one: ThroughputPass) -> float:
-    """Return its megabytes per second."""
-    return one.size / one.seconds / MEGABYTE
+def rate(reading: ThroughputPass) -> float:
+    """Return the throughput of a pass in MB/s."""
+    return reading.size / reading.seconds / MEGABYTE
 
 
 def plot(result: MeasuredThroughput) -> str:
-    """Return a drawing of the rates by threads, that stands alone."""
-    (width, height), passes = PLOT, sorted(result.passes, key=lambda one: one.threads)
-    across = drawing.axis([float(one.threads) for one in passes], 60, width - 20)
+    """Return a standalone SVG plot of MB/s by threads."""
+    (width, height), passes = PLOT, sorted(result.passes, key=lambda reading: reading.threads)
+    across = drawing.axis([float(reading.threads) for reading in passes], 60, width - 20)
     up = drawing.axis([0.0, *map(rate, passes)], height - 40, 30)
     body = [STYLE, drawing.text((60, 18), f"MB/s by threads: {printable(result.path)}")]
     body.append(drawing.path("axis", f"M60 30V{height - 40}H{width - 20}"))
     body += [drawing.text((54, round(up.place(mark)) + 4), f"{mark:g}", "end") for mark in up.marks(5)]
-    places = [(across.place(float(one.threads)), up.place(rate(one))) for one in passes]
-    for one, (x, _) in zip(passes, places, strict=True):
-        body.append(drawing.text((round(x), height - 20), str(one.threads), "middle"))
+    places = [(across.place(float(reading.threads)), up.place(rate(reading))) for reading in passes]
+    for reading, (x, _) in zip(passes, places, strict=True):
+        body.append(drawing.text((round(x), height - 20), str(reading.threads), "middle"))
     body += [drawing.line(places, "line"), *(drawing.line([place], "dot", 4) for place in places)]
-    spoken = "; ".join(f"{one.threads} threads {rate(one):.1f} MB/s" for one in passes)
+    spoken = "; ".join(f"{reading.threads} threads {rate(reading):.1f} MB/s" for reading in passes)
     svg = drawing.drawing(PLOT, "throughput", "Throughput by threads", spoken, body)
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
