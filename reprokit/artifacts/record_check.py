@@ -1,4 +1,4 @@
-"""Checks data sets record by record, and says which are bad."""
+"""Checks data sets record by record and lists the damaged records."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ UNSUMMED = "parquet with pages that have no checksum"
 
 @dataclass(frozen=True)
 class BadRecord:
-    """Where a record is damaged, and how."""
+    """A damaged record: its location and the problem."""
 
     file: str
     record: int  # the first is 0
-    offset: int  # of a compressed file, in what it unpacks to
+    offset: int  # in compressed files: in the unpacked data
     problem: str
 
 
 @dataclass
 class CheckedData:
-    """What was checked, and what was not."""
+    """The result of a check: counts, damaged records, and files that were not checked."""
 
     path: str
     files: int = 0
-    records: int = 0  # without those that are bad
+    records: int = 0  # intact ones
     size: int = 0
     bad: list[BadRecord] = field(default_factory=list)
     not_checked: Counter[str] = field(default_factory=Counter)  # files by kind
 
 
 def check(path: str) -> CheckedData:
-    """Check a file, what is below a directory, or what is below a store's URL."""
+    """Check a file, or all files below a directory or a store's URL."""
     result = CheckedData(path)
     for file in records.files(path):
         if file is None:
@@ -58,12 +58,12 @@ def check(path: str) -> CheckedData:
 
 def _check_file(file: records.RecordFile, result: CheckedData) -> None:
     source, unsummed = file.open(), False
-    for number, some in records.numbered(records.read(file.name, source)):
-        unsummed |= some.unsummed
-        if some.problem:
-            result.bad.append(BadRecord(file.name, number, some.offset, some.problem))
+    for number, batch in records.numbered(records.read(file.name, source)):
+        unsummed |= batch.unsummed
+        if batch.problem:
+            result.bad.append(BadRecord(file.name, number, batch.offset, batch.problem))
         else:
-            result.records += some.amount
+            result.records += batch.amount
     result.files += 1
     result.size += source.size
     if unsummed:
@@ -71,22 +71,22 @@ def _check_file(file: records.RecordFile, result: CheckedData) -> None:
 
 
 def document(result: CheckedData) -> dict[str, Any]:
-    """Return what --json prints."""
+    """Return the JSON document that --json prints."""
     return {
         "format": FORMAT,
         "path": result.path,
         "files": result.files,
         "records": result.records,
         "size": result.size,
-        "bad": [vars(one) for one in result.bad],
+        "bad": [vars(record) for record in result.bad],
         "not_checked": dict(sorted(result.not_checked.items())),
     }
 
 
 def print_check(result: CheckedData) -> None:
-    """Print each bad record, and how much was checked."""
-    for one in result.bad:
-        click.echo(f"bad: {printable(one.file)}: record {one.record} at byte {one.offset}: {printable(one.problem)}")
+    """Print each damaged record and a summary."""
+    for bad in result.bad:
+        click.echo(f"bad: {printable(bad.file)}: record {bad.record} at byte {bad.offset}: {printable(bad.problem)}")
     records = f"{len(result.bad)} bad and {result.records} good records"
     click.echo(f"{records} in {result.files} {files_word(result.files)} of {result.size} bytes")
     for kind, count in sorted(result.not_checked.items()):
@@ -94,5 +94,5 @@ def print_check(result: CheckedData) -> None:
 
 
 def files_word(count: int) -> str:
-    """Return the word behind a number of files."""
+    """Return "file" or "files" for a count."""
     return "file" if count == 1 else "files"
