@@ -45,7 +45,7 @@ class Recording:
 
     def use(self, side: str) -> None:
         """Take the steps from now on as this side takes them."""
-        self._trail._settle_all()
+        self._trail._wait_for_all()
         is_bare, has_trail = side == SIDES[0], side == SIDES[2]
         for owner, name, wrapper in self._wrappers:
             setattr(owner, name, wrapper.__wrapped__ if is_bare else wrapper)

@@ -41,7 +41,7 @@ def switch() -> Callable[[bool], None]:
     events, listeners = trail._events, trail._events._listeners
 
     def turn(on: bool) -> None:
-        trail._settle_all()
+        trail._wait_for_all()
         events._listeners = listeners if on else tuple(one for one in listeners if one is not trail)
         events.arrange()
 

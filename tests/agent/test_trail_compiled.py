@@ -150,9 +150,9 @@ def test_a_step_whose_tensors_lie_on_a_device_has_its_batch_at_once(describing: 
     (record,) = steps.records._optimizers.values()
     state, reader = steps.trail._thread.facts, steps.trail._reader
     assert reader.batch(state.address, [torch.ones(3)]) is not None
-    known = steps.trail._random.words.known, record.trail.series.known, None, state.address
+    known = steps.trail._random.words.known, record.trail.series.native_state, None, state.address
     done = reader.step(*known, 0, library.LATER, *[0] * 3)
-    assert not any(state.room)
+    assert not any(state.words)
     assert done == (0, 0, [])
     first, second = steps.written()
     assert (second.batch, second.gradients, second.loss) == (first.batch, None, None)

@@ -301,4 +301,4 @@ def test_a_change_of_pytorch_s_random_state_is_seen_however_it_came_about() -> N
         torch.set_rng_state(kept)
     unchanged = state.state()
     assert [state.state(), state.state()] == [unchanged] * 2
-    assert state._now is not None
+    assert state._memory is not None

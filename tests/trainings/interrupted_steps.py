@@ -41,7 +41,7 @@ def interrupted_in_steps():
     hits = []
 
     def handle(_number, frame):
-        if not hits and frame.f_code.co_name in ("_write", "_write_down", "_update_done"):
+        if not hits and frame.f_code.co_name in ("_write", "_record_step", "_update_done"):
             hits.append(frame.f_lineno)
             raise Interrupt
 

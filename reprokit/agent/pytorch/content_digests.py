@@ -1,4 +1,4 @@
-"""Digests of what trainings by PyTorch pass around: batches, losses, what models are called with, their buffers."""
+"""Digests of the data of PyTorch trainings: batches, losses, arguments of models, and buffers."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_SALTS = 10_000
-MAX_DEPTH = 16  # of what a DataLoader gives
-MAX_NESTED = 8  # objects in objects that a model is called with
-MAX_VALUES = 1000  # of one call
+MAX_DEPTH = 16  # nested containers in a batch
+MAX_NESTED = 8  # nested objects in the arguments of a model
+MAX_VALUES = 1000  # values in the arguments of one call
 _NUMBERS = frozenset([bool, int, float, complex])
 _TEXTS = frozenset([str, bytes])
 _ATOMS = frozenset([str, bytes, int, float, bool, complex, type(None)])
 
 
 class PytorchContents:
-    """Digests of what trainings pass around: tensors, arrays, and what they come packed in."""
+    """Digests tensors, arrays, and containers of them."""
 
     def __init__(self, library: trail.Library, torch: Any, compiled: Any = None) -> None:
         self._library, self._compiled = library, compiled
         self._fold = library.fold
         self._tensor = torch.Tensor
-        self._only = frozenset([torch.Tensor])
+        self._plain_classes = frozenset([torch.Tensor])
         self._strided = torch.strided
-        self.missed = False  # a tensor that does not lie on this side
-        self._salts: dict[Any, int] = {}  # of simple tensors, by what the compiled step knows dtype and shape
-        self.known = torch.Tensor, torch.nn.Parameter, self._salts, self._simple_salt  # for compiled code
+        self.has_unreadable = False  # whether a tensor outside of CPU memory was skipped
+        self._salts: dict[Any, int] = {}  # of simple tensors, by the compiled step's key of dtype and shape
+        self.native_state = torch.Tensor, torch.nn.Parameter, self._salts, self._simple_salt
 
     def are_tensors(self, values: Any) -> bool:
-        """Return whether these are tensors, and of no subclass."""
-        return self._only.issuperset(map(type, values))
+        """Return whether all values are exactly torch.Tensor, no subclass."""
+        return self._plain_classes.issuperset(map(type, values))
 
     def is_tensor(self, value: Any) -> bool:
-        """Return whether it is a tensor, of a subclass or not."""
+        """Return whether a value is a tensor, subclasses included."""
         return isinstance(value, self._tensor)
 
     def is_simple(self, tensor: Any) -> bool:
-        """Return whether its bytes lie here and in order."""
+        """Return whether a tensor is a plain contiguous one in CPU memory."""
         return type(tensor) is self._tensor and lies_in_order(tensor)
 
     def _simple_salt(self, tensor: Any) -> int | None:
-        """Return what stands for its dtype and shape, None of a tensor whose bytes do not lie here and in order."""
+        """Return the salt of a simple tensor, else None."""
         if len(self._salts) > MAX_SALTS:
             self._salts.clear()
         return self.salt(tensor) if self.is_simple(tensor) else None
 
     def simple(self, digest: int, tensors: list[Any]) -> int | None:
-        """Return the digest so far with these tensors; None where the bytes of one do not lie here and in order."""
+        """Fold simple tensors into a digest; return None if one of them is not simple."""
         if self._compiled is not None:
-            return self._compiled.fold(self.known, digest, tensors)  # type: ignore[no-any-return]
+            return self._compiled.fold(self.native_state, digest, tensors)  # type: ignore[no-any-return]
         if not all(map(self.is_simple, tensors)):
             return None
         for tensor in tensors:
@@ -68,22 +68,22 @@ class PytorchContents:
         return digest
 
     def salt(self, tensor: Any) -> int:
-        """Return what stands for its dtype and shape."""
+        """Return the salt by which the dtype and shape of a tensor enter its digest."""
         return trail.salt(dtype_name(tensor), tensor.shape)
 
     def parameters(self, parameters: Sequence[Any]) -> int | None:
-        """Return the digest of a list of parameters, None where one of them cannot be read where it lies."""
+        """Return the digest of a list of parameters; None if one of them cannot be read in place."""
         if not (self.lie_in_order(parameters) and all(p.is_cpu for p in parameters)):
             return None
         each = [self._library.digest(p.data_ptr(), size_of(p), self.salt(p)) for p in parameters]
         return self._library.of_list(each)
 
     def lie_in_order(self, parameters: Sequence[Any]) -> bool:
-        """Return whether the bytes of each, on whatever device, are what it is."""
+        """Return whether all are plain, dense and contiguous, on any device."""
         return all(is_plain(p) and p.layout is self._strided and p.is_contiguous() for p in parameters)
 
     def tensor(self, digest: int, tensor: Any) -> int:
-        """Return the digest so far, and what this tensor adds to it."""
+        """Fold a tensor into a digest; return the new digest."""
         if self.is_simple(tensor):
             return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
         if is_nested(tensor):
@@ -93,7 +93,7 @@ class PytorchContents:
         if type(tensor) is not self._tensor and not is_plain(tensor):
             return self._text(digest, type(tensor).__name__)
         if not tensor.is_cpu:
-            self.missed = True
+            self.has_unreadable = True
             return digest
         if tensor.layout is not self._strided or tensor.is_quantized:
             return trail.mix(digest + int(entry("", tensor)[3][7:23], 16))
@@ -101,10 +101,10 @@ class PytorchContents:
         return self._fold(digest, tensor.data_ptr(), size_of(tensor), self.salt(tensor))  # type: ignore[no-any-return]
 
     def value(self, digest: int, value: Any, depth: int = 0) -> int:
-        """Likewise of anything, part by part."""
+        """Fold any value into a digest, containers part by part; return the new digest."""
         if isinstance(value, self._tensor):
             return self.tensor(digest, value)
-        if isinstance(value, (list, tuple)) and depth < MAX_DEPTH and not _are_atoms(value):
+        if isinstance(value, (list, tuple)) and depth < MAX_DEPTH and not _is_plain_sequence(value):
             for part in value:
                 digest = self.value(digest, part, depth + 1)
             return digest
@@ -121,22 +121,22 @@ class PytorchContents:
         return trail.mix(digest + self._library.text(text))
 
 
-def _are_atoms(values: Any) -> bool:
-    """Return whether their text says all that there is."""
+def _is_plain_sequence(values: Any) -> bool:
+    """Return whether repr() of a sequence represents it exactly: it has only plain values."""
     return not values or (type(values[0]) in _ATOMS and _ATOMS.issuperset(map(type, values)))
 
 
-# What models are called with
+# Arguments of models
 
 
 class FetchedTensors:
-    """The tensors of a batch: an argument that is one of them is not digested again, as long as nobody changes it."""
+    """The tensors of a batch: an argument that is an unchanged one of them is not digested again."""
 
     def __init__(self, tensors_and_changes: Sequence[Any]) -> None:
         self._tensors, self._changes = tensors_and_changes[::2], tensors_and_changes[1::2]
 
     def name(self, tensor: Any, salt: int) -> int:
-        """What stands for the tensor that this is, or has all bytes of in their order, as it was; 0 for another one."""
+        """Return a number for the unchanged batch tensor that shares all bytes with a tensor; 0 if there is none."""
         changes = private_api.changes(tensor)
         for number, fetched in enumerate(self._tensors, 1):
             if changes == self._changes[number - 1] and (tensor is fetched or _has_bytes_of(tensor, fetched)):
@@ -155,58 +155,58 @@ def _has_bytes_of(tensor: Any, fetched: Any) -> bool:
 
 
 class CallArguments:
-    """The digest of one call's arguments, on top of those before it."""
+    """Digests the arguments of one call, starting from the digest of earlier calls."""
 
     def __init__(
         self, digest: int, fetched: FetchedTensors | None, contents: PytorchContents, library: trail.Library
     ) -> None:
         self.digest = digest
-        self.is_partial = False  # something was left out
-        self.count = 0  # of what was digested
+        self.is_partial = False  # whether a value was skipped
+        self.count = 0  # values that were digested
         self._fetched, self._contents, self._library = fetched, contents, library
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
 
     def take(self, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
-        """Digest the arguments of a call, in their order."""
+        """Digest positional and keyword arguments in order."""
         for value in (*arguments, *keywords.values()):
             if type(value) in _NUMBERS:
-                self._put(self._contents.value(self.digest, value))
+                self._add(self._contents.value(self.digest, value))
             else:
-                self._value(value, 0)
+                self._digest_value(value, 0)
 
-    def _put(self, digest: int) -> None:
+    def _add(self, digest: int) -> None:
         self.digest, self.count = digest, self.count + 1
 
-    def _value(self, value: Any, depth: int) -> None:
-        self._left -= 1
+    def _digest_value(self, value: Any, depth: int) -> None:
+        self._values_left -= 1
         if self._contents.is_tensor(value):
             self._tensor(value)
-        elif self._left < 0 or depth > MAX_NESTED:
+        elif self._values_left < 0 or depth > MAX_NESTED:
             self.is_partial = True
         elif hasattr(type(value), "__array_interface__"):
-            self._put(self._contents.value(self.digest, value))
+            self._add(self._contents.value(self.digest, value))
         elif type(value) in _NUMBERS or type(value) in _TEXTS:
             self.is_partial = True
         elif value is not None:
             for part in _parts(value):
-                self._value(part, depth + 1)
+                self._digest_value(part, depth + 1)
 
     def _tensor(self, tensor: Any) -> None:
         try:
             digest = self._digest(tensor)
-        except RuntimeError:  # of a tensor that has no storage, or no shape
+        except RuntimeError:  # the tensor has no storage, or no shape
             digest = None
         if digest is None:
             self.is_partial = True
         else:
-            self._put(digest)
+            self._add(digest)
 
     def _digest(self, tensor: Any) -> int | None:
-        """Digest a tensor; None of what autograd has computed, which is no input, and of what lies on a device."""
-        is_plural = is_nested(tensor)
-        if not ((is_plural or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
+        """Digest a tensor; None if autograd computed it, so that it is no input, or if it is on a device."""
+        is_nested_tensor = is_nested(tensor)
+        if not ((is_nested_tensor or is_plain(tensor)) and tensor.is_cpu) or tensor.grad_fn is not None:
             return None
-        fetched = None if is_plural else self._fetched
+        fetched = None if is_nested_tensor else self._fetched
         name = 0 if fetched is None else fetched.name(tensor, self._contents.salt(tensor))
         if name:
             return self._library.fold(self.digest, 0, 0, name)  # type: ignore[no-any-return]
@@ -214,7 +214,7 @@ class CallArguments:
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    """Return what a container, or an object of the user's, holds; by no code of its class."""
+    """Return the values in a container or in the attributes of an object, without calling code of its class."""
     if isinstance(value, dict):
         return list(dict.values(value))
     if isinstance(value, list):
@@ -228,23 +228,25 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 class ModelBuffers:
-    """The buffers of the models that an optimizer trains, as they are after each of its steps.
+    """The buffers of the models that an optimizer trains, digested after each of its steps.
 
-    They are read at once, as the next forward computation changes them. Large ones are tables and masks as a rule, and
-    take too long; where all together are large, or lie on a GPU, nothing is said of them.
+    They are read at once, as the next forward pass changes them. Large buffers are usually constant tables and masks,
+    and would take too long: buffers that are large in total, or on a GPU, are not digested.
     """
 
     def __init__(self, containers: list[dict[str, Any]], contents: PytorchContents) -> None:
         self._containers, self._contents = containers, contents
         self._tensors: list[Any] = []
-        self._are_read = False
+        self._is_readable = False
 
     def digest(self) -> int | None:
-        """Their digest now, 0 where there are none; None where some cannot be read."""
+        """Return the current digest; 0 if there are no buffers, None if some cannot be read."""
         if not any(self._containers):
             return 0
         tensors = [tensor for buffers in self._containers for tensor in buffers.values() if tensor is not None]
         if not (len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))):
             self._tensors = tensors
-            self._are_read = all(map(self._contents.is_simple, tensors)) and sum(map(size_of, tensors)) <= trail.SMALL
-        return self._contents.simple(0, tensors) if self._are_read else None
+            self._is_readable = (
+                all(map(self._contents.is_simple, tensors)) and sum(map(size_of, tensors)) <= trail.SMALL
+            )
+        return self._contents.simple(0, tensors) if self._is_readable else None

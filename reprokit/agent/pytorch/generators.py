@@ -1,4 +1,4 @@
-"""PyTorch's random generators: who seeds them, and their states, as the trail asks for them at each step."""
+"""The random generators of PyTorch: records seeding, and digests their states for each step of the trail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORD = (1 << 64) - 1
 
 
 def watch_seeding(agent: Agent, name: str, module: Any) -> None:
-    """Note the seeds that are set by torch.random or torch.cuda.random; a replay gives recorded ones."""
+    """Record the seeds set by torch.random or torch.cuda.random; a replay substitutes the recorded ones."""
     package = "torch.cuda" if name == "torch.cuda.random" else "torch"
     for function in ("manual_seed", "manual_seed_all"):
         call = f"{package}.{function}"
@@ -28,94 +28,98 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
 
 
 def watch_generator(agent: Agent, torch: Any) -> None:
-    """The same for generators of the script's own."""
+    """Record the seeds of generators that the script creates."""
     ledger, call = agent.seeds, "torch.Generator.manual_seed"
     replace_in_static_type(torch.Generator, "manual_seed", lambda method: seeding_method(ledger, call, method))
 
 
 class DefaultGenerator:
-    """The state of PyTorch's own generator. It is asked for only when the memory that it stands for has changed."""
+    """The state of PyTorch's default generator, copied only if the memory of its engine has changed."""
 
     def __init__(self, torch: Any) -> None:
         import ctypes
 
         self._generator, self._move = torch.default_generator, ctypes.memmove
-        self._now: Any = None  # the memory, where its place was found
-        self._seen: Any = None  # what it held when the state was copied last
+        self._memory: Any = None  # the memory of its engine, if it was found
+        self._memory_copy: Any = None  # the bytes of that memory when the state was last copied
         self.size: int = self._generator.get_state().numel()
         self.salt = library.salt("uint8", (self.size,))
         self._state = ctypes.create_string_buffer(self.size)
-        now = seen = seen_size = 0
+        address = copy = size = 0
         try:
-            self._now = _engine(torch)(self._generator)
-            self._seen = type(self._now)()
-            now, seen, seen_size = ctypes.addressof(self._now), ctypes.addressof(self._seen), len(self._seen)
-        except Exception as error:  # another PyTorch, which is asked each time
+            self._memory = _engine_memory(torch)(self._generator)
+            self._memory_copy = type(self._memory)()
+            address, copy, size = (
+                ctypes.addressof(self._memory),
+                ctypes.addressof(self._memory_copy),
+                len(self._memory_copy),
+            )
+        except Exception as error:  # an unknown PyTorch: the state is copied each time
             pass_on(error)
         self._address = ctypes.addressof(self._state)
-        # For the compiled step.
-        self.known = now, seen, seen_size, self._address, self.size, self.salt, self._copy
+        # Arguments of the compiled step.
+        self.native_state = address, copy, size, self._address, self.size, self.salt, self._copy
 
     def state(self) -> int:
-        """Return where a copy of the state lies as it is now."""
-        if self._now is None or self._now.raw != self._seen.raw:
+        """Return the address of an up-to-date copy of the state."""
+        if self._memory is None or self._memory.raw != self._memory_copy.raw:
             self._copy()
         return self._address
 
     def _copy(self) -> None:
-        if self._now is not None:
-            self._move(self._seen, self._now, len(self._now))
+        if self._memory is not None:
+            self._move(self._memory_copy, self._memory, len(self._memory))
         state = self._generator.get_state()
         self._move(self._address, state.data_ptr(), self.size)
 
 
 class GeneratorDigests:
-    """The states of all generators that the trail knows, as they are now."""
+    """Digests the current states of all generators in the trail."""
 
     def __init__(self, torch: Any, loaded: library.Library) -> None:
         self._torch, self._library = torch, loaded
         self.words, self.default = library.GeneratorAddresses(), DefaultGenerator(torch)
 
     def torch_digest(self) -> int:
-        """Return the digest of PyTorch's own generator on this side."""
+        """Return the digest of PyTorch's default CPU generator."""
         return self._library.digest(self.default.state(), self.default.size, self.default.salt)  # type: ignore[no-any-return]
 
     def devices(self) -> int:
-        """Return the digest of seed and offset of the generators of all GPUs, without waiting for one."""
+        """Return the digest of seed and offset of all GPU generators, without synchronizing."""
         numbers = []
         for generator in self._torch.cuda.default_generators:
             numbers += [generator.initial_seed(), generator.get_offset() if hasattr(generator, "get_offset") else 0]
         return self._library.of_list([number & _WORD for number in numbers])
 
     def digests(self) -> dict[str, int]:
-        """Return the digests of all of them."""
-        torch, others = self.torch_digest(), self.devices() if private_api.uses_cuda(self._torch) else 0
+        """Return the digests by name: torch (CPU and GPUs), python and numpy."""
+        torch, device_digest = self.torch_digest(), self.devices() if private_api.uses_cuda(self._torch) else 0
         addresses, salt = zip(("python", "numpy"), self.words.both()), self.words.salt
-        words = {name: self._library.digest(place, library.WORDS, salt) for name, place in addresses if place}
-        return {"torch": library.mix(torch + others) if others else torch, **words}
+        words = {name: self._library.digest(address, library.WORDS, salt) for name, address in addresses if address}
+        return {"torch": library.mix(torch + device_digest) if device_digest else torch, **words}
 
 
-def _engine(torch: Any) -> Any:
-    """Gives the part of a generator's memory on which its state depends, proved by a generator of our own."""
+def _engine_memory(torch: Any) -> Any:
+    """Return a function that maps the engine memory of a generator; verified with a generator created here."""
     from ctypes import c_char, string_at
 
     words, before, behind = 624, 24, 32
 
     def find(generator: Any) -> Any:
         state = bytes(generator.get_state().tolist())
-        wanted = struct.pack("<%dI" % words, *struct.unpack_from("<%dQ" % words, state, before))
-        place = string_at(private_api.address(generator), 256 + 4 * words).find(wanted)
-        if not before <= place <= 256:
+        packed_words = struct.pack("<%dI" % words, *struct.unpack_from("<%dQ" % words, state, before))
+        position = string_at(private_api.address(generator), 256 + 4 * words).find(packed_words)
+        if not before <= position <= 256:
             raise ValueError("not found")
-        start = private_api.address(generator) + place - before
+        start = private_api.address(generator) + position - before
         return (c_char * (before + 4 * words + behind)).from_address(start)
 
-    mine = torch.Generator()
-    memory = find(mine)
+    own_generator = torch.Generator()
+    memory = find(own_generator)
     states: dict[bytes, list[int]] = {}
     for draw in (torch.randn, torch.randn, torch.randn, torch.rand, torch.randn):  # a second normal number is kept
-        draw(1, generator=mine)
-        state = mine.get_state().tolist()
+        draw(1, generator=own_generator)
+        state = own_generator.get_state().tolist()
         if states.setdefault(memory.raw, state) != state:
             raise ValueError("it does not tell")
     return find

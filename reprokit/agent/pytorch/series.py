@@ -1,4 +1,4 @@
-"""Where the gradients and parameters of an optimizer lie, for those who read them beside the training."""
+"""The addresses of the gradients and parameters of an optimizer, for the worker that digests them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def size_of(tensor: Any) -> int:
-    """Return the bytes of a tensor; PyTorch before 2.0 has no nbytes."""
+    """Return the size of a tensor in bytes; PyTorch before 2.0 has no nbytes."""
     return tensor.numel() * tensor.element_size()  # type: ignore[no-any-return]
 
 
@@ -29,133 +29,134 @@ def _storage(tensor: Any) -> Any:
 
 
 class StepReader:
-    """What each step asks of its tensors, by compiled code (native/python/step.c), which leaves the rest to Python."""
+    """Reads the tensors of a step by compiled code (native/python/step.c); returns None for what Python must handle."""
 
     def __init__(self, contents: PytorchContents, random: GeneratorDigests, compiled: Any) -> None:
         self.batch: Callable[[int, Any], tuple[Any, ...] | None] = _not_compiled
         self.loss: Callable[[int, Any], object] = _not_compiled
         self.input: Callable[[int, Any, Any], object] = _not_compiled
         self.step: Callable[..., tuple[int, int, list[Any]] | None] = _not_compiled
-        self.changes: Callable[[list[Any]], int] = private_api.changes_of  # how often tensors were changed in place
+        self.changes: Callable[[list[Any]], int] = private_api.changes_of  # sum of the version counters of tensors
         self.same: Callable[[list[Any], list[Any]], bool] = lambda one, other: [*map(id, one)] == [*map(id, other)]
         if compiled is not None:
-            self.batch = functools.partial(compiled.trail_batch, contents.known)
-            self.loss = functools.partial(compiled.trail_loss, contents.known)
-            self.step = functools.partial(compiled.trail_step, contents.known[:2], random.default.known)
+            self.batch = functools.partial(compiled.trail_batch, contents.native_state)
+            self.loss = functools.partial(compiled.trail_loss, contents.native_state)
+            self.step = functools.partial(compiled.trail_step, contents.native_state[:2], random.default.native_state)
             self.input, self.changes, self.same = compiled.trail_input, compiled.changes, compiled.same
 
 
 def _not_compiled(*_arguments: Any) -> None:
-    """Leave everything to Python."""
+    """Stand in for compiled functions: return None, so that Python handles everything."""
 
 
 class TrackedTensors:
-    """The gradients and parameters of one optimizer, and where they lay at its last step."""
+    """The gradients and parameters of one optimizer, with their addresses at its last step."""
 
     def __init__(self, parameters: list[Any], torch: Any, library: Library, reader: StepReader) -> None:
         devices = {parameter.device for parameter in parameters}
         self.parameters = list(parameters)
-        self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None  # of all of them
-        self._strided, is_far = torch.strided, self.device is not None
-        self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_far for p in parameters]
-        self.sizes = [size_of(p) if known else 0 for p, known in zip(parameters, self._readable)]
-        self._whole = all(self._readable)
+        # The GPU of all of them, else None.
+        self.device = parameters[0].device if len(devices) == 1 and parameters[0].is_cuda else None
+        self._strided, is_gpu = torch.strided, self.device is not None
+        self._readable = [is_plain(p) and p.layout is self._strided and p.is_cpu is not is_gpu for p in parameters]
+        self.sizes = [size_of(p) if is_readable else 0 for p, is_readable in zip(parameters, self._readable)]
+        self._is_complete = all(self._readable)
         self._data_ptr, self._reader = torch.Tensor.data_ptr, reader
         self._nbytes = getattr(getattr(torch.Tensor, "nbytes", None), "__get__", size_of)
         self._pointers, self.address = library.buffer(2 * len(parameters))
-        self._storages: list[Any] = [None] * len(parameters)  # what is read stays mapped, whoever lets go of it
-        self._seen, self.seen_at = library.buffer(len(parameters))
-        self.held: list[Any] = []  # what is pointed at, while it is read
+        self._storages: list[Any] = [None] * len(parameters)  # keep the memory alive while it may be read
+        self._addresses, self.addresses_at = library.buffer(len(parameters))
+        self.referenced: list[Any] = []  # gradients and copies, kept alive while they are read
         self.watched: list[Any] = []  # the parameters, while they are read
         self._versions = (0, 0)
 
-    def described(self, names: Iterable[str]) -> list[Named]:
-        """Name, dtype, shape and bytes of each parameter."""
+    def descriptions(self, names: Iterable[str]) -> list[Named]:
+        """Return name, dtype, shape and size in bytes of each parameter."""
         return [
             (name, dtype_name(p), [int(size) for size in p.shape], size)
             for name, p, size in zip(names, self.parameters, self.sizes)
         ]
 
-    def lie_still(self, parameters: list[Any]) -> bool:
-        """Return whether the parameters lie where the last step left them, and as large as they were."""
+    def are_unmoved(self, parameters: list[Any]) -> bool:
+        """Return whether the parameters have the addresses and sizes of the last step."""
         return (
-            self._whole
+            self._is_complete
             and self._reader.same(parameters, self.parameters)
-            and list(map(self._data_ptr, parameters)) == self._seen[:]
+            and list(map(self._data_ptr, parameters)) == self._addresses[:]
             and list(map(self._nbytes, parameters)) == self.sizes
         )
 
-    def point(self, parameters: list[Any]) -> bool:
-        """Write down where gradients and parameters lie; whether all that there are can be read."""
-        held: list[Any] = []
-        of_parameters = self._of_parameters(parameters, held)
-        whole = self._whole
-        of_gradients = []
+    def update_pointers(self, parameters: list[Any]) -> bool:
+        """Store the addresses of gradients and parameters for the library; return whether all can be read."""
+        referenced: list[Any] = []
+        parameter_addresses = self._parameter_addresses(parameters, referenced)
+        is_complete = self._is_complete
+        gradient_addresses = []
         for parameter, size in zip(parameters, self.sizes):
             gradient = parameter.grad
             if gradient is None:
-                of_gradients.append(0)
+                gradient_addresses.append(0)
             elif gradient.layout is self._strided and gradient.is_contiguous() and size_of(gradient) == size:
-                held.append(gradient)
-                of_gradients.append(gradient.data_ptr())
+                referenced.append(gradient)
+                gradient_addresses.append(gradient.data_ptr())
             else:
                 copy = self._copy(gradient, size)
-                held.append(copy)
-                of_gradients.append(0 if copy is None else copy.data_ptr())
-                whole = whole and copy is not None
-        self.held = held
-        self._pointers[:] = of_gradients + of_parameters
-        return whole
+                referenced.append(copy)
+                gradient_addresses.append(0 if copy is None else copy.data_ptr())
+                is_complete = is_complete and copy is not None
+        self.referenced = referenced
+        self._pointers[:] = gradient_addresses + parameter_addresses
+        return is_complete
 
-    def _of_parameters(self, parameters: list[Any], held: list[Any]) -> list[int]:
-        """One that lies where it lay is what it was, as its storage is held."""
-        if self._whole:
+    def _parameter_addresses(self, parameters: list[Any], referenced: list[Any]) -> list[int]:
+        """Return the addresses of the parameters; equal addresses mean the same storages, which are kept alive."""
+        if self._is_complete:
             addresses = [parameter.data_ptr() for parameter in parameters]
-            if addresses == self._seen[:]:
+            if addresses == self._addresses[:]:
                 return addresses
-        self._seen[:], self._whole = [0] * len(parameters), True
-        return [self._address(position, parameter, held) for position, parameter in enumerate(parameters)]
+        self._addresses[:], self._is_complete = [0] * len(parameters), True
+        return [self._address(position, parameter, referenced) for position, parameter in enumerate(parameters)]
 
-    def _address(self, position: int, parameter: Any, held: list[Any]) -> int:
+    def _address(self, position: int, parameter: Any, referenced: list[Any]) -> int:
         size = self.sizes[position]
         if self._readable[position] and parameter.is_contiguous() and size_of(parameter) == size and parameter.is_cpu:
             self._storages[position] = _storage(parameter)
-            self._seen[position] = address = parameter.data_ptr()
+            self._addresses[position] = address = parameter.data_ptr()
             return address  # type: ignore[no-any-return]
         copy = self._copy(parameter, size) if self._readable[position] else None
-        self._whole = self._whole and copy is not None
-        held.append(copy)
+        self._is_complete = self._is_complete and copy is not None
+        referenced.append(copy)
         return 0 if copy is None else copy.data_ptr()
 
     def _copy(self, tensor: Any, size: int) -> Any:
-        """In C order; None of what has no such bytes on this side."""
+        """Return a contiguous copy of a tensor; None if it has no dense bytes in CPU memory."""
         if tensor.layout is not self._strided or size_of(tensor) != size or not tensor.is_cpu:
             return None
         return tensor.detach().contiguous()
 
-    def far_tensors(self, parameters: list[Any]) -> tuple[list[Any], bool]:
-        """Gradients and parameters on a GPU, None for what cannot be read; whether all that there are can."""
-        given = [*[parameter.grad for parameter in parameters], *parameters]
-        tensors = [tensor if self._is_far(tensor, size) else None for tensor, size in zip(given, self.sizes * 2)]
-        return tensors, all((tensor is None) is (found is None) for tensor, found in zip(given, tensors))
+    def device_tensors(self, parameters: list[Any]) -> tuple[list[Any], bool]:
+        """Return gradients and parameters on the GPU (None if unreadable), and whether all can be read."""
+        both = [*[parameter.grad for parameter in parameters], *parameters]
+        tensors = [tensor if self._is_on_device(tensor, size) else None for tensor, size in zip(both, self.sizes * 2)]
+        return tensors, all((tensor is None) is (readable is None) for tensor, readable in zip(both, tensors))
 
-    def _is_far(self, tensor: Any, size: int) -> bool:
+    def _is_on_device(self, tensor: Any, size: int) -> bool:
         is_dense = tensor is not None and tensor.layout is self._strided
         return is_dense and size_of(tensor) == size and tensor.device == self.device
 
     def watch(self, parameters: list[Any]) -> None:
-        """From here to let_go() nobody should change what was pointed at."""
+        """Note the version counters: until release() the tensors should not change."""
         self.watched = list(parameters)
-        self._versions = self._count()
+        self._versions = self._change_counts()
 
-    def _count(self) -> tuple[int, int]:
-        """Return what changes in place raise."""
+    def _change_counts(self) -> tuple[int, int]:
+        """Return the sums of the version counters of gradients and of parameters."""
         changes = self._reader.changes
-        return changes([tensor for tensor in self.held if tensor is not None]), changes(self.watched)
+        return changes([tensor for tensor in self.referenced if tensor is not None]), changes(self.watched)
 
-    def let_go(self) -> int:
-        """Nothing is read any more; which parts were changed meanwhile, as far as their tensors know."""
-        gradients, parameters = self._count()
+    def release(self) -> int:
+        """Release the tensors; return flags of the parts whose version counters changed since watch()."""
+        gradients, parameters = self._change_counts()
         changed = GRADIENTS * (gradients != self._versions[0]) | PARAMETERS * (parameters != self._versions[1])
-        self.held, self.watched = [], []
+        self.referenced, self.watched = [], []
         return changed

@@ -1,10 +1,10 @@
-"""The trail of a training: what each optimizer step was made of, digested beside the training.
+"""The trail of a training: digests of the inputs and results of each optimizer step, computed beside the training.
 
-Gradients do not change from one step to the next backward, nor parameters to the next step, as a rule; until then
-the worker of the library may read them where they lie. Whoever is about to change them waits for it: backward,
-zero_grad, step, load_state_dict. A training that changes them in between by itself is found out in its first steps,
-which are digested at once and looked at again, and by the version counters of its tensors; its steps are then
-digested before it goes on.
+Usually gradients do not change until the next backward pass, nor parameters until the next step. Until then the
+worker thread of the library reads them in place. Calls that change them first wait for the worker: backward,
+zero_grad, step, load_state_dict. A training that changes them at other times is detected by the version counters of
+its tensors, and in its first steps, which are digested at once and checked again. Its further steps are then digested
+before it continues.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from .devices import Devices
 
 
-PROBATION = 16  # steps that are looked at again
-AGAIN_EACH = 256  # and one in so many later
-MAX_TABLES = 64  # of one optimizer: its tensors may change that often
-MAX_TENSORS = 8  # of a batch whose tensors are known again, or losses on a device that wait for the step
-LOOKED_AT = 1 << 16  # bytes of parameters that are digested before each step, too
+PROBATION = 16  # first steps that are digested at once and checked again
+RECHECK_EVERY = 256  # one in so many later steps is checked again, too
+MAX_TABLES = 64  # series of one optimizer: its list of tensors may change that often
+MAX_TENSORS = 8  # tensors of a batch that are recognized as inputs; losses on a device kept until the step
+SMALL_PARAMETERS = 1 << 16  # bytes of parameters up to which they are also digested before each step
 LEFT_OUT = "gradients or parameters that are sparse, distributed or on several devices are left out"
 MAX_LOSS = 1024  # elements of a loss on a GPU
 _SEQUENCES = frozenset([list, tuple])
@@ -51,79 +51,80 @@ _is_here = attrgetter("is_cpu")
 
 
 class StepFacts:
-    """What a thread has gathered for its next step."""
+    """The facts that a thread has collected for its next step."""
 
     def __init__(self, loaded: library.Library) -> None:
-        self.room, self.address = loaded.buffer(library.FACTS)  # struct rkt_facts, which compiled code fills too
-        self.fetched: Any = None  # the tensors of the batch as they came, each with how often it was changed
-        self.far_losses: list[Any] = []  # on a device
-        self.pending: list[StepSeries] = []  # whose tensors are still read
+        self.words, self.address = loaded.buffer(library.FACTS)  # struct rkt_facts, also filled by compiled code
+        self.fetched_tensors: Any = None  # the tensors of the batch, each followed by its version counter
+        self.device_losses: list[Any] = []  # not in CPU memory
+        self.pending: list[StepSeries] = []  # those whose tensors the worker still reads
 
 
 class StepThread(_local):
-    """A thread's; found once an event, as this takes longer than to read an attribute."""
+    """The state of each thread. Looked up once per event, as this is slower than an attribute."""
 
     def __init__(self, loaded: library.Library) -> None:
         self.facts = StepFacts(loaded)
 
 
 class StepSeries:
-    """The steps of one optimizer with the tensors that it has."""
+    """The steps of one optimizer while it has the same tensors."""
 
     def __init__(self, tensors: Any, handle: int, loaded: library.Library) -> None:
         self.tensors = tensors
         self.handle = handle
         self.steps = 0
-        self.counted = 0  # changes to the parameters until the last step ended
-        self.here = False  # digest before the training goes on
-        self.probing = False
+        self.change_count = 0  # sum of the version counters of the parameters after the last step
+        self.is_immediate = False  # whether to digest before the training continues
+        self.is_rechecked = False
         self.ticket = 0
-        self.is_small = sum(tensors.sizes) <= LOOKED_AT
-        self.known = handle, loaded.address(loaded.step), tensors.seen_at, tensors.address  # for the compiled step
-        self.whole = True  # all of the last step could be read
-        self.is_told = False
+        self.is_small = sum(tensors.sizes) <= SMALL_PARAMETERS
+        # Arguments of the compiled step.
+        self.native_state = handle, loaded.address(loaded.step), tensors.addresses_at, tensors.address
+        self.is_complete = True  # whether all tensors of the last step could be read
+        self.has_warned = False
 
 
 class OptimizerTrail:
-    """What the trail keeps of one optimizer."""
+    """The state that the trail keeps for one optimizer."""
 
     def __init__(self, generators: dict[str, int], untouched: list[str]) -> None:
         self.series: StepSeries | None = None
-        self.tables = 0  # of tensors that the series had
+        self.tables = 0  # series so far, each with a table of tensors
         self.steps = 0
-        self.found = (0, 0)  # of the parameters that a step found: flags and digest
-        self.buffers: Any = None  # of the models whose parameters it has
-        self.generators = generators  # the digests of random states when it was made
-        self.untouched = untouched  # those that nobody had seeded or drawn from
+        self.before_step = (0, 0)  # flags and digest of the parameters as the step found them
+        self.buffers: Any = None  # ModelBuffers of the models whose parameters it has
+        self.generators = generators  # digests of the random states when the optimizer was created
+        self.untouched = untouched  # generators that were neither seeded nor used by then
 
 
 class TrailFile:
-    """The trail of this process in the library, from its first step on."""
+    """The trail file of this process, opened by the library at the first step."""
 
     def __init__(self, loaded: library.Library) -> None:
         self._library = loaded
-        self.is_alone = len(os.sched_getaffinity(0)) == 1  # no processor is left for a thread beside
+        self.is_alone = len(os.sched_getaffinity(0)) == 1  # no core is free for a worker thread
         self.handle = 0
-        self.last = 0  # series that stepped
+        self.last = 0  # handle of the series that stepped last
         self.is_open = True
 
-    def series(self, agent: Agent, record: Any, kept: OptimizerTrail, tensors: TrackedTensors) -> int:
-        """Return a series of steps of an optimizer."""
+    def series(self, agent: Agent, record: Any, trail: OptimizerTrail, tensors: TrackedTensors) -> int:
+        """Begin a series of steps of an optimizer; return its handle."""
         if not self.handle:
             self.handle = self._library.open(agent.run, agent.journal.identity)
-        known: dict[str, Any] = {"generators": kept.generators, "untouched": kept.untouched}
-        described = tensors.described(record.parameter_names())
-        return self._library.series(self.handle, record.name, record.kind, described, kept.steps, **known)
+        random_states: dict[str, Any] = {"generators": trail.generators, "untouched": trail.untouched}
+        descriptions = tensors.descriptions(record.parameter_names())
+        return self._library.series(self.handle, record.name, record.kind, descriptions, trail.steps, **random_states)
 
     def close(self) -> None:
-        """Give back the room that the file has at its end."""
+        """Close the file and free the space preallocated at its end."""
         if self.handle and self.is_open:
             self._library.close(self.handle, self.last)
         self.is_open = False
 
 
 class StepTrail:
-    """The trail of this process, as far as optimizers make it."""
+    """Writes the trail of the optimizer steps of this process."""
 
     def __init__(self, agent: Agent, events: Events, loaded: library.Library, torch: Any, compiled: Any = None) -> None:
         self._agent, self._events, self._library, self._torch = agent, events, loaded, torch
@@ -135,12 +136,12 @@ class StepTrail:
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, whose parent's file is another one."""
+        """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._thread = StepThread(self._library)
         self._file = TrailFile(self._library)
         self._devices: Devices | None = None
         self._has_optimizers = False
-        self._reading = 0  # steps whose tensors are still read
+        self._pending_count = 0  # steps whose tensors the worker still reads
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -156,111 +157,111 @@ class StepTrail:
         }
 
     def failed(self, error: BaseException, _handler: Handler) -> None:
-        """The trail ends, with a warning. It is not let go of: its worker may still read what it holds."""
+        """End the trail with a warning. Its tensors stay referenced, as the worker may still read them."""
         self._file.is_open = False
         self._events.remove(self)
         self._agent.warn(f"no further step is kept in the trail: {type(error).__name__}: {error}")
 
-    # What comes together until the step
+    # Facts collected until the step
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        state, batch = self._thread.facts, event.batch
-        room = state.room
-        is_first = not room[library.AT_FLAGS] & (library.BATCH | library.BATCH_PARTIAL)
-        state.fetched = self._reader.batch(state.address, batch)
-        if state.fetched is None:
-            self._take_batch(state, batch)
-        if is_first and room[library.AT_FLAGS] & library.BATCH:
-            event.digest = room[library.AT_BATCH]
+        facts, batch = self._thread.facts, event.batch
+        words = facts.words
+        is_first = not words[library.AT_FLAGS] & (library.BATCH | library.BATCH_PARTIAL)
+        facts.fetched_tensors = self._reader.batch(facts.address, batch)
+        if facts.fetched_tensors is None:
+            self._digest_batch(facts, batch)
+        if is_first and words[library.AT_FLAGS] & library.BATCH:
+            event.digest = words[library.AT_BATCH]
 
-    def _take_batch(self, state: StepFacts, batch: Any) -> None:
-        are_few = self._are_few(batch)
-        if are_few and all(map(_is_here, batch)):
-            state.fetched = [part for tensor in batch for part in (tensor, private_api.changes(tensor))]
-        state.room[library.AT_BATCH], is_partial = self._digest(state.room[library.AT_BATCH], batch, are_few)
-        flags = state.room[library.AT_FLAGS] | (library.BATCH_PARTIAL if is_partial else library.BATCH)
-        state.room[library.AT_FLAGS] = flags & ~library.BATCH if flags & library.BATCH_PARTIAL else flags
+    def _digest_batch(self, facts: StepFacts, batch: Any) -> None:
+        is_simple = self._is_plain_batch(batch)
+        if is_simple and all(map(_is_here, batch)):
+            facts.fetched_tensors = [part for tensor in batch for part in (tensor, private_api.changes(tensor))]
+        facts.words[library.AT_BATCH], is_partial = self._digest(facts.words[library.AT_BATCH], batch, is_simple)
+        flags = facts.words[library.AT_FLAGS] | (library.BATCH_PARTIAL if is_partial else library.BATCH)
+        facts.words[library.AT_FLAGS] = flags & ~library.BATCH if flags & library.BATCH_PARTIAL else flags
 
-    def _are_few(self, batch: Any) -> bool:
+    def _is_plain_batch(self, batch: Any) -> bool:
         return type(batch) in _SEQUENCES and len(batch) <= MAX_TENSORS and self._contents.are_tensors(batch)
 
-    def _digest(self, digest: int, batch: Any, are_few: bool) -> tuple[int, bool]:
-        """Return the digest so far with that of a batch, and whether a part of it could not be read."""
+    def _digest(self, digest: int, batch: Any, is_simple: bool) -> tuple[int, bool]:
+        """Fold a batch into a digest; return the digest, and whether a part of the batch could not be read."""
         contents, is_partial = self._contents, False
         with private_api.without_overrides(self._torch):
-            for part in batch if are_few else [batch]:
+            for part in batch if is_simple else [batch]:
                 digest = contents.value(digest, part)
-                is_partial, contents.missed = is_partial or contents.missed, False
+                is_partial, contents.has_unreadable = is_partial or contents.has_unreadable, False
         return digest, is_partial
 
     def digest(self, batch: Any) -> int | None:
-        """Return the digest of a batch alone, that of the first since a step; None of one that cannot be read whole."""
-        digest, is_partial = self._digest(0, batch, self._are_few(batch))
+        """Return the digest of a single batch; None if not all of it can be read."""
+        digest, is_partial = self._digest(0, batch, self._is_plain_batch(batch))
         return None if is_partial else digest
 
     def _model_called(self, event: ModelCalled) -> None:
-        state = self._thread.facts
+        facts = self._thread.facts
         if self._has_optimizers and (
             event.keywords
             or not event.has_gradients
-            or not self._reader.input(state.address, state.fetched, event.arguments)
+            or not self._reader.input(facts.address, facts.fetched_tensors, event.arguments)
         ):
-            self._take_inputs(state, event)
+            self._digest_inputs(facts, event)
 
-    def _take_inputs(self, state: StepFacts, event: ModelCalled) -> None:
-        """Digest the arguments now, as the training may change them."""
-        room, flags = state.room, library.CALLED
-        fetched = None if state.fetched is None else FetchedTensors(state.fetched)
-        arguments = CallArguments(room[library.AT_INPUTS], fetched, self._contents, self._library)
+    def _digest_inputs(self, facts: StepFacts, event: ModelCalled) -> None:
+        """Digest the arguments of a model call now, as the training may change them later."""
+        words, flags = facts.words, library.CALLED
+        fetched = None if facts.fetched_tensors is None else FetchedTensors(facts.fetched_tensors)
+        arguments = CallArguments(words[library.AT_INPUTS], fetched, self._contents, self._library)
         if event.has_gradients:
             arguments.take(event.arguments, event.keywords)
-            room[library.AT_INPUTS] = arguments.digest
+            words[library.AT_INPUTS] = arguments.digest
             flags |= library.INPUTS if arguments.count else 0
         if arguments.is_partial or not event.has_gradients:
             flags |= library.INPUTS_PARTIAL
-        if room[library.AT_FLAGS] & library.CALLED and arguments.count:
+        if words[library.AT_FLAGS] & library.CALLED and arguments.count:
             flags |= library.INPUTS_SEVERAL
-        room[library.AT_FLAGS] |= flags
+        words[library.AT_FLAGS] |= flags
 
     def _loss_computed(self, event: LossComputed) -> None:
-        loss, state = event.loss, self._thread.facts
+        loss, facts = event.loss, self._thread.facts
         if not event.is_here:
-            if len(state.far_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
-                state.far_losses.append(loss.detach())
-        elif not self._reader.loss(state.address, loss):
-            state.room[library.AT_LOSS], _ = self._digest(state.room[library.AT_LOSS], loss, False)
-            state.room[library.AT_FLAGS] |= library.LOSS
+            if len(facts.device_losses) < MAX_TENSORS and loss.is_cuda and loss.numel() <= MAX_LOSS:
+                facts.device_losses.append(loss.detach())
+        elif not self._reader.loss(facts.address, loss):
+            facts.words[library.AT_LOSS], _ = self._digest(facts.words[library.AT_LOSS], loss, False)
+            facts.words[library.AT_FLAGS] |= library.LOSS
 
-    # Who is about to change what is read
+    # Calls that are about to change tensors which the worker reads
 
     def _tensors_change(self, _event: TensorsChange) -> None:
-        if self._reading:
+        if self._pending_count:
             with private_api.without_overrides(self._torch):
-                self._settle_all()
+                self._wait_for_all()
 
-    def _settle_all(self) -> None:
-        """Wait until nothing that this thread's steps left behind is read any more."""
+    def _wait_for_all(self) -> None:
+        """Wait until the worker has read the tensors of all steps of this thread."""
         pending = self._thread.facts.pending
         while pending:
-            self._settle(pending.pop())
+            self._wait_for(pending.pop())
 
-    def _settle(self, series: StepSeries) -> None:
+    def _wait_for(self, series: StepSeries) -> None:
         file = self._file
-        if not (file.is_open and series.tensors.watched):  # let go of already
+        if not (file.is_open and series.tensors.watched):  # released already
             return
-        if series.ticket:  # also where it is done by now: a replay must call, and take memory, where its recording did
+        if series.ticket:  # even if done already: a replay must call, and allocate memory, where its recording did
             self._library.wait(file.handle, series.ticket)
-        probing, every = series.probing, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
-        changed = self._library.changed(series.handle, every) if probing else 0
-        seen, series.ticket = series.tensors.let_go(), 0
-        self._reading -= 1
-        if seen and not probing:
-            self._library.unsteady(series.handle, seen * library.UNSTEADY_GRADIENTS)
-        series.here = series.here or bool(changed or seen)
+        was_rechecked, all_parts = series.is_rechecked, library.CHANGED_GRADIENTS | library.CHANGED_PARAMETERS
+        changed_bytes = self._library.changed(series.handle, all_parts) if was_rechecked else 0
+        changed_versions, series.ticket = series.tensors.release(), 0
+        self._pending_count -= 1
+        if changed_versions and not was_rechecked:
+            self._library.unsteady(series.handle, changed_versions * library.UNSTEADY_GRADIENTS)
+        series.is_immediate = series.is_immediate or bool(changed_bytes or changed_versions)
 
     # Steps
 
-    # What runs in each step is in few functions, as each that the caches do not hold costs it a microsecond or two.
+    # The code of each step is in few functions, as each one outside the caches costs a microsecond or two.
 
     def _optimizer_made(self, event: OptimizerMade) -> None:
         self._has_optimizers = True
@@ -272,178 +273,180 @@ class StepTrail:
             event.optimizer.trail.buffers = ModelBuffers(containers, self._contents)
 
     def _update_due(self, event: UpdateDue) -> None:
-        """Note what is said of the parameters before a step, and their digest where it is taken.
+        """Record whether the parameters changed since the last step, and their digest if it is computed.
 
-        That no change was counted is believed of large ones that were not seen to change without being counted.
+        For large parameters the version counters alone are trusted, unless changes without a new version were seen.
         """
-        if self._reading:
-            self._settle_all()
-        kept, parameters = event.optimizer.trail, event.optimizer.parameters()
-        series, kept.found = kept.series, (0, 0)
+        if self._pending_count:
+            self._wait_for_all()
+        trail, parameters = event.optimizer.trail, event.optimizer.parameters()
+        series, trail.before_step = trail.series, (0, 0)
         if series is None:
             digest = self._first_parameters(parameters)
             if digest is not None:
-                kept.found = library.BEFORE, digest
+                trail.before_step = library.BEFORE, digest
             return
         tensors = series.tensors
         if tensors.device is not None or len(parameters) != len(tensors.parameters):
             return
-        same = library.UNCHANGED if series.counted == self._reader.changes(parameters) else 0
-        if (same and not series.here and not series.is_small) or not tensors.lie_still(parameters):
-            kept.found = same, 0
+        unchanged = library.UNCHANGED if series.change_count == self._reader.changes(parameters) else 0
+        if (unchanged and not series.is_immediate and not series.is_small) or not tensors.are_unmoved(parameters):
+            trail.before_step = unchanged, 0
         else:
-            kept.found = same | library.BEFORE, self._library.parameters(series.handle, tensors.address)
+            trail.before_step = unchanged | library.BEFORE, self._library.parameters(series.handle, tensors.address)
 
     def _first_parameters(self, parameters: list[Any]) -> int | None:
-        """Return the digest of what the first step finds: where a resumed training goes on is known by it alone."""
+        """Return the digest of the parameters before the first step, which tells where a resumed training continues."""
         devices = {parameter.device for parameter in parameters}
         if len(devices) != 1 or not parameters[0].is_cuda:
             return self._contents.parameters(parameters)
         if self._is_capturing() or not self._contents.lie_in_order(parameters):
             return None
-        return self._library.of_list(self._digesters().now(devices.pop(), parameters))
+        return self._library.of_list(self._device_digests().now(devices.pop(), parameters))
 
     def _is_capturing(self) -> bool:
-        """Return whether a CUDA graph is made, into which nothing of ours may get."""
+        """Return whether a CUDA graph is being captured, into which no operation of the agent may get."""
         return private_api.uses_cuda(self._torch) and bool(self._torch.cuda.is_current_stream_capturing())
 
     def _update_done(self, event: UpdateDone) -> None:
         try:
-            self._write_down(event)
-        except BaseException as error:  # of a signal's handler's, perhaps, after which the script goes on
-            self._pause()  # whatever the worker was told to read, and nobody knows of
+            self._record_step(event)
+        except BaseException as error:  # perhaps raised by a signal handler, after which the script continues
+            self._pause()  # the worker may have been given tensors that nothing refers to now
             self.failed(error, self._update_done)
             raise
 
-    def _write_down(self, event: UpdateDone) -> None:
+    def _record_step(self, event: UpdateDone) -> None:
         if self._is_capturing() or not self._file.is_open:
             return
-        state, record = self._thread.facts, event.optimizer
-        if state.pending:
-            self._settle_all()
-        kept, parameters = record.trail, record.parameters()
-        series = kept.series
+        facts, record = self._thread.facts, event.optimizer
+        if facts.pending:
+            self._wait_for_all()
+        trail, parameters = record.trail, record.parameters()
+        series = trail.series
         if series is not None and series.tensors.watched:
-            self._settle(series)  # another thread's step left it
+            self._wait_for(series)  # the last step was by another thread
         if series is None or not self._reader.same(parameters, series.tensors.parameters):
             if not parameters:
                 return
-            series = self._begin(record, kept, parameters)
+            series = self._begin_series(record, trail, parameters)
         self._file.last = series.handle
         if series.tensors.device is None:
-            probing = series.steps < PROBATION or not series.steps % AGAIN_EACH
-            here = probing or series.here or self._file.is_alone
-            series.whole = True
-            ticket = self._write(state, kept, series, parameters, library.HERE if here else 0)
-            if ticket or (probing and not series.here):
-                series.ticket, series.probing = ticket, probing
+            is_rechecked = series.steps < PROBATION or not series.steps % RECHECK_EVERY
+            is_immediate = is_rechecked or series.is_immediate or self._file.is_alone
+            series.is_complete = True
+            ticket = self._write(facts, trail, series, parameters, library.HERE if is_immediate else 0)
+            if ticket or (is_rechecked and not series.is_immediate):
+                series.ticket, series.is_rechecked = ticket, is_rechecked
                 series.tensors.watch(parameters)
-                state.pending.append(series)
-                self._reading += 1
+                facts.pending.append(series)
+                self._pending_count += 1
             else:
-                series.tensors.held = []
+                series.tensors.referenced = []
         else:
-            self._step_far(state, kept, series, parameters)
-        state.fetched = None
+            self._step_on_device(facts, trail, series, parameters)
+        facts.fetched_tensors = None
         series.steps += 1
-        kept.steps += 1
-        if not (series.whole or series.is_told):
-            series.is_told = True
+        trail.steps += 1
+        if not (series.is_complete or series.has_warned):
+            series.has_warned = True
             self._agent.warn(f"{record.name} is in the trail in part: {LEFT_OUT}")
 
-    def _step_far(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: list[Any]) -> None:
-        """A step on a device, whose digests come later."""
-        devices, device = self._digesters(), series.tensors.device
-        tensors, series.whole = series.tensors.far_tensors(parameters)
-        losses, state.far_losses = state.far_losses, []
-        self._write(state, kept, series, None, library.LATER)
+    def _step_on_device(
+        self, facts: StepFacts, trail: OptimizerTrail, series: StepSeries, parameters: list[Any]
+    ) -> None:
+        """Write a step on a device; its digests arrive later."""
+        devices, device = self._device_digests(), series.tensors.device
+        tensors, series.is_complete = series.tensors.device_tensors(parameters)
+        losses, facts.device_losses = facts.device_losses, []
+        self._write(facts, trail, series, None, library.LATER)
         is_due = devices.is_due(device, series.steps)
         if losses or is_due:
-            devices.begin(series.handle, kept.steps, device, tensors if is_due else [], losses)
-        self._take_in(devices.arrived())
+            devices.begin(series.handle, trail.steps, device, tensors if is_due else [], losses)
+        self._write_arrived(devices.arrived())
 
-    def _digesters(self) -> Devices:
-        """Return what digests on GPUs."""
+    def _device_digests(self) -> Devices:
+        """Return the digester of GPU tensors, created on first use."""
         if self._devices is None:
             from .devices import Devices
 
             self._devices = Devices(self._torch, self._agent.warn)
         return self._devices
 
-    def _take_in(self, arrived: Iterable[Any]) -> None:
-        """Write down what has arrived from devices."""
-        for late in arrived:
+    def _write_arrived(self, arrived: Iterable[Any]) -> None:
+        """Write the digests that have arrived from devices."""
+        for step in arrived:
             loss = 0
-            for tensor in late.losses:
+            for tensor in step.losses:
                 loss = self._contents.tensor(loss, tensor)
-            self._library.given(late.handle, late.step, loss, 0 if late.digests is None else late.digests.data_ptr())
+            self._library.given(step.handle, step.step, loss, 0 if step.digests is None else step.digests.data_ptr())
 
-    def _begin(self, record: Any, kept: OptimizerTrail, parameters: list[Any]) -> StepSeries:
-        if kept.series is not None:
-            self._end(kept.series)
+    def _begin_series(self, record: Any, trail: OptimizerTrail, parameters: list[Any]) -> StepSeries:
+        if trail.series is not None:
+            self._end_series(trail.series)
         tensors, handle = TrackedTensors(parameters, self._torch, self._library, self._reader), 0
-        kept.tables += 1
-        if kept.tables <= MAX_TABLES:
-            handle = self._file.series(self._agent, record, kept, tensors)
+        trail.tables += 1
+        if trail.tables <= MAX_TABLES:
+            handle = self._file.series(self._agent, record, trail, tensors)
         if not handle:
             raise RuntimeError("the trail ends here, as an optimizer's parameters became others too often")
-        kept.series = StepSeries(tensors, handle, self._library)
-        return kept.series
+        trail.series = StepSeries(tensors, handle, self._library)
+        return trail.series
 
-    def _write(self, state: StepFacts, kept: OptimizerTrail, series: StepSeries, parameters: Any, how: int) -> int:
-        """Write down a step; its ticket. Of None as parameters no gradients are looked for."""
-        flags, before = kept.found
-        buffers = kept.buffers.digest() if kept.buffers is not None else None
-        flags |= (0 if series.whole else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
+    def _write(self, facts: StepFacts, trail: OptimizerTrail, series: StepSeries, parameters: Any, mode: int) -> int:
+        """Write a step; return the ticket of the worker. With parameters None no gradients are read."""
+        flags, before = trail.before_step
+        buffers = trail.buffers.digest() if trail.buffers is not None else None
+        flags |= (0 if series.is_complete else library.PARTIAL) | (0 if buffers is None else library.BUFFERS)
         devices = self._random.devices() if private_api.uses_cuda(self._torch) else 0
-        more = flags, how, before, buffers or 0, devices
-        done = self._reader.step(self._random.words.known, series.known, parameters, state.address, *more)
-        if done is None:
-            return self._write_one_by_one(state, series, parameters, *more)
-        ticket, series.counted, series.tensors.held = done
+        arguments = flags, mode, before, buffers or 0, devices
+        result = self._reader.step(self._random.words.known, series.native_state, parameters, facts.address, *arguments)
+        if result is None:
+            return self._write_step_in_python(facts, series, parameters, *arguments)
+        ticket, series.change_count, series.tensors.referenced = result
         return ticket
 
-    def _write_one_by_one(
-        self, state: StepFacts, series: StepSeries, parameters: Any, flags: int, how: int,
+    def _write_step_in_python(
+        self, facts: StepFacts, series: StepSeries, parameters: Any, flags: int, mode: int,
         before: int, buffers: int, devices: int,
     ) -> int:  # fmt: skip
-        """Write the same where something does not lie as it lay, is no plain tensor, or nothing is compiled."""
+        """Write a step without compiled code, or if a tensor has moved or is no plain tensor."""
         if parameters is not None:
-            series.whole = series.tensors.point(parameters)
-            series.counted = self._reader.changes(parameters)
-            flags |= 0 if series.whole else library.PARTIAL
-        random, words, room = self._random.default, self._random.words, state.room
-        python, numpy = words.both()
-        flags |= room[library.AT_FLAGS] | library.TORCH
+            series.is_complete = series.tensors.update_pointers(parameters)
+            series.change_count = self._reader.changes(parameters)
+            flags |= 0 if series.is_complete else library.PARTIAL
+        random, random_words, words = self._random.default, self._random.words, facts.words
+        python, numpy = random_words.both()
+        flags |= words[library.AT_FLAGS] | library.TORCH
         flags |= (library.PYTHON if python else 0) | (library.NUMPY if numpy else 0)
-        digests = room[library.AT_BATCH], room[library.AT_LOSS], before, buffers, room[library.AT_INPUTS]
-        states = random.state(), random.size, random.salt, devices, python, numpy, words.salt
-        room[:] = [0] * library.FACTS
-        facts = library.pack(flags, how, *digests, *states)
-        return self._library.long_step(series.handle, facts, series.tensors.address)  # type: ignore[no-any-return]
+        digests = words[library.AT_BATCH], words[library.AT_LOSS], before, buffers, words[library.AT_INPUTS]
+        states = random.state(), random.size, random.salt, devices, python, numpy, random_words.salt
+        words[:] = [0] * library.FACTS
+        packed = library.pack(flags, mode, *digests, *states)
+        return self._library.long_step(series.handle, packed, series.tensors.address)  # type: ignore[no-any-return]
 
     # The end
 
     def _optimizer_ended(self, event: OptimizerEnded) -> None:
-        kept = event.optimizer.trail
-        if kept is not None and kept.series is not None:
-            self._end(kept.series)
+        trail = event.optimizer.trail
+        if trail is not None and trail.series is not None:
+            self._end_series(trail.series)
 
-    def _end(self, series: StepSeries) -> None:
-        """Its optimizer is gone, or has other tensors now."""
+    def _end_series(self, series: StepSeries) -> None:
+        """End a series, as its optimizer is gone or has other tensors."""
         if series in self._thread.facts.pending:
             self._thread.facts.pending.remove(series)
-        self._settle(series)
+        self._wait_for(series)
 
     def _pause(self) -> None:
-        """Before a fork: the worker ends what it does, and is made again when it is needed."""
+        """Stop the worker before a fork; it is started again on demand."""
         if self._file.handle and self._file.is_open:
             self._library.pause(self._file.handle)
 
     def finish(self) -> None:
-        """Wait for all that is read."""
+        """Wait for the worker and for all devices, then close the file."""
         if self._file.is_open:
-            self._settle_all()
+            self._wait_for_all()
             if self._devices is not None:
-                self._take_in(self._devices.arrived(all_of_them=True))
+                self._write_arrived(self._devices.arrived(all_of_them=True))
             self._file.close()

@@ -288,7 +288,7 @@ class CallDigests:
     def _is_permuted(self, tensor: Any) -> bool:
         """Return whether its bytes lie here without gaps, in the order of a transposed matrix or of channels last."""
         if (
-            type(tensor) not in self._contents.known[:2]
+            type(tensor) not in self._contents.native_state[:2]
             or not tensor.is_cpu
             or tensor.layout is not self._torch.strided
         ):
@@ -310,7 +310,7 @@ class CallDigests:
 
     def take_unread(self) -> bool:
         """Return whether a tensor could not be read since this was asked last."""
-        was, self._contents.missed = self._contents.missed, False
+        was, self._contents.has_unreadable = self._contents.has_unreadable, False
         return was
 
     def _text(self, others: list[Any]) -> int:
