@@ -57,13 +57,13 @@ def gpu() -> None:
     """The kernel's bandwidth, where there is a GPU."""
     import torch
 
-    from reprokit.agent.pytorch.devices import Kernel
+    from reprokit.agent.pytorch.devices import KernelDigester
 
     if not torch.cuda.is_available():
         print("no GPU: the kernel's bandwidth was not measured")
         return
     device = torch.device("cuda", 0)
-    kernel, count = Kernel(torch, device), 8
+    kernel, count = KernelDigester(torch, device), 8
     tensors = [torch.randn(64 << 20, device=device) for _ in range(count)]
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     rates = []

@@ -110,7 +110,7 @@ def test_operations_take_long_tensors_in_blocks(monkeypatch: pytest.MonkeyPatch)
     expected = trails.digest_of_bytes(raw(tensor), 5)
     monkeypatch.setattr(devices, "BLOCK", 64)
     assert int(devices.digest(torch, tensor, 5)) & trails.MASK == expected
-    found = devices.Operations(torch).digests([tensor, None, tensor[1:]], [5, 6, 7]).tolist()
+    found = devices.OperatorDigester(torch).digests([tensor, None, tensor[1:]], [5, 6, 7]).tolist()
     assert [value & trails.MASK for value in found] == [expected, 0, trails.digest_of_bytes(raw(tensor[1:]), 7)]
 
 
@@ -267,13 +267,13 @@ def nvrtc_paths() -> list[Path]:
 def test_the_kernel_and_operations_on_a_gpu_come_to_what_the_processor_comes_to() -> None:
     import torch
 
-    kernel = devices.Kernel(torch, torch.device("cuda", 0))
+    kernel = devices.KernelDigester(torch, torch.device("cuda", 0))
     for dtype in dtypes():
         here = tensors_of(dtype)
         there = [tensor.cuda() for tensor in here]
         salts = [salt_of(tensor) for tensor in here]
         expected = [trails.digest_of_bytes(raw(tensor), salted) for tensor, salted in zip(here, salts, strict=True)]
-        for digester in (kernel, devices.Operations(torch)):
+        for digester in (kernel, devices.OperatorDigester(torch)):
             assert [value & trails.MASK for value in digester.digests(there, salts).tolist()] == expected, dtype
 
 

@@ -1,7 +1,7 @@
-"""Digests of tensors on the device where they lie: by a kernel of ours on NVIDIA's GPUs, else by PyTorch's operations.
+"""Digests tensors on their device: by a CUDA kernel of reprokit on NVIDIA GPUs, else by operators of PyTorch.
 
-Nothing here waits for a device. What was digested is copied to this side behind the step's own work, and is read some
-steps later, when it has arrived.
+Nothing here waits for a device, except now(). Digests are copied to the host asynchronously, in the stream of the step,
+and are read some steps later, when they have arrived.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-MAX_LATE = 8  # steps that may be on their way
-BLOCK = 1 << 22  # words that are digested at once by PyTorch's operations
-PART = 8192  # RKT_PART of native/trail/kernel.cu: words of a tensor that a block of threads takes
+MAX_PENDING = 8  # steps whose digests may not have arrived
+BLOCK = 1 << 22  # words per call of PyTorch's operators
+PART = 8192  # RKT_PART of native/trail/kernel.cu: words of a tensor for each block of threads
 THREADS = 256
 _SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "_shim")
 
 
-# PyTorch's operations
+# Operators of PyTorch
 
 
 def _signed(number: int) -> int:
@@ -34,9 +34,9 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _folded(words: Any, by: int) -> Any:
-    """x ^ (x >> by), the shift without a sign."""
-    return words ^ ((words >> by) & ((1 << (64 - by)) - 1))
+def _folded(words: Any, bits: int) -> Any:
+    """Return x ^ (x >> bits) with a logical shift."""
+    return words ^ ((words >> bits) & ((1 << (64 - bits)) - 1))
 
 
 def mixed(words: Any, multipliers: tuple[int, int]) -> Any:
@@ -46,7 +46,7 @@ def mixed(words: Any, multipliers: tuple[int, int]) -> Any:
 
 
 def _words(torch: Any, tensor: Any) -> Any:
-    """Return the tensor's bytes as integers of 64 bits, zeros behind the last one."""
+    """Return the bytes of a tensor as int64, padded with zeros."""
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
@@ -60,51 +60,51 @@ def _words(torch: Any, tensor: Any) -> Any:
 
 
 def digest(torch: Any, tensor: Any, salted: int) -> Any:
-    """Return the digest of a tensor as a tensor of int64 on its device."""
+    """Return the digest of a tensor as an int64 tensor on its device."""
     words = _words(torch, tensor)
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for begin in range(0, words.numel(), BLOCK):
         block = words[begin : begin + BLOCK]
-        places = torch.arange(begin + 1, begin + 1 + block.numel(), dtype=torch.int64, device=words.device)
-        total = total + mixed(block + places * _signed(STEP), WORD_MULTIPLIERS).sum()
+        positions = torch.arange(begin + 1, begin + 1 + block.numel(), dtype=torch.int64, device=words.device)
+        total = total + mixed(block + positions * _signed(STEP), WORD_MULTIPLIERS).sum()
     return mixed(total + _signed(salted), MULTIPLIERS)
 
 
-class Operations:
-    """Works on any device, and is slow: some fifteen operations for each tensor."""
+class OperatorDigester:
+    """Digests by PyTorch's operators: works on any device, but takes some fifteen operators per tensor."""
 
-    each = 64  # steps of which one is digested, after the first
+    every = 64  # one in this many steps is digested, from the first on
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
-        """Return those of the tensors of one device, 0 for None."""
+        """Return the digests of tensors on one device, 0 for None."""
         torch, device = self._torch, next(tensor.device for tensor in tensors if tensor is not None)
-        none = torch.zeros((), dtype=torch.int64, device=device)
-        found = [none if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
-        return torch.stack(found)
+        zero = torch.zeros((), dtype=torch.int64, device=device)
+        digests = [zero if tensor is None else digest(torch, tensor, s) for tensor, s in zip(tensors, salts)]
+        return torch.stack(digests)
 
 
 # The kernel
 
 
 def sources() -> tuple[bytes, bytes]:
-    """Return the kernel and the header that it includes."""
-    found = []
+    """Return the source of the kernel and of the header that it includes."""
+    texts = []
     for name in ("kernel.cu", "digest.h"):
         with open(os.path.join(_SHIM, name), "rb") as file:
-            found.append(file.read())
-    return found[0], found[1]
+            texts.append(file.read())
+    return texts[0], texts[1]
 
 
-def _check(what: str, status: int) -> None:
+def _check(action: str, status: int) -> None:
     if status:
-        raise RuntimeError(f"{what}: error {status}")
+        raise RuntimeError(f"{action}: error {status}")
 
 
 def compiled(nvrtc: Any, architecture: str) -> bytes:
-    """Return the kernel as code of an architecture (sm_90), by the library that PyTorch brings; needs no GPU."""
+    """Compile the kernel for an architecture such as sm_90 by NVRTC; needs no GPU."""
     kernel, header = sources()
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     headers, names = (ctypes.c_char_p * 1)(header), (ctypes.c_char_p * 1)(b"digest.h")
@@ -121,27 +121,27 @@ def compiled(nvrtc: Any, architecture: str) -> bytes:
 
 
 def load_nvrtc(torch: Any) -> Any:
-    """Return the library, from where PyTorch's wheels have it, or from the system."""
+    """Load NVRTC from PyTorch's wheels, or from the system."""
     major = torch.version.cuda.partition(".")[0]
-    beside = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
+    directory = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
     name = f"libnvrtc.so.{major}"
     for path in (f"nvidia/cuda_nvrtc/lib/{name}", f"nvidia/cu{major}/lib/{name}", f"torch/lib/{name}"):
-        if os.path.exists(os.path.join(beside, path)):
-            return ctypes.CDLL(os.path.join(beside, path))
+        if os.path.exists(os.path.join(directory, path)):
+            return ctypes.CDLL(os.path.join(directory, path))
     return ctypes.CDLL(name)
 
 
 def parts(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Tensor and part of it for each block of threads."""
+    """Yield the index of the tensor and of its part for each block of threads."""
     for tensor, size in enumerate(sizes):
         for part in range(-(-size // (8 * PART))):
             yield tensor, part
 
 
-class Kernel:
-    """The fused kernel on one GPU. It is believed only after it came to what PyTorch's operations come to."""
+class KernelDigester:
+    """Digests by the fused kernel on one GPU, after it was verified against PyTorch's operators."""
 
-    each = 1
+    every = 1
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._torch, self._device = torch, device
@@ -150,27 +150,27 @@ class Kernel:
         code, module = compiled(load_nvrtc(torch), f"sm_{major}{minor}"), ctypes.c_void_p()
         self._tables: tuple[Any, ...] = ()
         with torch.cuda.device(device):
-            torch.zeros(1, device=device)  # this thread may have called nothing of CUDA's, and have no context
+            torch.zeros(1, device=device)  # creates a CUDA context if this thread has none yet
             _check("cuModuleLoadData", self._driver.cuModuleLoadData(ctypes.byref(module), code))
             self._sums, self._digests = self._function(module, b"sums"), self._function(module, b"digests")
-            self._prove()
+            self._verify()
 
     def _function(self, module: Any, name: bytes) -> Any:
         function = ctypes.c_void_p()
-        found = self._driver.cuModuleGetFunction(ctypes.byref(function), module, b"reprokit_" + name)
-        _check("cuModuleGetFunction", found)
+        status = self._driver.cuModuleGetFunction(ctypes.byref(function), module, b"reprokit_" + name)
+        _check("cuModuleGetFunction", status)
         return function
 
-    def _prove(self) -> None:
+    def _verify(self) -> None:
         torch = self._torch
         whole = torch.arange(3 * 8 * PART + 5, dtype=torch.int64, device=self._device).to(torch.uint8)
         tensors, salts = [whole, None, whole[1:], whole[4:100], whole[:0]], [1, 2, 3, 4, 5]
-        expected = Operations(torch).digests(tensors, salts)
+        expected = OperatorDigester(torch).digests(tensors, salts)
         if not torch.equal(self.digests(tensors, salts), expected):
             raise RuntimeError("the kernel does not come to what it should")
 
     def digests(self, tensors: list[Any], salts: list[int]) -> Any:
-        """Return those of the tensors of this device, 0 for None."""
+        """Return the digests of tensors on this device, 0 for None."""
         torch = self._torch
         tensors = [tensor if tensor is None else tensor.detach().contiguous() for tensor in tensors]
         sizes = [0 if tensor is None else tensor.nbytes for tensor in tensors]
@@ -188,7 +188,7 @@ class Kernel:
         return result
 
     def _prepare(self, sizes: list[int], salts: list[int]) -> None:
-        """Tables on the device, which stay while the tensors have the sizes that they had."""
+        """Create the tables on the device; they are reused while the sizes and salts stay the same."""
         if self._tables and self._tables[0] == sizes and self._tables[1] == salts:
             return
         torch, device = self._torch, self._device
@@ -212,67 +212,67 @@ class Kernel:
         )
 
 
-# What is on its way
+# Digests in transfer
 
 
-class Late:
-    """The digests of a step that are on their way from their device."""
+class PendingDigests:
+    """The digests and losses of a step that are being copied from their device."""
 
     def __init__(self, handle: int, step: int, digests: Any, losses: list[Any], event: Any) -> None:
         self.handle, self.step, self.digests, self.losses, self.event = handle, step, digests, losses, event
 
 
-class Devices:
-    """Digests the tensors of steps that were made on GPUs."""
+class DeviceDigester:
+    """Digests the tensors of steps on GPUs."""
 
     def __init__(self, torch: Any, warn: Any) -> None:
         self._torch, self._warn = torch, warn
         self._by_device: dict[Any, Any] = {}
-        self._late: deque[Late] = deque()
+        self._pending: deque[PendingDigests] = deque()
 
     def _digester(self, device: Any) -> Any:
-        found = self._by_device.get(device)
-        if found is None:
+        digester = self._by_device.get(device)
+        if digester is None:
             try:
-                found = Kernel(self._torch, device)
+                digester = KernelDigester(self._torch, device)
             except Exception as error:  # no NVRTC, another driver, ROCm
-                found = Operations(self._torch)
-                self._warn(f"the trail has one step in {found.each} of {device}, without a kernel: {error}")
+                digester = OperatorDigester(self._torch)
+                self._warn(f"the trail has one step in {digester.every} of {device}, without a kernel: {error}")
                 pass_on(error)
-            self._by_device[device] = found
-        return found
+            self._by_device[device] = digester
+        return digester
 
     def is_due(self, device: Any, step: int) -> bool:
-        """Return whether a step's gradients and parameters are digested."""
-        return step % int(self._digester(device).each) == 0
+        """Return whether to digest the gradients and parameters of a step."""
+        return step % int(self._digester(device).every) == 0
 
     def begin(self, handle: int, step: int, device: Any, tensors: list[Any], losses: list[Any]) -> None:
-        """Digest tensors of a device, and copy losses, which are small."""
+        """Start to digest tensors of a device and to copy losses to the host."""
         torch, has_any = self._torch, any(tensor is not None for tensor in tensors)
-        digests = self._to_here(self._digests(device, tensors)) if has_any else None
-        copies = [self._to_here(loss) for loss in losses]
+        digests = self._to_host(self._digests(device, tensors)) if has_any else None
+        copies = [self._to_host(loss) for loss in losses]
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(device))
-        self._late.append(Late(handle, step, digests, copies, event))
+        self._pending.append(PendingDigests(handle, step, digests, copies, event))
 
     def now(self, device: Any, tensors: list[Any]) -> list[int]:
-        """Return the digests of tensors of a device, and wait for them."""
+        """Digest tensors of a device, and wait for the result."""
         return [number & (1 << 64) - 1 for number in self._digests(device, tensors).tolist()]
 
     def _digests(self, device: Any, tensors: list[Any]) -> Any:
         salts = [0 if tensor is None else salt(dtype_name(tensor), tensor.shape) for tensor in tensors]
         return self._digester(device).digests(tensors, salts)
 
-    def _to_here(self, tensor: Any) -> Any:
-        here = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return here.copy_(tensor.detach(), non_blocking=True)
+    def _to_host(self, tensor: Any) -> Any:
+        copy = self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return copy.copy_(tensor.detach(), non_blocking=True)
 
-    def arrived(self, all_of_them: bool = False) -> Iterator[Late]:
-        """Yield those that are here; one is waited for where too many are on their way."""
-        while self._late:
-            late = self._late[0]
-            if all_of_them or len(self._late) > MAX_LATE:
-                late.event.synchronize()
-            elif not late.event.query():
+    def arrived(self, all_of_them: bool = False) -> Iterator[PendingDigests]:
+        """Yield the digests that have arrived; waits if more than MAX_PENDING are in transfer."""
+        while self._pending:
+            oldest = self._pending[0]
+            if all_of_them or len(self._pending) > MAX_PENDING:
+                oldest.event.synchronize()
+            elif not oldest.event.query():
                 return
-            yield self._late.popleft()
+            yield self._pending.popleft()

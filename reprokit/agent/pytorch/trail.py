@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ..agent import Agent
     from ..events import Events, Handler, TrainingEvent
-    from .devices import Devices
+    from .devices import DeviceDigester
 
 
 PROBATION = 16  # first steps that are digested at once and checked again
@@ -139,7 +139,7 @@ class StepTrail:
         """Reset all state: initially, and in a forked child, which gets a file of its own."""
         self._thread = StepThread(self._library)
         self._file = TrailFile(self._library)
-        self._devices: Devices | None = None
+        self._devices: DeviceDigester | None = None
         self._has_optimizers = False
         self._pending_count = 0  # steps whose tensors the worker still reads
 
@@ -365,12 +365,12 @@ class StepTrail:
             devices.begin(series.handle, trail.steps, device, tensors if is_due else [], losses)
         self._write_arrived(devices.arrived())
 
-    def _device_digests(self) -> Devices:
+    def _device_digests(self) -> DeviceDigester:
         """Return the digester of GPU tensors, created on first use."""
         if self._devices is None:
-            from .devices import Devices
+            from .devices import DeviceDigester
 
-            self._devices = Devices(self._torch, self._agent.warn)
+            self._devices = DeviceDigester(self._torch, self._agent.warn)
         return self._devices
 
     def _write_arrived(self, arrived: Iterable[Any]) -> None:
