@@ -1,4 +1,4 @@
-"""Hooks and wrappers of PyTorch that only a listener needs who may skip updates: a capture, or a re-execution."""
+"""Hooks and wrappers of PyTorch for listeners that may skip updates: a capture, or a re-execution."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .events import EventHooks
 
 
-def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
-    """Yield the parts that an optimizer's class has, each with the class that defines it; PyTorch's own have none."""
+def step_parts(kind: type) -> Iterator[tuple[type, str]]:
+    """Yield the sub-steps of a custom optimizer class (first_step, ...), each with the class that defines it."""
     for owner in kind.__mro__:
         if not own_step(owner) or owner is object:
             continue
@@ -31,23 +31,23 @@ def parts_of_steps(kind: type) -> Iterator[tuple[type, str]]:
 
 
 def own_step(kind: type) -> bool:
-    """Whether an optimizer is none of PyTorch's: its step may use gradients that were there before its closure's."""
+    """Return whether an optimizer is not PyTorch's own: its step may use gradients from before its closure."""
     return not kind.__module__.startswith("torch.")
 
 
 def replace_targets(torch: Any, replace: Function) -> None:
-    """Give losses other targets, from here to the end: below all modes of the user's."""
+    """Replace the targets of all losses from now on, below all function modes of the user."""
     base: Any = torch.overrides.TorchFunctionMode
 
     @functools.lru_cache(maxsize=None)
     def position_of(function: Any) -> int | None:
-        """Which argument is called the target; functions that are written in C do not tell, and are called by these."""
+        """Return the position of the argument `target`; None for C functions, which Python functions call."""
         code = getattr(function, "__code__", None)
         names = code.co_varnames[: code.co_argcount] if code is not None else ()
         return names.index("target") if "target" in names else None
 
     class TargetMode(base):  # type: ignore[misc]
-        """Stands between losses and those who compute them."""
+        """Replaces the target argument of loss functions."""
 
         def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs, place = dict(kwargs or {}), position_of(function)
@@ -61,7 +61,7 @@ def replace_targets(torch: Any, replace: Function) -> None:
 
 
 def make_clip(hooks: EventHooks, original: Function) -> Function:
-    """Return clip_grad_norm_, which tells what it is about to clip, and when it has."""
+    """Wrap clip_grad_norm_ to report which gradients it is about to clip, and when it has."""
     handlers, is_compiling = hooks.events, hooks.is_compiling
 
     def clip_grad_norm_(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -81,19 +81,19 @@ def make_clip(hooks: EventHooks, original: Function) -> Function:
 
 
 class DecisionHooks:
-    """Asks before updates, and tells what else captures need."""
+    """Wraps optimizer steps so that listeners can skip them, and reports what else captures need."""
 
     def __init__(self, hooks: EventHooks) -> None:
         self._hooks = hooks
         self._handlers, self._thread = hooks.events, hooks.thread
         torch = hooks.torch
         hooks.replace(torch, "compile", self._make_compile)
-        hooks.watch_made()
+        hooks.watch_schedules_and_scalers()
 
     def watch(self, name: str, module: Any) -> None:
-        """A further module of PyTorch is there."""
+        """Instrument a module of PyTorch that was imported later."""
         if name.endswith("grad_scaler"):
-            self._hooks.watch_made()
+            self._hooks.watch_schedules_and_scalers()
             self._hooks.replace(module.GradScaler, "scale", self._make_scale)
             self._hooks.replace(module.GradScaler, "step", self._make_scaler_step)
 
@@ -103,22 +103,22 @@ class DecisionHooks:
         def compile_(model: Any = None, *arguments: Any, **keywords: Any) -> Any:
             compiled = original(model, *arguments, **keywords)
             if model is None or private_api.has_children(compiled) or not inspect.isroutine(compiled):
-                return compiled  # models' calls are told of anyhow
+                return compiled  # calls of models are reported anyway
             owner = getattr(model, "__self__", None)
-            return self._told_of(compiled, owner if private_api.has_children(owner) else None)
+            return self._reported(compiled, owner if private_api.has_children(owner) else None)
 
         return compile_
 
-    def _told_of(self, compiled: Function, owner: Any) -> Function:
-        """Return a compiled function whose calls are told: an optimizer's step may be in it, which no hook sees."""
-        inside, is_compiling = self._thread, self._hooks.is_compiling
+    def _reported(self, compiled: Function, owner: Any) -> Function:
+        """Wrap a compiled function to report its calls: it may contain an optimizer step, which no hook sees."""
+        thread, is_compiling = self._thread, self._hooks.is_compiling
 
         @functools.wraps(compiled)
         def call(*arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.call or inside.told or inside.backward:
+            if is_compiling() or thread.call or thread.is_reported or thread.backward:
                 return compiled(*arguments, **keywords)
             began = events.ForwardBegan(owner, arguments, keywords, is_compiled=True)
-            return self._hooks.tell_of_call(compiled, (), began)
+            return self._hooks.report_call(compiled, (), began)
 
         return call
 
@@ -136,12 +136,12 @@ class DecisionHooks:
         return scale
 
     def _make_scaler_step(self, original: Function) -> Function:
-        handlers, inside = self._handlers, self._thread
+        handlers, thread = self._handlers, self._thread
 
         def step(scaler: Any, optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            inside.has_stepped = False
+            thread.has_stepped = False
             result = original(scaler, optimizer, *arguments, **keywords)
-            tell(handlers.scaled_update_ended, events.ScaledUpdateEnded(scaler, optimizer, inside.has_stepped))
+            tell(handlers.scaled_update_ended, events.ScaledUpdateEnded(scaler, optimizer, thread.has_stepped))
             return result
 
         return step
@@ -149,15 +149,15 @@ class DecisionHooks:
     # Updates
 
     def attach(self, optimizer: Any) -> None:
-        """Ask before the steps of an optimizer's class, and their parts."""
+        """Wrap the step of an optimizer's class, and its sub-steps."""
         kind = type(optimizer)
         owner = next((owner for owner in kind.__mro__ if "step" in vars(owner)), kind)
         self._hooks.replace(owner, "step", self._make_step)
-        for owner, name in parts_of_steps(kind):
+        for owner, name in step_parts(kind):
             self._hooks.replace(owner, name, functools.partial(self._make_part, name))
 
     def attach_own_step(self, optimizer: Any) -> None:
-        """Ask before the step that a schedule has put in front of an optimizer's."""
+        """Wrap the step that a learning-rate schedule has set as an attribute of an optimizer."""
         original, reference = vars(optimizer).get("step"), weakref.ref(optimizer)
         if original is not None:
             take = self._make_step(lambda _optimizer, *arguments, **keywords: original(*arguments, **keywords))
@@ -165,7 +165,7 @@ class DecisionHooks:
             optimizer.step = step
 
     def _make_step(self, original: Function) -> Function:
-        inside, handlers, hooks = self._thread, self._handlers, self._hooks
+        thread, handlers, hooks = self._thread, self._handlers, self._hooks
         is_compiling, failed = hooks.is_compiling, hooks.failed
         update_due, update_done = hooks.update_due, hooks.update_done
 
@@ -173,9 +173,9 @@ class DecisionHooks:
             if is_compiling():
                 return original(optimizer, *arguments, **keywords)
             closure = _closure_in(arguments, keywords) if arguments or keywords else None
-            due = events.UpdateDue(None, optimizer, closure, is_nested=inside.steps > 0)
-            inside.steps += 1
-            inside.has_stepped = True
+            due = events.UpdateDue(None, optimizer, closure, is_nested=thread.steps > 0)
+            thread.steps += 1
+            thread.has_stepped = True
             try:
                 try:
                     answer = update_due(due)
@@ -198,17 +198,17 @@ class DecisionHooks:
                     raise
                 return due.result
             finally:
-                inside.steps -= 1
+                thread.steps -= 1
                 if due.closure is not closure:
                     tell(handlers.update_ended, events.UpdateEnded(due))
 
         return step
 
     def _make_part(self, name: str, original: Function) -> Function:
-        inside, handlers, is_compiling = self._thread, self._handlers, self._hooks.is_compiling
+        thread, handlers, is_compiling = self._thread, self._handlers, self._hooks.is_compiling
 
         def part(optimizer: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.steps:
+            if is_compiling() or thread.steps:
                 return original(optimizer, *arguments, **keywords)
             due = events.PartDue(optimizer, name)
             if tell(handlers.part_due, due) is SKIP:

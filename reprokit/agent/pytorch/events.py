@@ -1,6 +1,6 @@
-"""Where PyTorch tells what a training does: hooks and wrappers, which turn it into events.
+"""Hooks and wrappers of PyTorch, which turn what a training does into events.
 
-Those that only a listener needs who may skip updates are in decisions.py, and are put when there is one.
+Hooks needed only by a listener that may skip updates are in decisions.py; they are installed if there is one.
 """
 
 from __future__ import annotations
@@ -51,29 +51,29 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-# What decides, or a run that has no adapter, waits for these beside torch itself.
+# Besides torch itself, a deciding listener, or a run without an adapter, waits for these modules.
 LATER = (
     "torch.utils.data.dataloader",
     "torch.amp.grad_scaler",
     "torch.cuda.amp.grad_scaler",
     "torch._dynamo.eval_frame",
 )
-_CHANGE = TensorsChange()  # which says nothing more
-_OF_MODULE, _OF_LOADER = 1, 2
+_CHANGE = TensorsChange()  # without attributes: one instance is enough
+_MODULE, _LOADER = 1, 2
 
 
 class EventThread(_local):
-    """What a thread is within."""
+    """The calls that a thread is currently within."""
 
     backward = False
-    call = 0  # _OF_MODULE, or _OF_LOADER, which may call modules that are no models
-    told = False  # of a module's or compiled function's call that was told of
-    steps = 0  # of optimizers, whose listeners may skip them
-    has_stepped = False  # since the scaler was asked to
+    call = 0  # _MODULE, or _LOADER, whose data set may call modules that are no models
+    is_reported = False  # within a call of a module or compiled function that was already reported
+    steps = 0  # nested optimizer steps that listeners may skip
+    has_stepped = False  # whether an optimizer stepped since GradScaler.step began
 
 
 class EventHooks:
-    """Puts the agent's functions around PyTorch's, once."""
+    """Installs the hooks and wrappers around PyTorch's functions, once."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class EventHooks:
     ) -> None:
         self.attempt, self.failed = guard.attempt, guard.failed
         self.events, self.torch, self.modules = events, torch, modules
-        self._records = records  # None where nothing of the training is written down
+        self._records = records  # None if no run is recorded
         self.is_compiling = tracing_test(torch)
-        # Of no loss where nothing is compiled: listeners ask it themselves.
-        self._number: Function = (lambda _loss: None) if compiled is None else compiled.number
+        # Without compiled code it returns None: listeners then read the loss themselves.
+        self._loss_number: Function = (lambda _loss: None) if compiled is None else compiled.number
         self._engine_task = private_api.engine_task(torch)
-        self._without_overrides = type(private_api.without_overrides(torch))  # called without a function of ours
+        self._without_overrides = type(private_api.without_overrides(torch))  # called directly, which is faster
         self.thread = EventThread()
         self._models: dict[int, weakref.ref[Any]] = {}  # modules that have a parameter, by id
         self._decisions: Any = None
         self.wants_indices = False
-        self.mark = f"_reprokit_events_{id(self)}"  # a script may guard several trainings by several captures
+        self.mark = f"_reprokit_events_{id(self)}"  # one script may have several captures, each with its own hooks
         for instrument in (
             self._instrument_changes,
             self._instrument_backward,
@@ -108,26 +108,26 @@ class EventHooks:
             self.attempt(instrument, torch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-        """Put a wrapper of these hooks around a function, once."""
+        """Wrap a function, once for these hooks."""
         replace(owner, name, make, self.mark)
 
     def watch(self, name: str, module: Any) -> None:
-        """A further module of PyTorch is there."""
+        """Instrument a module of PyTorch that was imported later."""
         if name == "torch.utils.data.dataloader":
             self.replace(module.DataLoader, "__iter__", self._make_iter)
             self.replace(private_api.loader_iterator(module), "__next__", self._make_next)
             if self.wants_indices:
                 private_api.watch_indices(module, self.replace)
         elif name == "torch._dynamo.eval_frame":
-            # What dynamo runs of ours between its graphs must not be compiled in its turn: it would find
-            # itself inside of is_compiling() and tell nothing.
+            # Code of the agent that runs between dynamo's graphs must not be compiled itself: is_compiling()
+            # would be true within it, and it would report nothing.
             for code in own_code():
                 private_api.never_compile(module, code)
         if self._decisions is not None:
             self._decisions.watch(name, module)
 
     def decide(self, listener: EventListener) -> None:
-        """Tell a listener, last of all, who may skip updates and give calls other arguments."""
+        """Add a listener, called last, that may skip updates and replace the arguments of calls."""
         from .decisions import DecisionHooks
 
         self.events.add(listener)
@@ -139,7 +139,7 @@ class EventHooks:
                 self.attempt(self.watch, name, sys.modules[name])
 
     def attach(self, optimizer: Any) -> None:
-        """Watch the steps of an optimizer that was made before."""
+        """Wrap the steps of an optimizer that already exists."""
         self._decisions.attach(optimizer)
         self._decisions.attach_own_step(optimizer)
 
@@ -156,14 +156,14 @@ class EventHooks:
             self.replace(owner, name, self._make_change)
 
     def _make_change(self, original: Function) -> Function:
-        """Around a function that changes gradients or parameters in place."""
+        """Wrap a function that changes gradients or parameters in place."""
         is_compiling, events = self.is_compiling, self.events
         parameter = inspect.signature(original).parameters.get("set_to_none")
         by_default = parameter is not None and parameter.default is True
 
         def change(owner: Any, *arguments: Any, **keywords: Any) -> Any:
-            replaces = by_default and not (arguments or keywords)  # nothing is changed then
-            if events.tensors_change and not replaces and not is_compiling():
+            sets_to_none = by_default and not (arguments or keywords)  # then gradients are dropped, not changed
+            if events.tensors_change and not sets_to_none and not is_compiling():
                 tell(events.tensors_change, _CHANGE)
             return original(owner, *arguments, **keywords)
 
@@ -172,23 +172,23 @@ class EventHooks:
     # Losses
 
     def _instrument_backward(self, torch: Any) -> None:
-        # Tensor.backward calls torch.autograd.backward, so that one wrapper sees both and Tensor stays as it is.
+        # Tensor.backward calls torch.autograd.backward, so one wrapper sees both and Tensor stays unpatched.
         self.replace(torch.autograd, "backward", self._make_backward)
 
     def _make_backward(self, original: Function) -> Function:
-        inside, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
+        thread, events, is_compiling, attempt = self.thread, self.events, self.is_compiling, self.attempt
         began, ended, task, no_task = self._backward_began, self._backward_ended, self._engine_task, private_api.NO_TASK
 
         def backward(tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.backward or task() != no_task:  # checkpointing calls backward within backward
+            if is_compiling() or thread.backward or task() != no_task:  # checkpointing calls backward within backward
                 return original(tensors, *arguments, **keywords)
             attempt(began, tensors)
-            inside.backward = has_failed = True
+            thread.backward = has_failed = True
             try:
                 original(tensors, *arguments, **keywords)
                 has_failed = False
             finally:
-                inside.backward = False
+                thread.backward = False
                 if events.backward_ended:
                     ended(has_failed)
 
@@ -199,7 +199,7 @@ class EventHooks:
         if events.tensors_change:
             tell(events.tensors_change, _CHANGE)
         loss = tensors if isinstance(tensors, tensor_class) else next(iter(tensors), None)
-        number = self._number(loss)  # asks no class of the user's
+        number = self._loss_number(loss)  # calls no code of a tensor subclass
         if events.loss_computed and number is not None:
             tell(events.loss_computed, LossComputed(loss, True, number))
         elif events.loss_computed:
@@ -227,18 +227,18 @@ class EventHooks:
         module: Any = sys.modules["torch.optim.optimizer"]
         self.replace(module.Optimizer, "__init__", self._make_initializer)
         if self.events.schedule_made or self.events.scaler_made:
-            self.watch_made()
+            self.watch_schedules_and_scalers()
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if self._records is None:
             return
         if register is not None:
             module.register_optimizer_step_pre_hook(self._make_step_hook(self.update_due))
             register(self._make_step_hook(self.update_done))
-        else:  # PyTorch before 2.0 wraps step in this, once for each class
+        else:  # before PyTorch 2.0 this method wraps step, once for each class
             self.replace(module.Optimizer, private_api.OLD_STEP_HOOK, self._make_profile_hook)
 
-    def watch_made(self) -> None:
-        """Tell of schedules and scalers that the script makes."""
+    def watch_schedules_and_scalers(self) -> None:
+        """Report the schedules and gradient scalers that the script creates."""
         for kind in private_api.schedule_classes(sys.modules["torch.optim.lr_scheduler"]):
             self.replace(kind, "__init__", self._make_schedule)
         for name in LATER:
@@ -246,20 +246,20 @@ class EventHooks:
                 self.replace(sys.modules[name].GradScaler, "__init__", self._make_scaler)
 
     def _make_schedule(self, original: Function) -> Function:
-        return _after(original, lambda made: tell(self.events.schedule_made, ScheduleMade(made)))
+        return _report_after(original, lambda schedule: tell(self.events.schedule_made, ScheduleMade(schedule)))
 
     def _make_scaler(self, original: Function) -> Function:
-        return _after(original, lambda made: tell(self.events.scaler_made, ScalerMade(made)))
+        return _report_after(original, lambda scaler: tell(self.events.scaler_made, ScalerMade(scaler)))
 
     def _make_initializer(self, original: Function) -> Function:
         def initialize(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
             original(optimizer, *arguments, **keywords)
             if not self.is_compiling():
-                self.attempt(self._optimizer_made, optimizer)
+                self.attempt(self._report_optimizer, optimizer)
 
         return initialize
 
-    def _optimizer_made(self, optimizer: Any) -> None:
+    def _report_optimizer(self, optimizer: Any) -> None:
         if self._decisions is not None:
             self._decisions.attach(optimizer)
         if self._records is not None:
@@ -267,21 +267,21 @@ class EventHooks:
         else:
             tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
 
-    def _make_step_hook(self, then: Callable[[UpdateDue], object]) -> Function:
-        failed, is_compiling, inside = self.failed, self.is_compiling, self.thread
+    def _make_step_hook(self, report: Callable[[UpdateDue], object]) -> Function:
+        failed, is_compiling, thread = self.failed, self.is_compiling, self.thread
 
         def step_hook(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-            if not (inside.steps or is_compiling()):  # else it is told where the step may be skipped
+            if not (thread.steps or is_compiling()):  # else the wrapper that may skip the step reports it
                 try:
-                    then(UpdateDue(None, optimizer))
+                    report(UpdateDue(None, optimizer))
                 except Exception as error:
-                    failed(then, error)
+                    failed(report, error)
                     pass_on(error)
 
         return step_hook
 
     def update_due(self, due: UpdateDue) -> str | None:
-        """Tell that an optimizer is about to update; return SKIP where it must not."""
+        """Report that an optimizer is about to update; return SKIP if a listener forbids it."""
         events = self.events
         if not events.update_due:
             return None
@@ -291,7 +291,7 @@ class EventHooks:
             return tell(events.update_due, due)
 
     def update_done(self, due: UpdateDue) -> None:
-        """An optimizer has updated."""
+        """Report that an optimizer has updated its parameters."""
         with self._without_overrides():
             record = None if self._records is None else self._records.stepped(due.target)
             tell(self.events.update_done, UpdateDone(record, due))
@@ -310,7 +310,7 @@ class EventHooks:
 
         def _hook_for_profile(optimizer: Any) -> None:
             original(optimizer)
-            if self._decisions is None:  # which asks before all steps
+            if self._decisions is None:  # whose wrapper reports all steps
                 self.attempt(self.replace, type(optimizer), "step", make_step)
 
         return _hook_for_profile
@@ -338,15 +338,15 @@ class EventHooks:
             self.replace(torch.nn.Module, "__call__", self._make_call)
 
     def _make_call(self, original: Function) -> Function:
-        inside, events, failed, called = self.thread, self.events, self.failed, self._called
-        is_compiling, compute = tracing_test(self.torch), functools.partial(self._compute, original)
+        thread, events, failed, called = self.thread, self.events, self.failed, self._report_model_call
+        is_compiling, compute = tracing_test(self.torch), functools.partial(self._call_and_report, original)
 
         def call(module: Any, *arguments: Any, **keywords: Any) -> Any:
-            if is_compiling() or inside.call:
-                if events.output_computed and not (inside.call == _OF_LOADER or inside.backward or is_compiling()):
+            if is_compiling() or thread.call:
+                if events.output_computed and not (thread.call == _LOADER or thread.backward or is_compiling()):
                     return compute(module, *arguments, **keywords)
                 return original(module, *arguments, **keywords)
-            inside.call = _OF_MODULE
+            thread.call = _MODULE
             try:
                 if events.model_called:
                     try:
@@ -354,19 +354,19 @@ class EventHooks:
                     except Exception as error:
                         failed(called, error)
                         pass_on(error)
-                if events.forward_began and not (inside.told or inside.backward):
+                if events.forward_began and not (thread.is_reported or thread.backward):
                     began = ForwardBegan(module, arguments, keywords)
-                    return self.tell_of_call(compute if events.output_computed else original, (module,), began)
+                    return self.report_call(compute if events.output_computed else original, (module,), began)
                 return (compute if events.output_computed else original)(module, *arguments, **keywords)
             finally:
-                inside.call = 0
+                thread.call = 0
 
         return call
 
-    def tell_of_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any:
-        """Call a function, and tell of it before and after."""
-        inside, events, error = self.thread, self.events, None
-        inside.told = True
+    def report_call(self, original: Function, owner: tuple[Any, ...], began: ForwardBegan) -> Any:
+        """Call a module or compiled function, and report its begin and end."""
+        thread, events, error = self.thread, self.events, None
+        thread.is_reported = True
         try:
             tell(events.forward_began, began)
             return original(*owner, *began.arguments, **began.keywords)
@@ -374,13 +374,13 @@ class EventHooks:
             error = raised
             raise
         finally:
-            inside.told = False
+            thread.is_reported = False
             if events.forward_ended and (error is not None or began.is_compiled):
                 tell(events.forward_ended, ForwardEnded(began, error))
-            error = None  # whose traceback holds this frame: together they would outlive the script's handler
+            error = None  # its traceback refers to this frame: the cycle would keep both alive
 
-    def _called(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Tell of a call of a module with parameters; not of one that a backward pass makes again, or torch.jit."""
+    def _report_model_call(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Report a call of a module with parameters, unless a backward pass recomputes it or torch.jit traces it."""
         if self._engine_task() != private_api.NO_TASK or self._traced_graph() is not None:
             return
         if not (id(module) in self._models or self._is_model(module)):
@@ -388,8 +388,8 @@ class EventHooks:
         with self._without_overrides():
             tell(self.events.model_called, ModelCalled(arguments, keywords, self._has_gradients(), module))
 
-    def _compute(self, original: Function, module: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Call a module, and tell what it is given and what it returns; not where a backward pass calls it again."""
+    def _call_and_report(self, original: Function, module: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Call a module, and report its inputs and output, unless a backward pass recomputes it."""
         events = self.events
         if not (events.output_computed and self._engine_task() == private_api.NO_TASK):
             return original(module, *arguments, **keywords)
@@ -400,7 +400,7 @@ class EventHooks:
         return output
 
     def _is_model(self, module: Any) -> bool:
-        """Remember the modules with parameters; others may still get one."""
+        """Return whether a module has parameters; only positive answers are cached, as others may get some."""
         is_model, models, key = has_parameters(module), self._models, id(module)
         if is_model:
             models[key] = weakref.ref(module, lambda _: models.pop(key, None))
@@ -427,13 +427,13 @@ class EventHooks:
         return began
 
     def _make_next(self, original: Function) -> Function:
-        events, inside = self.events, self.thread
+        events, thread = self.events, self.thread
 
         def fetch(iterator: Any) -> Any:
             began = getattr(iterator, "_reprokit_began", None)
-            was, inside.call = inside.call, _OF_LOADER
+            previous_call, thread.call = thread.call, _LOADER
             try:
-                batch = self._given(original, iterator, began) if events.batch_due else original(iterator)
+                batch = self._next_batch(original, iterator, began) if events.batch_due else original(iterator)
             except StopIteration:
                 tell(events.loader_exhausted, LoaderExhausted(began))
                 raise
@@ -441,7 +441,7 @@ class EventHooks:
                 private_api.next_indices(iterator)
                 raise
             finally:
-                inside.call = was
+                thread.call = previous_call
             if events.batch_fetched:
                 indices, worker = private_api.next_indices(iterator) if self.wants_indices else (None, None)
                 tell(events.batch_fetched, BatchFetched(batch, began, indices, worker))
@@ -449,31 +449,31 @@ class EventHooks:
 
         return fetch
 
-    def _given(self, original: Function, iterator: Any, began: LoaderBegan | None) -> Any:
-        """Return the batch of a loader, or what a handler has in its place."""
-        due, own = BatchDue(iterator, began), None
+    def _next_batch(self, original: Function, iterator: Any, began: LoaderBegan | None) -> Any:
+        """Return the next batch of a loader, or the one by which a handler replaces it."""
+        due, batch = BatchDue(iterator, began), None
         tell(self.events.batch_due, due)
         try:
-            own = original(iterator) if due.replace is None or due.wants_own else None
+            batch = original(iterator) if due.replace is None or due.wants_own else None
         except StopIteration:
             if not due.outlasts:
                 raise
-        return own if due.replace is None else due.replace(own)
+        return batch if due.replace is None else due.replace(batch)
 
 
-def _after(original: Function, then: Callable[[Any], object]) -> Function:
+def _report_after(original: Function, callback: Callable[[Any], object]) -> Function:
     def initialize(owner: Any, *arguments: Any, **keywords: Any) -> None:
         original(owner, *arguments, **keywords)
-        then(owner)
+        callback(owner)
 
     return initialize
 
 
-# What torch.compile must know of the agent.
+# Cooperation with torch.compile.
 
 
 def tracing_test(torch: Any) -> Callable[[], bool]:
-    """Return a function that tells whether torch.compile is tracing; what it traces must not reach our records."""
+    """Return a function that tells whether torch.compile is tracing; traced calls must not be recorded."""
     return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
@@ -487,11 +487,11 @@ def own_code() -> Iterator[CodeType]:
                 for value in list(vars(owner).values()):
                     function = getattr(value, "fget", value)
                     if getattr(function, "__module__", "") == name and hasattr(function, "__code__"):
-                        yield from _with_inner(function.__code__)
+                        yield from _nested_code(function.__code__)
 
 
-def _with_inner(code: CodeType) -> Iterator[CodeType]:
+def _nested_code(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, type(code)):
-            yield from _with_inner(constant)
+            yield from _nested_code(constant)
