@@ -1,7 +1,7 @@
-"""The models and optimizers of a training: what is kept of them so that their end can be told after their death.
+"""Records of the models and optimizers of a training, by which their final state can be read after their deletion.
 
-Only the containers of tensors are held (the dicts of a module, the groups and state of an optimizer), and
-only as long as their owner lives: no lifetime grows and no cycle arises.
+The records refer only to the containers of tensors (the dicts of a module, the groups and state of an optimizer), and
+only while their owner lives: no lifetime is extended and no cycle arises.
 """
 
 from __future__ import annotations
@@ -24,82 +24,82 @@ if TYPE_CHECKING:
     from ..core.digests import Tensor
 
 _WRAPPERS = frozenset(["DistributedDataParallel", "DataParallel", "OptimizedModule"])
-_MAX_SEARCHES = 8  # of the whole heap: 50 ms each
+_MAX_SEARCHES = 8  # searches of the whole heap, 50 ms each
 
 
 class Modules:
-    """The modules of this process in the order in which they got their first parameter or child."""
+    """The modules of this process, in the order of their first registered parameter or child."""
 
     def __init__(self) -> None:
         self._references: dict[int, weakref.ref[Any]] = {}
         self._searches = 0
 
     def registered(self, module: Any, _name: str, _value: Any) -> None:
-        """PyTorch's registration hook: a module gets a parameter or a child."""
+        """Record a module (PyTorch's hook for the registration of a parameter or child)."""
         key = id(module)
         if key not in self._references:
             references = self._references
             references[key] = weakref.ref(module, lambda _: references.pop(key, None))
 
     def owners(self, parameters: list[Any], module_class: type) -> list[Any]:
-        """Return the outermost modules that hold any of the parameters; wrappers stand for what they wrap."""
-        wanted = {id(parameter) for parameter in parameters}
-        roots = self._roots(wanted)
-        held = {id(tensor) for root in roots for _, tensor in named_tensors(parts_of(root))}
-        if not wanted <= held and self._searches < _MAX_SEARCHES:
+        """Return the outermost modules with any of the parameters, without wrappers such as DataParallel."""
+        parameter_ids = {id(parameter) for parameter in parameters}
+        roots = self._roots(parameter_ids)
+        found_ids = {id(tensor) for root in roots for _, tensor in named_tensors(parts_of(root))}
+        if not parameter_ids <= found_ids and self._searches < _MAX_SEARCHES:
             self._searches += 1
             self._search(module_class)
-            roots = self._roots(wanted)
+            roots = self._roots(parameter_ids)
         return [unwrapped(root) for root in roots]
 
     def outermost(self) -> list[Any]:
-        """Return the modules that are within no other."""
-        found = [reference() for reference in list(self._references.values())]
-        alive = [module for module in found if module is not None]
+        """Return the modules that are no child of another."""
+        modules = [reference() for reference in list(self._references.values())]
+        alive = [module for module in modules if module is not None]
         children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
         return [module for module in alive if id(module) not in children]
 
     def _roots(self, wanted: set[int]) -> list[Any]:
         roots = self.outermost()
-        held = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
-        return _without_graphs([root for root in roots if held[id(root)]], held)
+        owned = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
+        return _without_traced_graphs([root for root in roots if owned[id(root)]], owned)
 
     def _search(self, module_class: type) -> None:
-        """Copies and unpickled modules register nothing, nor do those of PyTorch before 2.0."""
+        """Search the heap for modules that called no hook: copies, unpickled ones, and those before PyTorch 2.0."""
         for candidate in filter(private_api.is_module, live_objects.instances(module_class)):
             self.registered(candidate, "", None)
 
 
-def _without_graphs(roots: list[Any], held: dict[int, set[int]]) -> list[Any]:
-    """Graphs that were compiled of a model hold its parameters too (PyTorch before 2.5)."""
+def _without_traced_graphs(roots: list[Any], owned: dict[int, set[int]]) -> list[Any]:
+    """Drop compiled graphs, which share the parameters of their model (PyTorch before 2.5)."""
     graphs = [root for root in roots if any(kind.__name__ == "GraphModule" for kind in type(root).__mro__)]
     if not graphs or len(roots) == 1:
         return roots
     is_graph = set(map(id, graphs))
-    others: set[int] = set().union(*[held[id(root)] for root in roots if id(root) not in is_graph])
-    return [root for root in roots if id(root) not in is_graph or not held[id(root)] <= others]
+    other_parameters: set[int] = set().union(*[owned[id(root)] for root in roots if id(root) not in is_graph])
+    return [root for root in roots if id(root) not in is_graph or not owned[id(root)] <= other_parameters]
 
 
 def unwrapped(module: Any) -> Any:
-    """Return what a wrapper of one module wraps."""
+    """Return the module inside of wrappers such as DistributedDataParallel."""
     while type(module).__name__ in _WRAPPERS and len(private_api.containers(module)[2]) == 1:
         (module,) = private_api.containers(module)[2].values()
     return module
 
 
-def module_name(models: Iterable[Any], wanted: Any) -> str:
-    """Return what a module is called in its model, with the model's number where there are several."""
-    models, wanted = list(models), unwrapped(wanted)
+def module_name(models: Iterable[Any], target: Any) -> str:
+    """Return the name of a module in its model, prefixed by the model's number if there are several models."""
+    models, target = list(models), unwrapped(target)
     for number, model in enumerate(models):
         for name, module in model.named_modules():
-            if module is wanted:
+            if module is target:
                 prefix = [f"model#{number}"] if len(models) > 1 else []
                 return ".".join([*prefix, *([name] if name else [])]) or type(module).__name__
-    return type(wanted).__name__
+    return type(target).__name__
 
 
 def has_parameters(module: Any) -> bool:
-    """Return whether the module or one below it has a parameter."""
+    """Return whether a module or one of its descendants has a parameter."""
     parameters, _, children = private_api.containers(module)
     if any(parameter is not None for parameter in parameters.values()):
         return True
@@ -107,7 +107,7 @@ def has_parameters(module: Any) -> bool:
 
 
 def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list[tuple[str, Any, Any]]:
-    """Prefix, parameters and buffers of the module and all below it, each path to a shared one."""
+    """Return prefix, parameters and buffers of a module and its descendants; shared ones once for each path."""
     parameters, buffers, children = private_api.containers(module)
     parts = [(prefix, parameters, buffers)]
     for name, child in children.items():
@@ -117,7 +117,7 @@ def parts_of(module: Any, prefix: str = "", above: tuple[int, ...] = ()) -> list
 
 
 def named_tensors(parts: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """Yield every parameter and buffer under each of its names."""
+    """Yield all parameters and buffers with their full names."""
     for prefix, parameters, buffers in parts:
         for container in (parameters, buffers):
             for name, tensor in container.items():
@@ -126,7 +126,7 @@ def named_tensors(parts: list[tuple[str, Any, Any]]) -> Iterator[tuple[str, Any]
 
 
 class ModelRecord:
-    """A module that an optimizer trains."""
+    """The record of a module that an optimizer trains."""
 
     def __init__(self, module: Any, name: str) -> None:
         self.name = name
@@ -137,7 +137,7 @@ class ModelRecord:
         self._parts = parts_of(module)
 
     def refresh(self) -> None:
-        """Take in what was added to the module since."""
+        """Update the containers of tensors, as submodules may have been added."""
         module = self.module()
         if module is not None:
             self._parts = parts_of(module)
@@ -153,11 +153,11 @@ class ModelRecord:
         return [buffers for _, _, buffers in self._parts if buffers]
 
     def tensors(self) -> list[Tensor]:
-        return _read(self.name, lambda: (entry(name, tensor) for name, tensor in self.named()))
+        return _read_entries(self.name, lambda: (entry(name, tensor) for name, tensor in self.named()))
 
 
 class OptimizerRecord:
-    """An optimizer and how often it stepped."""
+    """The record of an optimizer: its containers of tensors, and its number of steps."""
 
     has_buffers = False
 
@@ -168,50 +168,50 @@ class OptimizerRecord:
         self.generation = generation
         self.steps = 0
         self.ended = False
-        self.trail: Any = None  # what the trail keeps of it
+        self.trail: Any = None  # its OptimizerTrail
         self._groups = optimizer.param_groups
         self._state = optimizer.state
         self._names: dict[int, str] = {}
 
     def stepped(self, optimizer: Any) -> None:
-        """Count a step; the containers may be others than before (load_state_dict)."""
+        """Count a step, and update the containers, which load_state_dict replaces."""
         self.steps += 1
         self._groups = optimizer.param_groups
         self._state = optimizer.state
 
     @property
     def used(self) -> bool:
-        """Whether it stepped, be it in compiled code, which calls no hook."""
+        """Whether the optimizer has stepped, also in compiled code, which calls no hook."""
         return bool(self.steps or self._state)
 
     def parameters(self) -> list[Any]:
-        """Return all of them: perhaps a list of the optimizer's, which is not to be kept."""
+        """Return all parameters; the list may be the optimizer's own, so do not keep it."""
         if len(self._groups) == 1 and type(self._groups[0]["params"]) is list:
             return self._groups[0]["params"]
         return [parameter for group in self._groups for parameter in group["params"]]
 
     def name_parameters(self, models: list[ModelRecord]) -> None:
-        """Call parameters as their models do."""
+        """Take the names of the parameters from their models."""
         for model in models:
             prefix = f"{model.name}." if len(models) > 1 else ""
             for name, tensor in model.named():
                 self._names.setdefault(id(tensor), prefix + name)
 
     def states(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield each tensor of the optimizer's state with its parameter and its name."""
+        """Yield parameter, key and value of each tensor in the optimizer's state."""
         for parameter in self.parameters():
             for key, value in self._state.get(parameter, {}).items():
                 if is_tensor(value):
                     yield parameter, str(key), value
 
     def parameter_names(self) -> Iterator[str]:
-        """Yield a name for each of parameters()."""
+        """Yield the names of parameters(), in order."""
         for number, group in enumerate(self._groups):
             for position, parameter in enumerate(group["params"]):
                 yield self._names.get(id(parameter)) or f"param_groups.{number}.params.{position}"
 
     def tensors(self) -> list[Tensor]:
-        return _read(self.name, self._entries)
+        return _read_entries(self.name, self._entries)
 
     def _entries(self) -> Iterator[Tensor]:
         for number, group in enumerate(self._groups):
@@ -227,7 +227,7 @@ class OptimizerRecord:
 
 
 def entries_of(name: str, value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in a value of any nesting; other things in it by their text, where it repeats."""
+    """Yield entries for the tensors nested in a value; other values as text, without memory addresses."""
     if is_tensor(value):
         yield entry(name, value)
     elif isinstance(value, dict):
@@ -241,7 +241,7 @@ def entries_of(name: str, value: Any) -> Iterator[Tensor]:
         yield text_entry(name, f"<{type(value).__qualname__}>" if " at 0x" in text else text)
 
 
-def _read(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
+def _read_entries(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
         raise RuntimeError(f"{name} was not read, as a CUDA graph is being recorded")
@@ -250,7 +250,7 @@ def _read(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Tensor]:
 
 
 class Records:
-    """The records of this process, and the events of optimizers and models."""
+    """The records of all models and optimizers of this process; reports their events."""
 
     def __init__(self, agent: Agent, events: Events, torch: Any) -> None:
         self._agent, self._events, self._torch = agent, events, torch
@@ -258,12 +258,12 @@ class Records:
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent noted."""
+        """Drop the records of the parent process in a forked child."""
         self._optimizers: dict[int, OptimizerRecord] = {}  # by id of the optimizer, while it lives
         self._models: dict[int, ModelRecord] = {}  # by id of the module, while it lives
 
     def current(self, thread: str) -> Iterator[ModelRecord | OptimizerRecord]:
-        """Yield those of a thread that take part in its training, as they are now."""
+        """Yield the up-to-date records of the models and optimizers that a thread trains."""
         for model in list(self._models.values()):
             if model.thread == thread:
                 model.refresh()
@@ -275,10 +275,10 @@ class Records:
                 yield optimizer
 
     def made(self, optimizer: Any) -> OptimizerRecord:
-        """Note a new optimizer, be it a copy, which was not initialized; return its record."""
+        """Create the record of a new optimizer, or of a copy, whose __init__ was not called."""
         record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
-        weakref.finalize(optimizer, self._agent.attempt, self._optimizer_dies, id(optimizer), record).atexit = False
+        weakref.finalize(optimizer, self._agent.attempt, self._optimizer_deleted, id(optimizer), record).atexit = False
         return record
 
     def of(self, optimizer: Any) -> OptimizerRecord:
@@ -286,7 +286,7 @@ class Records:
         return self._optimizers.get(id(optimizer)) or self.made(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
-        """Note that an optimizer has stepped; return its record."""
+        """Count a step of an optimizer; return its record."""
         record = self._optimizers.get(id(optimizer)) or self.made(optimizer)
         record.stepped(optimizer)
         if not record.name:
@@ -294,33 +294,33 @@ class Records:
         return record
 
     def adopt(self, record: OptimizerRecord) -> None:
-        """Name the optimizer, and the models whose parameters it has, at its first step."""
+        """Name an optimizer at its first step, and the models that it trains."""
         record.name = self._agent.name("optimizer")
-        models = [self._model(module) for module in self.modules.owners(record.parameters(), self._torch.nn.Module)]
+        models = [self._record_of(module) for module in self.modules.owners(record.parameters(), self._torch.nn.Module)]
         record.name_parameters(models)
         tell(self._events.optimizer_named, OptimizerNamed(record, models))
 
-    def _model(self, module: Any) -> ModelRecord:
+    def _record_of(self, module: Any) -> ModelRecord:
         model = self._models.get(id(module))
         if model is None:
             model = ModelRecord(module, self._agent.name("model"))
             self._models[id(module)] = model
-            weakref.finalize(module, self._agent.attempt, self._model_ends, id(module), model).atexit = False
+            weakref.finalize(module, self._agent.attempt, self._end_model, id(module), model).atexit = False
         return model
 
-    def _model_ends(self, key: int, record: ModelRecord) -> None:
+    def _end_model(self, key: int, record: ModelRecord) -> None:
         if self._models.get(key) is record and not record.ended:
             record.ended = True
             record.refresh()
             tell(self._events.model_ended, ModelEnded(record))
             del self._models[key]
 
-    def _optimizer_dies(self, key: int, record: OptimizerRecord) -> None:
+    def _optimizer_deleted(self, key: int, record: OptimizerRecord) -> None:
         if self._optimizers.get(key) is record:
             del self._optimizers[key]
-        self._optimizer_ends(record)
+        self._end_optimizer(record)
 
-    def _optimizer_ends(self, record: OptimizerRecord) -> None:
+    def _end_optimizer(self, record: OptimizerRecord) -> None:
         if not record.ended and record.used and record.generation == self._agent.generation:
             record.ended = True
             if not record.name:
@@ -328,8 +328,8 @@ class Records:
             tell(self._events.optimizer_ended, OptimizerEnded(record))
 
     def finish(self) -> None:
-        """The process ends, and all with it."""
+        """Report the end of all models and optimizers at the end of the process."""
         for record in list(self._optimizers.values()):
-            self._agent.attempt(self._optimizer_ends, record)
+            self._agent.attempt(self._end_optimizer, record)
         for key, model in list(self._models.items()):
-            self._agent.attempt(self._model_ends, key, model)
+            self._agent.attempt(self._end_model, key, model)
