@@ -1,7 +1,7 @@
 """Every private name of PyTorch that the agent uses, once, with the versions in which it was seen.
 
-Whoever needs one asks this module. tests/agent/test_pytorch_private_api.py says what a new release lacks, and who uses
-one of these names elsewhere.
+Other modules use them through this one. tests/agent/test_pytorch_private_api.py lists the names that a new release
+lacks, and uses of these names elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-# Dotted path -> the versions it was seen in, by this project's tests; "until" where newer ones have another way.
+# Dotted path -> the versions in which the tests found it; "until": newer versions have a replacement.
 SEEN: Mapping[str, str] = {
     "torch.Tensor._indices": "2.13",
     "torch.Tensor._values": "2.13",
@@ -95,7 +95,7 @@ MAX_FACT = 4000  # characters
 
 
 def without_overrides(torch: Any) -> Any:
-    """Return a context in which subclasses of tensors, and modes, do not see what is called."""
+    """Return a context in which calls bypass tensor subclasses and function modes."""
     return torch._C.DisableTorchFunction()
 
 
@@ -103,29 +103,31 @@ NO_TASK = -1
 
 
 def engine_task(torch: Any) -> Callable[[], int]:
-    """Return a function that gives the number of the backward pass that this thread is inside of, or NO_TASK."""
+    """Return a function that returns the id of this thread's current backward pass, or NO_TASK."""
     return getattr(torch._C, "_current_graph_task_id", lambda: NO_TASK)
 
 
-traced_graph = attrgetter("_C._get_tracing_state")  # a function: the graph that torch.jit makes of this thread, or None
+traced_graph = attrgetter(
+    "_C._get_tracing_state"
+)  # a function: the graph that torch.jit traces on this thread, or None
 
 
 def is_functorch_wrapped(torch: Any, tensor: Any) -> bool:
-    """Return whether a transform of functorch stands between this tensor and its numbers."""
+    """Return whether a tensor is wrapped by a transform of functorch."""
     functorch = getattr(torch._C, "_functorch", None)
     return functorch is not None and functorch.is_functorch_wrapped_tensor(tensor)
 
 
-changes = attrgetter("_version")  # how often a tensor was changed in place; no function of ours, as steps ask often
+changes = attrgetter("_version")  # the version counter of in-place changes; an attrgetter, as it is called often
 
 
 def changes_of(tensors: list[Any]) -> int:
-    """Return how often all of these were."""
+    """Return the sum of the version counters of tensors."""
     return sum(map(changes, tensors))
 
 
 def compiled(torch: Any, library: str) -> Any:
-    """The compiled module beside the trail's library, to which DLPack's exchange describes tensors where it can."""
+    """Load the compiled module beside the trail's library; it uses DLPack's exchange API where there is one."""
     module = load(library)
     if module is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         module.use_exchange(torch.Tensor)
@@ -133,12 +135,12 @@ def compiled(torch: Any, library: str) -> Any:
 
 
 def sparse_parts(tensor: Any) -> dict[str, Any]:
-    """Indices and values of a sparse tensor in coordinates, coalesced or not."""
+    """Return indices and values of a COO tensor, coalesced or not."""
     return {"indices": tensor._indices(), "values": tensor._values()}
 
 
 def stored_values(tensor: Any) -> Any:
-    """Return the values of a tensor of any layout that are in memory."""
+    """Return the tensor of stored values for any layout."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
         return tensor._values()
@@ -146,17 +148,17 @@ def stored_values(tensor: Any) -> Any:
 
 
 def storage(tensor: Any) -> int:
-    """Return what stands for the memory of a tensor's values."""
+    """Return the identity of the storage of a tensor's values."""
     return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 def flag_not_finite(torch: Any, tensors: Sequence[Any], flag: Any, one: Any) -> None:
-    """Set the flag where a tensor on its device is not finite, without waiting; the tensors stay what they are."""
+    """Set the flag on the device if a tensor is not finite, without synchronizing; tensors stay unchanged."""
     torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, one)
 
 
 def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:
-    """Copy values into tensors of the same build, by one call where PyTorch has it (2.1)."""
+    """Copy values into tensors of the same shapes, by one call if PyTorch has it (2.1)."""
     if into and hasattr(torch, "_foreach_copy_"):
         torch._foreach_copy_(into, values)
         return
@@ -165,12 +167,12 @@ def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:
 
 
 def ranks_store(distributed: Any) -> Any:
-    """Return what the ranks of a training know each other by."""
+    """Return the key-value store that the ranks of a training share."""
     return distributed.distributed_c10d._get_default_store()
 
 
 def buckets(model: Any) -> dict[str, object]:
-    """Return how DDP puts the gradients of a model into buckets: bytes of each, and the parameters, in their order."""
+    """Return the gradient buckets of a DDP model: their sizes in bytes, and the order of the parameters."""
     facts = model._get_ddp_logging_data()
     names = {
         "buckets": "bucket_sizes",
@@ -182,13 +184,13 @@ def buckets(model: Any) -> dict[str, object]:
     return {name: str(facts[key])[:MAX_FACT] for name, key in names.items() if facts.get(key) not in (None, "")}
 
 
-address = attrgetter("_cdata")  # where the object behind a generator lies
+address = attrgetter("_cdata")  # the address of the C++ object of a generator
 uses_cuda = attrgetter("cuda._initialized")  # whether this process has begun to use a GPU, of torch
-containers = attrgetter("_parameters", "_buffers", "_modules")  # those that a module itself has
+containers = attrgetter("_parameters", "_buffers", "_modules")  # dicts of the module itself, without its children
 
 
 def is_module(value: Any) -> bool:
-    """Return whether it is a module that was initialized."""
+    """Return whether a module has been initialized."""
     return "_modules" in vars(value)
 
 
@@ -201,7 +203,7 @@ loader_iterator = attrgetter("_BaseDataLoaderIter")  # the class of the iterator
 
 
 def watch_indices(module: Any, replace: Callable[..., None]) -> None:
-    """Note what samplers choose, in order, as workers are told ahead of time; and which worker gave a batch."""
+    """Queue the indices chosen by samplers, which run ahead of the batches; record which worker made a batch."""
 
     def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(iterator: Any, *arguments: Any, **keywords: Any) -> None:
@@ -213,17 +215,17 @@ def watch_indices(module: Any, replace: Callable[..., None]) -> None:
     def make_next_index(original: Callable[..., Any]) -> Callable[..., Any]:
         def next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            noted = vars(iterator).get("_reprokit_indices")
-            if noted is None:  # of a loader without workers, which resets nothing
-                noted = iterator._reprokit_indices = deque()
+            queue = vars(iterator).get("_reprokit_indices")
+            if queue is None:  # a loader without workers is not reset
+                queue = iterator._reprokit_indices = deque()
             if getattr(iterator, "_in_order", True):
-                noted.append(indices)
+                queue.append(indices)
             return indices
 
         return next_index
 
     def make_process_data(original: Callable[..., Any]) -> Callable[..., Any]:
-        def process_data(iterator: Any, data: Any, *worker: Any) -> Any:  # PyTorch before 2.6 does not say which
+        def process_data(iterator: Any, data: Any, *worker: Any) -> Any:  # PyTorch before 2.6 passes no worker
             iterator._reprokit_worker = worker[0] if worker else None
             return original(iterator, data, *worker)
 
@@ -235,15 +237,15 @@ def watch_indices(module: Any, replace: Callable[..., None]) -> None:
 
 
 def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float) -> None:
-    """Have the batches of loaders that give them as they come taken by this function.
+    """Let a function choose the next batch of loaders with in_order=False.
 
-    It is given the iterator, the number of the first batch that is missing, what waits for the next one that comes,
-    and what waits for so many seconds.
+    It gets the iterator, the number of the first missing batch, a function that waits for the next batch to arrive,
+    and one that waits for at most `seconds`.
     """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def get_data(iterator: Any) -> Any:
-            # Where no batch is to come, workers are asked whether they are ready for another epoch.
+            # With no batch outstanding, the workers are asked whether they are ready for another epoch.
             if getattr(iterator, "_in_order", True) or not iterator._tasks_outstanding:
                 return original(iterator)
             get, try_get = partial(original, iterator), partial(iterator._try_get_data, seconds)
@@ -255,41 +257,41 @@ def watch_unordered(module: Any, next_batch: Callable[..., Any], seconds: float)
 
 
 def next_indices(iterator: Any) -> tuple[Any, int | None]:
-    """The indices of the batch that an iterator gave last, or what a reader calls its samples; and the worker."""
-    noted = vars(iterator)
-    chosen = noted.get("_reprokit_indices")
-    indices = chosen.popleft() if chosen else None
-    reader = getattr(noted.get("_dataset_fetcher"), "dataset_iter", None)
-    return (reader and taken(reader)) or indices, noted.get("_reprokit_worker")
+    """Return the indices of the last batch of an iterator, or the sample names of its reader; and the worker."""
+    attributes = vars(iterator)
+    queue = attributes.get("_reprokit_indices")
+    indices = queue.popleft() if queue else None
+    reader = getattr(attributes.get("_dataset_fetcher"), "dataset_iter", None)
+    return (reader and taken(reader)) or indices, attributes.get("_reprokit_worker")
 
 
 def is_scaler_enabled(scaler: Any) -> bool:
-    """Return whether a GradScaler does anything."""
+    """Return whether a GradScaler is enabled."""
     return getattr(scaler, "_enabled", True)
 
 
 def skips_by_itself(optimizer: Any) -> bool:
-    """Return whether a fused optimizer looks for overflows on the device, and its scaler always calls it."""
+    """Return whether a fused optimizer checks for overflows on the device, so that its scaler always calls it."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def has_children(value: Any) -> bool:
-    """Return whether it is a module, or looks like one."""
+    """Return whether a value is a module, or has the attributes of one."""
     return hasattr(value, "_modules")
 
 
 def schedule_classes(module: Any) -> list[type]:
-    """Return the classes of schedules of learning rates that call no other's initializer."""
+    """Return the base classes of learning-rate schedules, whose initializers call no other."""
     names = "LRScheduler", "_LRScheduler", "ReduceLROnPlateau"
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
-# What the state of a schedule holds that decides no learning rate.
+# Entries in the state of a schedule that have no influence on the learning rate.
 NOTES_OF_SCHEDULES = frozenset(["_step_count", "_get_lr_called_within_step", "_is_initial", "verbose"])
 
 
 def push_function_mode(torch: Any, mode: Any) -> None:
-    """Let a mode see all calls of PyTorch's functions, to the end."""
+    """Activate a function mode for the rest of the process."""
     torch.overrides._push_mode(mode)
 
 
@@ -297,51 +299,51 @@ OLD_STEP_HOOK = "_hook_for_profile"  # the method by which PyTorch before 2.0 wr
 
 
 def never_compile(module: Any, code: Any) -> None:
-    """Tell dynamo (torch._dynamo.eval_frame) to leave this code as it is."""
+    """Tell dynamo (torch._dynamo.eval_frame) not to compile this code."""
     module.skip_code(code)
 
 
 def schema(operator: Any) -> Any:
-    """Return the declaration of an operator; None of one of higher order."""
+    """Return the schema of an operator; None for higher-order operators."""
     return getattr(operator, "_schema", None)
 
 
 def operator_name(operator: Any) -> str:
-    """Return the name of an operator, or of a packet of its overloads, such as aten::add."""
-    found = schema(operator)
-    return str(found.name if found is not None else getattr(operator, "_qualified_op_name", ""))
+    """Return the name of an operator or overload packet, such as aten::add."""
+    declaration = schema(operator)
+    return str(declaration.name if declaration is not None else getattr(operator, "_qualified_op_name", ""))
 
 
 def operator_names(torch: Any) -> set[str]:
-    """Return the names of all operators, with their overloads."""
+    """Return the names of all operators, overloads included."""
     return set(torch._C._dispatch_get_all_op_names())
 
 
 def has_kernel(torch: Any, name: str, key: str) -> bool:
-    """Return whether this operator has a kernel of its own for this dispatch key."""
+    """Return whether an operator has its own kernel for a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)  # type: ignore[no-any-return]
 
 
 def is_overridden(torch: Any, name: str, key: str) -> bool:
-    """Return whether a library of Python's side has overridden the operator for this key."""
+    """Return whether a Python torch.library has overridden an operator for a dispatch key."""
     return f"{name.replace('::', '/')}/{key}" in getattr(torch.library, "_impls", ())
 
 
-remove_library = methodcaller("_destroy")  # takes back what a library of Python's side has overridden
+remove_library = methodcaller("_destroy")  # reverts the overrides of a Python torch.library
 
 
 def can_redispatch(torch: Any) -> bool:
-    """Return whether an operator that is overridden can be called from within (PyTorch 2.4)."""
+    """Return whether an override can call the original operator (PyTorch 2.4)."""
     return hasattr(torch._ops.OpOverload, "redispatch")
 
 
 def bits_of_keys(torch: Any) -> Callable[[Any], object]:
-    """Return a function that gives what stands for a set of dispatch keys in a dict."""
+    """Return a function that converts a set of dispatch keys to a hashable value."""
     return getattr(torch._C.DispatchKeySet, "raw_repr", torch._C._dispatch_keyset_to_string)  # type: ignore[no-any-return]
 
 
 def keys_below(torch: Any, keyset: Any) -> tuple[Any, bool, bool]:
-    """Return the keys that come after BackendSelect's; whether what they lead to computes, and whether not on a CPU."""
+    """Return the dispatch keys below BackendSelect; whether their kernel computes, and whether not on a CPU."""
     keys = torch._C.DispatchKey
     below = keyset & torch._C._dispatch_keyset_full_after(keys.BackendSelect)
     device = below.highestPriorityTypeId()
@@ -349,14 +351,14 @@ def keys_below(torch: Any, keyset: Any) -> tuple[Any, bool, bool]:
 
 
 def deterministic_mode(torch: Any) -> tuple[bool, bool, bool]:
-    """Return whether it is on, whether it only warns, and whether uninitialized memory is filled."""
+    """Return whether deterministic mode is on, whether it only warns, and whether it fills new memory."""
     core = torch._C
     fill = getattr(core, "_get_deterministic_fill_uninitialized_memory", lambda: False)()
     return core._get_deterministic_algorithms(), core._get_deterministic_algorithms_warn_only(), fill
 
 
 def set_deterministic_mode(torch: Any, is_on: bool, warn_only: bool, fill: bool | None = None) -> None:
-    """Set it without importing Inductor's settings, which takes a second. TypeError before PyTorch 1.11."""
+    """Set deterministic mode without importing Inductor, which takes a second. TypeError before PyTorch 1.11."""
     core = torch._C
     if fill is not None:
         getattr(core, "_set_deterministic_fill_uninitialized_memory", lambda _: None)(fill)
@@ -367,19 +369,19 @@ set_thread_count = attrgetter("_C.set_num_threads")  # what torch.set_num_thread
 
 
 def cudnn_setter(torch: Any, name: str) -> tuple[Any, str]:
-    """Return where the setter of one of cuDNN's switches stands."""
+    """Return owner and name of the setter of a cuDNN switch."""
     return torch._C, "_set_cudnn_" + name
 
 
 def tf32_setters(torch: Any) -> dict[str, tuple[Any, str]]:
-    """Return where the setters stand that allow TF32, by the names of the settings."""
+    """Return owner and name of the setters that allow TF32, by setting."""
     return {
         "torch.backends.cuda.matmul.allow_tf32": (torch._C, "_set_cublas_allow_tf32"),
         "torch.backends.cudnn.allow_tf32": (torch._C, "_set_cudnn_allow_tf32"),
     }
 
 
-# Settings that only private functions tell: the name that users know, and the way to the function in torch.
+# Settings that only private functions return: the public name, and the path of the function in torch.
 READ_SETTINGS = {
     "torch.backends.cudnn.allow_tf32": "_C._get_cudnn_allow_tf32",
     "torch.backends.cuda.matmul.allow_tf32": "_C._get_cublas_allow_tf32",
@@ -389,68 +391,68 @@ READ_SETTINGS = {
 
 
 def disable_graph_cache(torch: Any) -> None:
-    """Make Inductor compile each graph anew."""
+    """Turn off the graph cache of Inductor, so that it compiles each graph anew."""
     torch._inductor.config.fx_graph_cache = False
 
 
 def sees_operators(torch: Any) -> bool:
-    """Return whether a mode can be told of each operator (PyTorch 2.0)."""
+    """Return whether a dispatch mode can see each operator (PyTorch 2.0)."""
     return hasattr(torch._C, "_len_torch_dispatch_stack") and hasattr(torch._C, "_get_dispatch_stack_at")
 
 
-count_modes = attrgetter("_C._len_torch_dispatch_stack")  # a function: how many dispatch modes this thread has on
+count_modes = attrgetter("_C._len_torch_dispatch_stack")  # a function: how many dispatch modes are active
 mode_class = attrgetter("utils._python_dispatch.TorchDispatchMode")  # of torch
 
 
 def push_mode(torch: Any, mode: Any) -> None:
-    """Put a dispatch mode on. Not by `with`, whose flags are not kept for each thread."""
+    """Activate a dispatch mode. Not by `with`, whose flags are not per thread."""
     torch.utils._python_dispatch._push_mode(mode)
 
 
 def pop_mode(torch: Any, mode: Any) -> None:
-    """Take it off, unless another one is above it."""
+    """Deactivate a dispatch mode, unless another one is above it."""
     top = torch._C._len_torch_dispatch_stack() - 1
     if top >= 0 and torch._C._get_dispatch_stack_at(top) is mode:
         torch.utils._python_dispatch._pop_mode()
 
 
 def own_classes(torch: Any) -> Callable[[Any], tuple[list[Any], bool]]:
-    """A function that gives those of some classes that dispatch by themselves, and whether one is of who traces."""
+    """Return a function that selects the classes with their own dispatch, and tells whether one is a tracer's."""
     disabled = torch._C._disabled_torch_dispatch_impl
 
     def own(types: Any) -> tuple[list[Any], bool]:
-        found = [type_ for type_ in types if type_.__torch_dispatch__ is not disabled]
-        return found, any(type_.__module__.startswith("torch._subclasses.") for type_ in found)
+        dispatching = [type_ for type_ in types if type_.__torch_dispatch__ is not disabled]
+        return dispatching, any(type_.__module__.startswith("torch._subclasses.") for type_ in dispatching)
 
     return own
 
 
 def next_node(torch: Any) -> Callable[[], int]:
-    """Return a function that gives the number of the graph's next node on this thread."""
+    """Return a function that returns the sequence number of this thread's next autograd node."""
     return getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None) or (lambda: 0)
 
 
-node_number = methodcaller("_sequence_nr")  # of a node of the graph, which got it from that function
+node_number = methodcaller("_sequence_nr")  # of an autograd node
 
 
 def tells_nodes(torch: Any) -> bool:
-    """Return whether it is known which node of the graph is being executed (PyTorch 2.1)."""
+    """Return whether PyTorch tells which autograd node is being executed (2.1)."""
     return hasattr(torch._C, "_current_autograd_node")
 
 
 def current_node(torch: Any) -> Callable[[], Any]:
-    """Return a function that gives the node of the graph that is being executed, or None."""
+    """Return a function that returns the autograd node being executed, or None."""
     return getattr(torch._C, "_current_autograd_node", None) or (lambda: None)
 
 
 def loader_fetchers() -> list[Any]:
-    """Return the classes by which a loader, or its worker, gets a batch."""
+    """Return the classes by which a loader or its worker fetches a batch."""
     module = sys.modules.get("torch.utils.data._utils.fetch")
-    found = [getattr(module, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
-    return [one for one in found if one is not None]
+    classes = [getattr(module, name, None) for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher")]
+    return [class_ for class_ in classes if class_ is not None]
 
 
 def start_method(loader: Any) -> str | None:
-    """Return how a loader starts its workers, where that was chosen."""
+    """Return the start method of a loader's workers, if one was chosen."""
     method = getattr(getattr(loader, "multiprocessing_context", None), "_name", None)
     return method if isinstance(method, str) else None
