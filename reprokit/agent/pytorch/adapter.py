@@ -1,4 +1,4 @@
-"""Watches PyTorch: its hooks make events, of which listeners make what a run keeps."""
+"""Watches PyTorch: hooks turn a training into events, from which listeners make the records of a run."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class PytorchAdapter(Adapter):
         super().__init__(agent)
         self._torch: Any = None
         self._hooks: EventHooks | None = None
-        self._early: list[tuple[str, Any]] = []  # modules that PyTorch brings before it is there itself
+        self._early: list[tuple[str, Any]] = []  # submodules imported before torch itself is complete
         self._distributed = DistributedHooks(agent)
         self._parts: list[Any] = [self._distributed]
-        atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
+        atexit.register(self.finish)  # runs at exit before the agent's own handler, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
-        if name in ("torch.random", "torch.cuda.random"):  # before PyTorch copies their functions
+        if name in ("torch.random", "torch.cuda.random"):  # before PyTorch imports their functions elsewhere
             watch_seeding(self._agent, name, module)
         elif name in (COLLECTIVES, PARALLEL):
             self._distributed.instrument(name, module)
@@ -73,7 +73,7 @@ class PytorchAdapter(Adapter):
             self._agent.attempt(self._hooks.watch, name, module)
 
     def _begin_trail(self, events: Events, compiled: Any) -> StepTrail | None:
-        """First of all listeners, so that a step's facts are taken before anybody acts on them."""
+        """Create the trail as the first listener, so that it reads a step before other listeners change anything."""
         library = trail_library.load(self._agent.run)
         if library is None:
             return None

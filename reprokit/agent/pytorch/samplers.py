@@ -1,4 +1,4 @@
-"""What is known of how a DataLoader chooses its samples: facts for the ledger. Nothing of the user's is called."""
+"""Facts for the sample ledger on how a DataLoader chooses its samples, found without calling code of the user."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_ALL = frozenset(["SequentialSampler", "RandomSampler", "SubsetRandomSampler"])  # that give each of theirs once
+_ALL = frozenset(["SequentialSampler", "RandomSampler", "SubsetRandomSampler"])  # yield each sample once
 
 
 def loader_facts(loader: Any) -> dict[str, object]:
-    """Return the names of data set and sampler, and how many samples an epoch has, where that is known."""
+    """Return the classes of data set and sampler, and the number of samples per epoch if it is known."""
     sampler, batches = loader.sampler, loader.batch_sampler
     facts: dict[str, object] = {"dataset": type(loader.dataset).__name__, "workers": loader.num_workers}
     if isinstance(loader.dataset, sys.modules["torch.utils.data"].IterableDataset):
@@ -28,12 +28,12 @@ def loader_facts(loader: Any) -> dict[str, object]:
     facts.update(sampler=type(sampler).__name__, replacement=replaces, left_over=left_over)
     if name in _ALL and not replaces:
         size = len(sampler)
-        is_all = name != "RandomSampler" or size == len(sampler.data_source)  # else it gives a part, or some again
+        is_all = name != "RandomSampler" or size == len(sampler.data_source)  # else a part, or some repeated
         facts.update({"samples": size} if is_all else {})
     return facts
 
 
 def _own_name(sampler: Any) -> str:
-    """Return the name of one of PyTorch's own samplers, whose attributes are known."""
+    """Return the class name of a sampler if it is PyTorch's own, else an empty text."""
     kind = type(sampler)
     return kind.__name__ if kind.__module__.startswith("torch.utils.data") else ""

@@ -1,4 +1,4 @@
-"""Values and digests of PyTorch tensors, read where they lie."""
+"""Values and digests of PyTorch tensors, read in place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from ..core.digests import Tensor
 
-MAX_DEPTH = 16  # of what functions are given and return
+MAX_DEPTH = 16  # nested containers in arguments and results
 MAX_DESCRIBED = 10_000
 _names: dict[Any, str] = {}
 
 
 def dtype_name(tensor: Any) -> str:
-    """NumPy's name of the tensor's dtype: torch.float32 is float32."""
+    """Return NumPy's name of a tensor's dtype: float32 for torch.float32."""
     name = _names.get(tensor.dtype)
     if name is None:
         name = _names[tensor.dtype] = str(tensor.dtype).rpartition(".")[2]
@@ -29,7 +29,7 @@ def dtype_name(tensor: Any) -> str:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether it is one of PyTorch's. Its class is asked: what is no tensor may have any name, or fail at it.
+    """Return whether a value is a PyTorch tensor, by its class: other objects may have any attribute, or fail.
 
     Batches are often dictionaries whose ``__getattr__`` is ``dict.get`` or ``dict.__getitem__``.
     """
@@ -37,7 +37,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Yield the tensors in arguments or results."""
+    """Yield the tensors nested in arguments or results."""
     if is_tensor(value):
         yield value
     elif depth < MAX_DEPTH and isinstance(value, (tuple, list, dict)):
@@ -46,7 +46,7 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Return whether the tensor has a shape and values of its own to read, unlike nested ones and those of tracers."""
+    """Return whether a tensor has readable shape and values, unlike nested tensors and those of tracers."""
     torch = sys.modules["torch"]
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local") or not isinstance(tensor, torch.Tensor):
@@ -58,7 +58,7 @@ def is_plain(tensor: Any) -> bool:
 
 
 def numbers(tensor: Any) -> Any:
-    """Return the values of any tensor in a type that can be computed with: complex numbers by their size."""
+    """Return the values of any tensor in a dtype for computations: complex numbers by their absolute value."""
     torch, tensor = sys.modules["torch"], tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = private_api.sparse_parts(tensor)["values"] if tensor.layout is torch.sparse_coo else tensor.values()
@@ -72,7 +72,7 @@ def numbers(tensor: Any) -> Any:
 
 
 def is_finite(tensor: Any) -> bool:
-    """Return whether a tensor holds no infinity and no NaN, or nothing that could be one."""
+    """Return whether a tensor has neither infinities nor NaNs."""
     torch = sys.modules["torch"]
     if not (tensor.is_floating_point() or tensor.is_complex()) or not tensor.numel():
         return True
@@ -82,28 +82,28 @@ def is_finite(tensor: Any) -> bool:
 
 
 def is_nested(tensor: Any) -> bool:
-    """Return whether it is several tensors of other sizes, which have no shape together."""
+    """Return whether a tensor is nested: several tensors of different shapes."""
     return bool(getattr(tensor, "is_nested", False))  # PyTorch before 1.10 has none
 
 
 def number(tensor: Any) -> tuple[str, Any] | None:
-    """Dtype and value of a tensor of one element, wherever it lies; None of more."""
+    """Return dtype and value of a one-element tensor on any device; None for others."""
     return (dtype_name(tensor), tensor.item()) if tensor.numel() == 1 else None
 
 
 def later(tensor: Any) -> Any:
-    """Return a copy where it lies; None while a CUDA graph is being recorded, into which nothing of ours may get."""
+    """Return a copy on the same device; None during the capture of a CUDA graph, which must not contain it."""
     if tensor.device.type == "cuda" and sys.modules["torch"].cuda.is_current_stream_capturing():
         return None
     return tensor.detach().clone()
 
 
-compiled: Any = None  # code that says where the bytes of tensors lie, once the adapter has it
-_described: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype and shape; see _simple_entry
+compiled: Any = None  # the compiled module that finds the bytes of tensors, set by the adapter
+_descriptions: dict[tuple[Any, Any], tuple[str, list[int], bytes]] = {}  # by dtype and shape; see _simple_entry
 
 
 def entry(name: str, tensor: Any) -> Tensor:
-    """Return what metrics.jsonl holds of a tensor: a digest, or a note where it has no bytes to read."""
+    """Return the entry of a tensor in metrics.jsonl: its digest, or a note if its bytes cannot be read."""
     torch: Any = sys.modules["torch"]
     data = None
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
@@ -114,7 +114,7 @@ def entry(name: str, tensor: Any) -> Tensor:
 
 
 def lies_in_order(tensor: Any) -> bool:
-    """Return whether the bytes of a tensor of no subclass lie here, as they are meant."""
+    """Return whether a plain tensor is dense and contiguous in CPU memory, with its values as stored."""
     torch = sys.modules["torch"]
     return (
         tensor.layout is torch.strided
@@ -126,20 +126,20 @@ def lies_in_order(tensor: Any) -> bool:
 
 
 def _simple_entry(name: str, tensor: Any, data: Any) -> Tensor:
-    """As _any_entry, in a tenth of its time: each epoch asks for all weights."""
+    """Return the entry of a simple tensor ten times faster than _any_entry: each epoch needs all weights."""
     key = tensor.dtype, tensor.shape
-    known = _described.get(key)
-    if known is None:
-        if len(_described) >= MAX_DESCRIBED:
-            _described.clear()
+    description = _descriptions.get(key)
+    if description is None:
+        if len(_descriptions) >= MAX_DESCRIBED:
+            _descriptions.clear()
         dtype, shape = dtype_name(tensor), [int(size) for size in tensor.shape]
-        known = _described[key] = dtype, shape, tensor_head(dtype, shape)
-    dtype, shape, head = known
+        description = _descriptions[key] = dtype, shape, tensor_head(dtype, shape)
+    dtype, shape, head = description
     return name, dtype, shape, digest_behind(head, data)
 
 
 def bytes_here(tensor: Any) -> Any:
-    """Return the bytes of a tensor that lies in order, as long as it lives."""
+    """Return the bytes of a contiguous tensor as a view, valid while the tensor lives."""
     size, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
     if not address:
         raise ValueError("a tensor without storage")
@@ -159,7 +159,7 @@ def _any_entry(name: str, tensor: Any) -> Tensor:
 
 
 def components_of(tensor: Any) -> dict[str, Any]:
-    """Return the plain tensors that a sparse or quantized tensor is made of."""
+    """Return the component tensors of a sparse or quantized tensor; empty for others."""
     layout = str(tensor.layout).rpartition(".")[2]
     if layout == "sparse_coo":
         return private_api.sparse_parts(tensor)
@@ -183,7 +183,7 @@ def _quantization(tensor: Any) -> dict[str, Any]:
 
 
 def bytes_of(tensor: Any) -> Any:
-    """Return the tensor's bytes in C order, without a copy where they lie so in memory."""
+    """Return the bytes of a tensor in C order, without a copy if it is contiguous in CPU memory."""
     tensor = tensor.detach()
     if str(tensor.layout) != "torch.strided":
         tensor = tensor.to_dense()
@@ -193,7 +193,7 @@ def bytes_of(tensor: Any) -> Any:
         return b""
     if not tensor.data_ptr():
         raise ValueError("a tensor without storage")
-    # The view does not keep the tensor alive by itself, so the tensor goes along as an attribute.
+    # The view does not keep the tensor alive by itself, so it gets the tensor as an attribute.
     view = (ctypes.c_char * size).from_address(tensor.data_ptr())
     view._tensor = tensor
     return view
