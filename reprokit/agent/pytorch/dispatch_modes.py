@@ -1,8 +1,8 @@
-"""Dispatch modes that see each operator of PyTorch: one on every thread that computes, put on and taken off.
+"""Dispatch modes that see each operator of PyTorch: one on every thread that computes, entered and left.
 
-They stand below all modes of the user's, and are put on and taken off only where there is none of them. Each call is
-passed on as it is; while a mode is on, PyTorch itself takes in some places the way of out-of-place operators, as for
-tensors of a subclass. Backward threads have it from the thread that began the backward pass.
+They are below all modes of the user, and are entered and left only while the user has none. Each call is passed on
+unchanged. While a mode is active, PyTorch itself uses out-of-place operators in some places, as for tensor subclasses.
+Backward threads inherit the mode from the thread that began the backward pass.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class ModeWatcher(Protocol):
-        """Who is told of calls."""
+        """The listener of calls."""
 
         watching: bool
 
         def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            """Make a call; two frames above it is who made it."""
+            """Execute a call; its caller is two frames above."""
 
 
 class DispatchModes:
-    """The modes of this process's threads."""
+    """The modes of the threads of this process."""
 
     def __init__(self, torch: Any, watcher: ModeWatcher, make_places: Callable[[], Places] | None = None) -> None:
         self._torch, self._watcher = torch, watcher
@@ -38,16 +38,16 @@ class DispatchModes:
 
     @property
     def mode(self) -> Any:
-        """The mode of this thread, if it has one."""
+        """The mode of the current thread, if it has one."""
         return getattr(self._thread, "mode", None)
 
     @property
     def can_compile(self) -> bool:
-        """Whether this PyTorch compiles while a mode is on; versions before 2.10 do not."""
+        """Whether torch.compile works while a mode is active (PyTorch 2.10 and later)."""
         return hasattr(self._class.__mro__[1], "ignore_compile_internals") or not hasattr(self._torch, "compile")
 
     def enter(self) -> None:
-        """Put the mode of this thread on, unless a mode of the user's is."""
+        """Activate the mode of this thread, unless the user has an active mode."""
         if private_api.count_modes(self._torch)() == 0:
             mode = self.mode
             if mode is None:
@@ -56,13 +56,13 @@ class DispatchModes:
             private_api.push_mode(self._torch, mode)
 
     def leave(self) -> None:
-        """Take the mode of this thread off, unless one of the user's is above it."""
+        """Deactivate the mode of this thread, unless a mode of the user is above it."""
         private_api.pop_mode(self._torch, self.mode)
         if self.mode is not None:
             self.mode.places.forget()
 
     def follow_threads(self) -> None:
-        """Put a mode on each thread that begins from now on."""
+        """Activate a mode on each thread that starts from now on."""
         import threading
 
         replace(threading.Thread, "_bootstrap_inner", self._in_threads)
@@ -84,7 +84,7 @@ def _make_class(watcher: ModeWatcher, torch: Any, make_places: Callable[[], Plac
     own_classes, modes = private_api.own_classes(torch), private_api.count_modes(torch)
 
     class ReprokitMode(base):  # type: ignore[misc]
-        """Notes calls, and passes them on as they are."""
+        """Reports calls to the listener, and passes them on unchanged."""
 
         supports_higher_order_operators = True
 
@@ -95,21 +95,21 @@ def _make_class(watcher: ModeWatcher, torch: Any, make_places: Callable[[], Plac
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # it would cost each call 60 us; our code is known to dynamo as not to be compiled
+            return False  # skipping costs 60 us per call; dynamo already knows not to compile the agent's code
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
             return True  # compiled code stays compiled
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            is_noted = watcher.watching and not self.is_quiet and not modes()  # below: those of who traces
+            is_watched = watcher.watching and not self.is_quiet and not modes()  # modes below are those of tracers
             if types:
                 own, is_traced = own_classes(types)
                 if is_traced:
-                    is_noted = False
+                    is_watched = False
                 elif own:
-                    return NotImplemented  # a subclass of tensors: what it is made of comes by later
-            if is_noted:
+                    return NotImplemented  # a tensor subclass: the operators on its components follow
+            if is_watched:
                 return watcher.call(self, function, args, kwargs or {})
             return passed_on(torch, function, args, kwargs or {})
 

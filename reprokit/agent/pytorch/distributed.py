@@ -1,7 +1,7 @@
-"""What ranks tell each other through torch.distributed: which groups, which buckets of DDP, and what collectives gave.
+"""Communication through torch.distributed: process groups, buckets of DDP, and results of collectives.
 
-DDP's own reductions are made by its C++ code: their results are the gradients that the trail has. A collective that
-goes on behind its call (async_op) and tensors on a device are not read.
+The reductions of DDP are made by its C++ code: their results are the gradients in the trail. Results of asynchronous
+collectives (async_op) and tensors on a device are not read.
 """
 
 from __future__ import annotations
@@ -25,51 +25,51 @@ if TYPE_CHECKING:
 
 COLLECTIVES = "torch.distributed.distributed_c10d"
 PARALLEL = "torch.nn.parallel.distributed"
-# The first argument of each is what it gives: a tensor, or a list of them.
+# The first argument of each is its result: a tensor, or a list of them.
 _OPERATIONS = (
     "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "reduce",
     "reduce_scatter", "reduce_scatter_tensor", "scatter",
 )  # fmt: skip
-_OF_OBJECTS = ("all_gather_object", "broadcast_object_list")
+_OBJECT_OPERATIONS = ("all_gather_object", "broadcast_object_list")
 _NCCL = {"algorithm": "NCCL_ALGO", "protocol": "NCCL_PROTO", "nvls": "NCCL_NVLS_ENABLE"}
-_SETTLED = 3  # updates after which DDP has put its buckets into the order in which gradients become ready
+_SETTLED_AFTER = 3  # updates after which DDP has rebuilt its buckets in the order in which gradients become ready
 
 
 class DistributedHooks:
-    """Wraps the collectives, and notes the models that DDP holds until it has told their buckets."""
+    """Wraps the collectives, and records the buckets of DDP models once they are settled."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._log = CollectiveLog(agent, "torch.distributed")
         self._models: list[tuple[str, weakref.ref[Any]]] = []
-        self._updates = 0  # since the last of them was made
+        self._updates = 0  # since the last model was wrapped by DDP
 
     def instrument(self, name: str, module: Any) -> None:
-        """Wrap what a module has, before others copy it."""
+        """Wrap the functions of a module before other modules import them."""
         if name == PARALLEL:
-            self._agent.note_calls(module.DistributedDataParallel, "__init__", self._note_model)
+            self._agent.note_calls(module.DistributedDataParallel, "__init__", self._add_model)
             return
-        for operation in _OPERATIONS + _OF_OBJECTS:
+        for operation in _OPERATIONS + _OBJECT_OPERATIONS:
             replace(module, operation, partial(self._make_collective, operation, module))
         for function in ("init_process_group", "new_group"):
-            self._agent.note_calls(module, function, partial(self._note_group, module))
+            self._agent.note_calls(module, function, partial(self._record_group, module))
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {UpdateDone: self._update_done}
 
     def forget(self) -> None:
-        """In a forked child: drop what the parent noted."""
+        """Drop the records of the parent process in a forked child."""
         self._log.forget()
         self._models = []
 
     def finish(self) -> None:
-        self._tell_buckets()
+        self._record_buckets()
         self._log.finish()
 
     # Groups
 
-    def _note_group(self, module: Any, group: Any, *_call: Any) -> None:
-        if group is not None and not hasattr(group, "size"):  # this rank is no member
+    def _record_group(self, module: Any, group: Any, *_call: Any) -> None:
+        if group is not None and not hasattr(group, "size"):  # this rank is not in the group
             return
         backend = str(module.get_backend(group))
         facts: dict[str, object] = {"backend": backend, "ranks": module.get_world_size(group)}
@@ -82,17 +82,17 @@ class DistributedHooks:
 
     # Buckets
 
-    def _note_model(self, _result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
+    def _add_model(self, _result: Any, arguments: tuple[Any, ...], _keywords: Any) -> None:
         self._models.append((self._agent.name("DDP"), weakref.ref(arguments[0])))
         self._updates = 0
 
     def _update_done(self, _event: UpdateDone) -> None:
         if self._models:
             self._updates += 1
-            if self._updates == _SETTLED:
-                self._tell_buckets()
+            if self._updates == _SETTLED_AFTER:
+                self._record_buckets()
 
-    def _tell_buckets(self) -> None:
+    def _record_buckets(self) -> None:
         models, self._models = self._models, []
         for name, reference in models:
             model = reference()
@@ -102,30 +102,31 @@ class DistributedHooks:
     # Collectives
 
     def _make_collective(self, operation: str, module: Any, original: Function) -> Function:
-        attempt, note, own = self._agent.attempt, self._note_result, vars(module)
+        attempt, note, module_globals = self._agent.attempt, self._record_result, vars(module)
 
         def collective(*arguments: Any, **keywords: Any) -> Any:
             work = original(*arguments, **keywords)
-            if sys._getframe(1).f_globals is not own:  # it pads pickled objects with whatever is in memory
+            # Calls within the module pad pickled objects with uninitialized memory.
+            if sys._getframe(1).f_globals is not module_globals:
                 attempt(note, operation, module, work, arguments, keywords)
             return work
 
         return collective
 
-    def _note_result(
+    def _record_result(
         self, operation: str, module: Any, work: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
         result = arguments[0] if arguments else next(iter(keywords.values()))
         parts = result if type(result) in (list, tuple) else [result]
         ranks = module.get_world_size(keywords.get("group"))
-        if operation in _OF_OBJECTS:
+        if operation in _OBJECT_OPERATIONS:
             self._log.note(operation, ranks, "object", (len(parts),), object_digest_of(result))
             return
         first = parts[0]
         if work is not None or not all(map(_is_here, parts)):
             self._log.note(operation, ranks, "", (), None)
             return
-        data = tensors.bytes_here(first) if len(parts) == 1 else "sha256:" + _joined(parts)
+        data = tensors.bytes_here(first) if len(parts) == 1 else "sha256:" + _joined_digest(parts)
         shape = first.shape if len(parts) == 1 else (len(parts), *first.shape)
         self._log.note(operation, ranks, tensors.dtype_name(first), shape, data)
 
@@ -134,8 +135,8 @@ def _is_here(tensor: Any) -> bool:
     return tensors.lies_in_order(tensor) and tensor.numel() > 0
 
 
-def _joined(parts: list[Any]) -> str:
-    """Return the digest of those of several tensors."""
+def _joined_digest(parts: list[Any]) -> str:
+    """Return the digest of the digests of several tensors."""
     from hashlib import sha256
 
     return sha256("".join([digest_of(tensors.bytes_here(part), 0)[0] for part in parts]).encode()).hexdigest()
