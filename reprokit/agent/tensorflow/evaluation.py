@@ -1,9 +1,8 @@
-"""Keras' evaluate: what its steps predicted, taken where they computed it and without a computation more; and the
-batches of its fit.
+"""Records the predictions of Keras' evaluate without extra computations where possible, and the batches of fit.
 
-A step's predictions leave it as a further result, beside the scores. XLA would fuse a step with a further result in
-another way, to other bits. There the batch leaves, outside of what XLA compiles, and the model's own predict_function
-is asked once more, if it does nothing but compute. Graphs of TensorFlow 1 are asked for tensors that they have.
+A step returns its predictions as an additional result, besides the scores. XLA would fuse such a step differently, with
+other bits as the result. There the batch is returned instead, outside of the code that XLA compiles, and the model's
+predict_function is called again if it has no side effects. Graphs of TensorFlow 1 get additional fetches.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-LOGS, SEEN, BATCH = "reprokit_logs", "reprokit_seen", "reprokit_batch"
+LOGS, PREDICTIONS, BATCH = "reprokit_logs", "reprokit_seen", "reprokit_batch"
 VALIDATION = "validation"
-SHARE = 64 << 20  # bytes of rows that all validations of a process may keep
+SHARE = 64 << 20  # bytes of rows that all validations of a process may store
 _MISSING = object()
-_STEPS = ("tensorflow", "torch")  # backends whose test_step takes a batch and gives scores
-_READING = frozenset("ReadVariableOp VarHandleOp PartitionedCall StatefulPartitionedCall While If Case".split())
+_STEPS = ("tensorflow", "torch")  # backends whose test_step takes a batch and returns scores
+_READ_ONLY = frozenset("ReadVariableOp VarHandleOp PartitionedCall StatefulPartitionedCall While If Case".split())
 _LOSSES = {
     "classification": ("crossentropy", "focal", "hinge"),
     "regression": ("mean_squared", "mean_absolute", "mse", "mae", "mape", "msle", "huber", "log_cosh", "logcosh"),
@@ -39,218 +38,220 @@ _LOSSES = {
 MAX_REMEMBERED = 8  # pairs of inputs and true values
 
 
-class KnownTruths:
-    """The true values that fit and evaluate were given with inputs, while both live: predict is given inputs alone."""
+class TrueValues:
+    """The true values passed to fit and evaluate with inputs, while both live; predict gets the inputs alone."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
+        self._pairs: dict[int, tuple[weakref.ref[Any], weakref.ref[Any]]] = {}
 
     def remember(self, inputs: Any, truth: Any) -> None:
         try:
             pair = weakref.ref(inputs), weakref.ref(truth)
-        except TypeError:  # a list, or nothing
+        except TypeError:  # a list, or None
             return
-        self._known.pop(id(inputs), None)
-        self._known[id(inputs)] = pair
-        while len(self._known) > MAX_REMEMBERED:
-            del self._known[next(iter(self._known))]
+        self._pairs.pop(id(inputs), None)
+        self._pairs[id(inputs)] = pair
+        while len(self._pairs) > MAX_REMEMBERED:
+            del self._pairs[next(iter(self._pairs))]
 
     def of(self, inputs: Any) -> Any:
-        """Return the true values of these very inputs, None where nobody knows them."""
-        of_inputs, of_truth = self._known.get(id(inputs), (None, None))
-        return of_truth() if of_inputs is not None and of_truth is not None and of_inputs() is inputs else None
+        """Return the true values that were passed with the same inputs object, else None."""
+        known_inputs, truth = self._pairs.get(id(inputs), (None, None))
+        return truth() if known_inputs is not None and truth is not None and known_inputs() is inputs else None
 
 
-class _Open(_local):
-    """The evaluation that a thread makes, and the step that it traces or makes."""
+class _EvaluationThread(_local):
+    """The current evaluation of a thread, and the step that it traces or executes."""
 
-    name = ""  # "" where none is made
+    name = ""  # empty outside of evaluations
     parts: dict[str, BatchedEvaluation] | None = None
     hint: str | None = None
     fitting = False
-    model: Any = None  # whose step is under way
-    caught: list[tuple[Any, Any]] | None = None
+    model: Any = None  # the model whose step is being executed
+    loss_arguments: list[tuple[Any, Any]] | None = None
 
 
 class Evaluations:
-    """The evaluations of one process."""
+    """Records the evaluations of this process."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._open = _Open()
-        self._asked: weakref.WeakKeyDictionary[Any, tuple[Any, bool]] = weakref.WeakKeyDictionary()
+        self._thread = _EvaluationThread()
+        self._predict_functions: weakref.WeakKeyDictionary[Any, tuple[Any, bool]] = weakref.WeakKeyDictionary()
 
-    # An evaluation begins and ends
+    # Begin and end of an evaluation
 
     @property
     def is_open(self) -> bool:
-        """Whether this thread makes an evaluation."""
-        return bool(self._open.name)
+        """Whether this thread is in an evaluation."""
+        return bool(self._thread.name)
 
     @property
     def fitting(self) -> bool:
         """Whether this thread is in fit."""
-        return self._open.fitting
+        return self._thread.fitting
 
     @fitting.setter
     def fitting(self, value: bool) -> None:
-        self._open.fitting = value
+        self._thread.fitting = value
 
     def begin(self, name: str, hint: str | None) -> None:
-        """What steps predict from now on belongs to an evaluation."""
-        self._open.name, self._open.parts, self._open.hint = name, {}, hint
+        """Begin an evaluation, to which the predictions of the following steps belong."""
+        self._thread.name, self._thread.parts, self._thread.hint = name, {}, hint
 
     def end(self, *, failed: bool = False) -> None:
-        """Write the lines of the evaluation that was begun; those of one that failed tell of no whole."""
-        parts, self._open.name, self._open.parts = self._open.parts or {}, "", None
+        """End the evaluation and write its lines; those of a failed one are dropped, as they are incomplete."""
+        parts, self._thread.name, self._thread.parts = self._thread.parts or {}, "", None
         for pieces in parts.values():
             self._agent.attempt(pieces.drop if failed else pieces.finish)
 
     def _add(self, pred: dict[str, Any], truth: dict[str, Any]) -> None:
-        """Take in what a step predicted, by parts of the model's output."""
-        held = self._open
-        if held.parts is None:
+        """Add the predictions and true values of a step, by parts of the model's output."""
+        state = self._thread
+        if state.parts is None:
             return
         for part in pred:
-            name = held.name + part
-            if part not in held.parts:
-                share = {"share": SHARE} if held.name == VALIDATION else {}
-                hint = held.hint if len(pred) == 1 else None
-                held.parts[part] = self._agent.evaluation.pieces(name, hint, **share)
-            held.parts[part].add(_held(pred[part]), _held(truth.get(part)))
+            name = state.name + part
+            if part not in state.parts:
+                limits = {"share": SHARE} if state.name == VALIDATION else {}
+                hint = state.hint if len(pred) == 1 else None
+                state.parts[part] = self._agent.evaluation.pieces(name, hint, **limits)
+            state.parts[part].add(_unchanging(pred[part]), _unchanging(truth.get(part)))
 
     # Steps that are functions: Keras 3, and Keras 2 in TensorFlow 2
 
     def make_compute_loss(self, original: Function) -> Function:
-        """Wrap a model's loss, which is given what is true and what was predicted."""
+        """Wrap a model's compute_loss, which gets true values and predictions."""
 
         def compute_loss(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            if self._open.model is model:
-                self._agent.attempt(self._catch, 1, ("y", "y_pred"), arguments, keywords)
+            if self._thread.model is model:
+                self._agent.attempt(self._record_loss, 1, ("y", "y_pred"), arguments, keywords)
             return original(model, *arguments, **keywords)
 
         return compute_loss
 
     def make_container_call(self, original: Function) -> Function:
-        """Wrap the same of Keras 2, where a model has its losses in a container."""
+        """Wrap the call of a loss container, which computes the losses in Keras 2."""
 
         def call(container: Any, *arguments: Any, **keywords: Any) -> Any:
-            model = self._open.model
+            model = self._thread.model
             if model is not None and getattr(model, "compiled_loss", None) is container:
-                self._agent.attempt(self._catch, 0, ("y_true", "y_pred"), arguments, keywords)
+                self._agent.attempt(self._record_loss, 0, ("y_true", "y_pred"), arguments, keywords)
             return original(container, *arguments, **keywords)
 
         call.autograph_info__ = {}  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
         return call
 
-    def _catch(self, first: int, names: tuple[str, str], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        given = dict(zip(names, arguments[first : first + 2]))
-        given.update({name: keywords[name] for name in names if name in keywords})
-        if self._open.caught is not None and given.get(names[1]) is not None:
-            self._open.caught.append((given.get(names[0]), given[names[1]]))
+    def _record_loss(
+        self, first: int, names: tuple[str, str], arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        values = dict(zip(names, arguments[first : first + 2]))
+        values.update({name: keywords[name] for name in names if name in keywords})
+        if self._thread.loss_arguments is not None and values.get(names[1]) is not None:
+            self._thread.loss_arguments.append((values.get(names[0]), values[names[1]]))
 
     def make_make_test_function(self, original: Function) -> Function:
-        """Return a model's test_function, which Keras calls for each step, gives what it gave and shows what it saw."""
+        """Wrap make_test_function, so that the test_function of a model also returns predictions or batches."""
 
         def make_test_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            before = getattr(model, "test_function", None)
+            previous = getattr(model, "test_function", None)
             replacement = self._agent.attempt(self._replacement, model, original)
             if replacement is None:
                 return original(model, *arguments, **keywords)
-            with _Attribute(model, *replacement):
-                made = original(model, *arguments, **keywords)
+            with _TemporaryAttribute(model, *replacement):
+                returned = original(model, *arguments, **keywords)
             function = model.test_function
-            if function is before or function is None:
-                return made
-            model.test_function = self._watched(model, function, replacement)
-            return made if made is None else model.test_function
+            if function is previous or function is None:
+                return returned
+            model.test_function = self._unwrapping(model, function, replacement)
+            return returned if returned is None else model.test_function
 
         return make_test_function
 
     def _replacement(self, model: Any, original: Function) -> tuple[str, Any] | None:
-        """Return the method of the model to be replaced while the function is made; None where scores have to do."""
+        """Return the method to replace while the function is made; None if predictions cannot be had."""
         backend = backend_of(original)
-        if backend not in _STEPS or not _is_alone(model, backend):
+        if backend not in _STEPS or not _is_single_step(model, backend):
             return None
         if not private_api.is_compiled(model):
-            return "test_step", self._showing_step(model)
+            return "test_step", self._step_with_predictions(model)
         compiler = getattr(model, private_api.STEP_COMPILER, None)
-        if backend == "tensorflow" and compiler is not None and _is_of_keras_alone(model):
-            return private_api.STEP_COMPILER, _showing_batch(compiler)
+        if backend == "tensorflow" and compiler is not None and _is_keras_only(model):
+            return private_api.STEP_COMPILER, _compiler_with_batch(compiler)
         return None
 
-    def _showing_step(self, model: Any) -> Function:
-        """Return a step that gives what it predicted beside its scores."""
-        step, held, reference = model.test_step, self._open, weakref.ref(model)
+    def _step_with_predictions(self, model: Any) -> Function:
+        """Wrap test_step to return the predictions besides the scores."""
+        step, state, reference = model.test_step, self._thread, weakref.ref(model)
 
         def test_step(data: Any) -> Any:
-            before = held.model, held.caught
-            held.model, held.caught = reference(), []
+            before = state.model, state.loss_arguments
+            state.model, state.loss_arguments = reference(), []
             try:
                 logs = step(data)
-                shown = self._agent.attempt(_shown, held.caught)
+                shown = self._agent.attempt(_predictions_of, state.loss_arguments)
             finally:
-                held.model, held.caught = before
-            return {LOGS: logs, SEEN: shown} if shown else logs
+                state.model, state.loss_arguments = before
+            return {LOGS: logs, PREDICTIONS: shown} if shown else logs
 
         test_step.autograph_info__ = {}  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
         return test_step
 
-    def _watched(self, model: Any, function: Function, replacement: tuple[str, Any]) -> Function:
-        """Wrap the function made: what its steps show is taken from them."""
+    def _unwrapping(self, model: Any, function: Function, replacement: tuple[str, Any]) -> Function:
+        """Wrap a test_function: take the additional results out of what it returns."""
         reference = weakref.ref(model)
 
         def test_function(*arguments: Any) -> Any:
-            with _Attribute(reference(), *replacement):  # some look for the model's step each time
+            with _TemporaryAttribute(reference(), *replacement):  # some versions look up the model's step at each call
                 results = function(*arguments)
             if not isinstance(results, dict) or LOGS not in results:
                 return results
             if self.is_open:
-                self._agent.attempt(self._take, reference(), results)
+                self._agent.attempt(self._add_step, reference(), results)
             return results[LOGS]
 
         return test_function
 
-    def _take(self, model: Any, results: dict[str, Any]) -> None:
-        if SEEN in results:
-            self._add(results[SEEN]["pred"], results[SEEN]["truth"])
-        elif self._open.name != VALIDATION:
-            inputs, truth = _unpacked(results[BATCH])
+    def _add_step(self, model: Any, results: dict[str, Any]) -> None:
+        if PREDICTIONS in results:
+            self._add(results[PREDICTIONS]["pred"], results[PREDICTIONS]["truth"])
+        elif self._thread.name != VALIDATION:
+            inputs, truth = _inputs_and_truth(results[BATCH])
             predicted = self._predicted(model, inputs)
             if predicted is not None:
-                self._add(*_paired(truth, predicted))
+                self._add(*_by_part(truth, predicted))
 
     def _predicted(self, model: Any, inputs: Any) -> Any:
-        """Return what the model's own predict_function says of a batch; None where it does more than to compute."""
+        """Call the model's predict_function on a batch; return None if the function has side effects."""
         model.make_predict_function()
         function = model.predict_function
-        if self._asked.get(model, (None, False))[0] is not function:
-            self._asked[model] = function, _only_computes(function.get_concrete_function([(inputs,)]))
-        return function([(inputs,)]) if self._asked[model][1] else None
+        if self._predict_functions.get(model, (None, False))[0] is not function:
+            self._predict_functions[model] = function, _only_computes(function.get_concrete_function([(inputs,)]))
+        return function([(inputs,)]) if self._predict_functions[model][1] else None
 
     # Steps that are graphs of TensorFlow 1
 
     def make_make_graph(self, original: Function) -> Function:
-        """Return a model's test_function in TensorFlow 1, which can be asked for more tensors of its graph."""
+        """Wrap _make_test_function of TensorFlow 1, to fetch more tensors of the graph in each step."""
 
         def _make_test_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            before = getattr(model, "test_function", None)
-            made = original(model, *arguments, **keywords)
+            previous = getattr(model, "test_function", None)
+            returned = original(model, *arguments, **keywords)
             function = model.test_function
-            if function is not before and hasattr(function, "fetch_callbacks"):
-                self._agent.attempt(self._fetch, model, function)
-            return made
+            if function is not previous and hasattr(function, "fetch_callbacks"):
+                self._agent.attempt(self._fetch_outputs, model, function)
+            return returned
 
         return _make_test_function
 
-    def _fetch(self, model: Any, function: Any) -> None:
-        """Ask for the model's outputs as they are: a further operation would change the seeds of later ones."""
+    def _fetch_outputs(self, model: Any, function: Any) -> None:
+        """Fetch the model's outputs as they are: additional operations would change the seeds of later ones."""
         outputs = list(model.outputs)
         ids = list(map(id, outputs))
         if len(set(ids)) < len(ids) or set(ids) & set(map(id, function.inputs)) or not all(map(_is_dense, outputs)):
             return
         parts = [f"/{number}" for number in range(len(outputs))] if len(outputs) > 1 else [""]
-        graph = Graph(parts, *private_api.fed(model), task_of(model))
+        graph = GraphOutputs(parts, *private_api.fed(model), task_of(model))
         for part, output in zip(parts, outputs):
             function.fetch_callbacks[output] = functools.partial(graph.pred.__setitem__, part)
         function.fetches += outputs
@@ -262,21 +263,21 @@ class Evaluations:
             graph = vars(function).get("_reprokit_graph")
             result = original(function, inputs)
             if graph is not None:
-                self._agent.attempt(self._take_of_graph, graph, inputs)
+                self._agent.attempt(self._add_graph_step, graph, inputs)
             return result
 
         return call
 
-    def _take_of_graph(self, graph: Graph, inputs: Any) -> None:
-        if not self.is_open and self.fitting:  # fit makes its validation itself
+    def _add_graph_step(self, graph: GraphOutputs, inputs: Any) -> None:
+        if not self.is_open and self.fitting:  # validation within fit
             self.begin(VALIDATION, graph.hint)
         if self.is_open:
             self._add(graph.pred, graph.truth(inputs))
         graph.pred.clear()
 
 
-class Graph:
-    """What a test_function of TensorFlow 1 is asked for beside its scores."""
+class GraphOutputs:
+    """The model outputs fetched by a test_function of TensorFlow 1."""
 
     def __init__(self, parts: list[str], inputs: int, targets: int, hint: str | None) -> None:
         self.hint = hint
@@ -285,68 +286,68 @@ class Graph:
         self._targets = slice(inputs, inputs + targets)
 
     def truth(self, inputs: Any) -> dict[str, Any]:
-        """Return what is true, out of what the function was given; not known where that is tensors of the graph."""
+        """Return the true values among the inputs of the function; empty if they are tensors of the graph."""
         targets = list(inputs)[self._targets] if isinstance(inputs, (list, tuple)) else []
         if len(targets) != len(self._parts) or any(hasattr(target, "graph") for target in targets):
             return {}
         return dict(zip(self._parts, targets))
 
 
-class _Attribute:
-    """For a while an object has an attribute of its own, past whatever its class does when one is set."""
+class _TemporaryAttribute:
+    """Context manager that sets an attribute in the __dict__ of an object, bypassing __setattr__."""
 
     def __init__(self, owner: Any, name: str, value: Any) -> None:
-        self._held, self._name, self._value = vars(owner), name, value
+        self._attributes, self._name, self._value = vars(owner), name, value
 
     def __enter__(self) -> None:
-        self._before = self._held.get(self._name, _MISSING)
-        self._held[self._name] = self._value
+        self._previous = self._attributes.get(self._name, _MISSING)
+        self._attributes[self._name] = self._value
 
     def __exit__(self, *_: object) -> None:
-        if self._before is _MISSING:
-            self._held.pop(self._name, None)
+        if self._previous is _MISSING:
+            self._attributes.pop(self._name, None)
         else:
-            self._held[self._name] = self._before
+            self._attributes[self._name] = self._previous
 
 
 def backend_of(function: Any) -> str:
-    """Return the backend of Keras 3 that a method or class is of; of older Keras TensorFlow."""
+    """Return the Keras 3 backend of a method or class; tensorflow for older Keras."""
     parts = function.__module__.split(".")
     return parts[3] if parts[:3] == ["keras", "src", "backend"] and len(parts) > 3 else "tensorflow"
 
 
-def is_of_tensorflow(one: Any) -> bool:
-    """Return whether an optimizer or a layer computes by TensorFlow, and not by another backend of Keras 3."""
-    return all(backend_of(kind) == "tensorflow" for kind in type(one).__mro__)
+def is_of_tensorflow(instance: Any) -> bool:
+    """Return whether an optimizer or layer is of TensorFlow, not of another backend of Keras 3."""
+    return all(backend_of(kind) == "tensorflow" for kind in type(instance).__mro__)
 
 
 def task_of(model: Any) -> str | None:
-    """Return the task that a model was compiled for, by the name of its loss."""
+    """Return classification or regression by the name of a model's loss, else None."""
     name = loss_name_of(model).lower()
     return next((task for task, words in _LOSSES.items() if any(word in name for word in words)), None)
 
 
 def loss_name_of(model: Any) -> str:
-    """Return the name of the loss that a model was compiled with, empty where it has none or several."""
+    """Return the name of a model's loss; empty if it has none or several."""
     loss = getattr(model, "loss", None)
     return str(loss if isinstance(loss, str) else getattr(loss, "name", None) or getattr(loss, "__name__", ""))
 
 
-def _is_alone(model: Any, backend: str) -> bool:
-    """Return whether the function made is one step of one replica."""
+def _is_single_step(model: Any, backend: str) -> bool:
+    """Return whether the function executes a single step on a single replica."""
     if backend != "tensorflow":
         return True
     return private_api.steps_at_once(model) == 1 and "Default" in type(model.distribute_strategy).__name__
 
 
-def _is_of_keras_alone(model: Any) -> bool:
-    """Return whether no code of the script's own runs when the model is traced once more."""
+def _is_keras_only(model: Any) -> bool:
+    """Return whether a model has only classes of Keras, so that tracing it again runs no code of the script."""
     kinds = [type(layer) for layer in private_api.layers(model)] + [type(model)]
     return all(kind.__module__.startswith("keras.") and kind.__name__ != "Lambda" for kind in kinds)
 
 
-def _showing_batch(autoconvert: Function) -> Function:
-    """Keras 3 calls this with the compiled step: outside of it a batch leaves beside the scores."""
+def _compiler_with_batch(autoconvert: Function) -> Function:
+    """Wrap Keras 3's step compiler, so that the compiled step returns the batch besides the scores."""
     return lambda step: _with_batch(autoconvert(step))
 
 
@@ -359,86 +360,86 @@ def _with_batch(inner: Function) -> Function:
     return one_step
 
 
-class BatchesBeside:
-    """The batches that steps of fit are given: they leave a model's train_function beside what it returns.
+class FitBatches:
+    """Makes a model's train_function return the batches of fit besides its results.
 
-    Nothing is computed from them. Steps that XLA compiled without Keras 3, several at once or on several replicas show
-    none.
+    Nothing is computed from them. Not possible for steps compiled by XLA before Keras 3, for several steps per call,
+    and for several replicas.
     """
 
-    def __init__(self, model: Any, *, are_wanted: bool) -> None:
+    def __init__(self, model: Any, *, is_wanted: bool) -> None:
         self._model = weakref.ref(model)
         self._replacement: tuple[str, Any] = ("", None)
-        if are_wanted and _is_alone(model, "tensorflow"):
+        if is_wanted and _is_single_step(model, "tensorflow"):
             compiler = getattr(model, private_api.STEP_COMPILER, None)
             if compiler is not None:
-                self._replacement = private_api.STEP_COMPILER, _showing_batch(compiler)
+                self._replacement = private_api.STEP_COMPILER, _compiler_with_batch(compiler)
             elif not private_api.is_compiled(model):
                 self._replacement = "train_step", _with_batch(model.train_step)
 
     def call(self, function: Function, *arguments: Any) -> tuple[Any, Any]:
-        """Return what a function returns that makes steps, or makes such a function; and the batch, or None."""
+        """Call a function that executes steps, or makes such a function; return its result, and the batch or None."""
         name, value = self._replacement
         if not name:
             return function(*arguments), None
-        with _Attribute(self._model(), name, value):
+        with _TemporaryAttribute(self._model(), name, value):
             results = function(*arguments)
         has_batch = isinstance(results, dict) and LOGS in results
         return (results[LOGS], results[BATCH]) if has_batch else (results, None)
 
 
 def _is_returnable(value: Any) -> bool:
-    """Return whether TensorFlow can give this structure back: tensors in tuples and dictionaries."""
+    """Return whether a tf.function can return this structure: dense tensors in tuples and dicts."""
     if isinstance(value, (tuple, dict)):
         return all(map(_is_returnable, value.values() if isinstance(value, dict) else value))
     return _is_dense(value)
 
 
-def _unpacked(data: Any) -> tuple[Any, Any]:
-    """Return the inputs of a batch and what is true of them."""
+def _inputs_and_truth(data: Any) -> tuple[Any, Any]:
+    """Return the inputs and true values of a batch."""
     if not isinstance(data, tuple):
         return data, None
     return data[0], data[1] if len(data) > 1 else None
 
 
 def _only_computes(concrete: Any) -> bool:
-    """Return whether a function of TensorFlow, with all that it calls, writes nothing and draws nothing."""
+    """Return whether a concrete function and all it calls have no side effects and draw no random numbers."""
     graph = concrete.graph.as_graph_def()
     operations = {node.op for nodes in [graph.node, *(f.node_def for f in graph.library.function)] for node in nodes}
     calls = {function.signature.name for function in graph.library.function}
-    return not any(private_api.definition(name).is_stateful for name in operations - _READING - calls)
+    return not any(private_api.definition(name).is_stateful for name in operations - _READ_ONLY - calls)
 
 
-def _shown(caught: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:
-    """Return what is to leave a step, where it has one loss of one prediction that can leave it."""
-    if not caught or any(pred is not caught[0][1] for _, pred in caught):
+def _predictions_of(loss_arguments: list[tuple[Any, Any]]) -> dict[str, dict[str, Any]] | None:
+    """Return predictions and true values by part, if the step has one loss of one returnable prediction."""
+    if not loss_arguments or any(pred is not loss_arguments[0][1] for _, pred in loss_arguments):
         return None
-    pred, truth = _paired(*caught[0])
-    if not pred or not all(map(_can_leave, pred.values())):
+    pred, truth = _by_part(*loss_arguments[0])
+    if not pred or not all(map(_is_returnable_tensor, pred.values())):
         return None
-    return {"pred": pred, "truth": {part: value for part, value in truth.items() if _can_leave(value)}}
+    return {"pred": pred, "truth": {part: value for part, value in truth.items() if _is_returnable_tensor(value)}}
 
 
-def _paired(truth: Any, pred: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the parts of what was predicted, and of what is true those that go with them, by the names of parts."""
+def _by_part(truth: Any, pred: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return true values and predictions of a step as dicts (predictions first) by the names of their parts."""
     return dict(leaves("", pred)), dict(leaves("", truth))
 
 
 def _is_dense(value: Any) -> bool:
-    """Return whether it is an array or tensor, neither sparse nor ragged."""
-    if hasattr(value, "detach"):  # of PyTorch
+    """Return whether a value is a dense array or tensor."""
+    if hasattr(value, "detach"):  # a PyTorch tensor
         return str(value.layout) == "torch.strided"
     is_composite = hasattr(value, "indices") or hasattr(value, "flat_values")
     return hasattr(value, "dtype") and hasattr(value, "shape") and not is_composite
 
 
-def _can_leave(value: Any) -> bool:
-    """Return whether it is a plain tensor of the graph that is being built, or has a value already."""
+def _is_returnable_tensor(value: Any) -> bool:
+    """Return whether a value is a dense tensor of the graph being built, or an eager one."""
     graph = getattr(value, "graph", None)
     is_here = graph is None or graph is private_api.ops().get_default_graph()
     return is_here and _is_dense(value)
 
 
-def _held(value: Any) -> Any:
-    """Return a value that nobody changes any more: tensors of TensorFlow never do."""
+def _unchanging(value: Any) -> Any:
+    """Return a value that cannot change: a copy for PyTorch; tensors of TensorFlow are immutable."""
     return value.detach().clone() if hasattr(value, "detach") else value

@@ -1,4 +1,4 @@
-"""Where TensorFlow and Keras tell what a training does: all hooks and wrappers, which turn it into events."""
+"""Hooks and wrappers of TensorFlow and Keras, which turn what a training does into events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..seeds.ledger import seeding, seeding_method
 from . import private_api, tensors
 from .dataset_samples import DatasetSamples
 from .decisions import TensorFlowDecisions
-from .evaluation import VALIDATION, Evaluations, KnownTruths, backend_of, task_of
+from .evaluation import VALIDATION, Evaluations, TrueValues, backend_of, task_of
 from .fit_samples import FitSamples
 from .state import OptimizerStep, VariableRecords
 from .steps import StepHooks
@@ -42,7 +42,7 @@ _SEEDING = {"set_seed": "tensorflow.random.set_seed", "set_random_seed": "tensor
 
 
 def watch_seeding(agent: Agent, name: str, module: Any) -> None:
-    """Note the seeds that are set by a module of TensorFlow or Keras; a replay gives recorded ones."""
+    """Record the seeds set through a module of TensorFlow or Keras; a replay substitutes the recorded ones."""
     if name.endswith("random.seed_generator"):
         call = "keras.random.SeedGenerator"
         replace(module.SeedGenerator, "__init__", lambda original: seeding_method(agent.seeds, call, original))
@@ -54,8 +54,8 @@ def watch_seeding(agent: Agent, name: str, module: Any) -> None:
 
 
 def watch_generators(agent: Agent, module: Any) -> None:
-    """Note the seeds of TensorFlow's generators."""
-    method = vars(module.Generator).get("from_seed")  # TensorFlow 1 has none
+    """Record the seeds of tf.random.Generator.from_seed."""
+    method = vars(module.Generator).get("from_seed")  # not in TensorFlow 1
     if isinstance(method, classmethod):
         original = method.__func__
 
@@ -69,7 +69,7 @@ def watch_generators(agent: Agent, module: Any) -> None:
 
 
 class KerasHooks:
-    """Tells what models of Keras, optimizers, and the functions in which these update do."""
+    """Reports the events of Keras models and of optimizers, also within functions."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -80,15 +80,15 @@ class KerasHooks:
         self.events.add(self.steps)
         agent.begin_events("tensorflow", self.events)
         self._decisions = TensorFlowDecisions(self.events)
-        self._truths = KnownTruths()
+        self._true_values = TrueValues()
         self._evaluations = Evaluations(agent)
         self.samples = FitSamples(agent)
         self.datasets = DatasetSamples(agent)
-        self.steps.taken = (self.samples.stepped, self.datasets.stepped)
-        self.steps.failed_in = self.datasets.failed
+        self.steps.step_callbacks = (self.samples.stepped, self.datasets.stepped)
+        self.steps.failure_callback = self.datasets.failed
 
     def watch_sessions(self, module: Any) -> None:
-        """Read what is in a session before it is gone."""
+        """Wrap the closing of sessions, to read the variables in them before."""
         replace(module.BaseSession, "close", self._make_close)
 
     def _make_close(self, original: Function) -> Function:
@@ -100,7 +100,7 @@ class KerasHooks:
         return close
 
     def watch(self, name: str, module: Any) -> None:
-        """Watch TensorFlow, or a module with optimizers, layers, losses or models."""
+        """Instrument TensorFlow, or a module with optimizers, layers, losses or models."""
         if name != "tensorflow" or private_api.module("polymorphic") is not None:  # TensorFlow 2
             self._decisions.watch(name, module)
         if "optimizer" in name:
@@ -124,29 +124,29 @@ class KerasHooks:
     def _make_fit(self, original: Function) -> Function:
         def prepare(model: Any, arguments: Any, keywords: dict[str, Any]) -> tuple[str, inspect.BoundArguments]:
             name = self._agent.name("fit")
-            self._remember(arguments, keywords)
-            given = inspect.signature(original).bind(model, *arguments, **keywords)
-            callbacks = given.arguments.get("callbacks")
-            if type(callbacks).__name__ != "CallbackList":  # which Keras takes as it is
+            self._remember_truth(arguments, keywords)
+            bound = inspect.signature(original).bind(model, *arguments, **keywords)
+            callbacks = bound.arguments.get("callbacks")
+            if type(callbacks).__name__ != "CallbackList":  # Keras uses a CallbackList as it is
                 users = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
-                given.arguments["callbacks"] = [*users, self._callback(original, name)]
-            return name, given
+                bound.arguments["callbacks"] = [*users, self._callback(original, name)]
+            return name, bound
 
         def fit(model: Any, *arguments: Any, **keywords: Any) -> Any:
-            prepared = None if self.records.nested else self._agent.attempt(prepare, model, arguments, keywords)
-            if prepared is None:
+            preparation = None if self.records.nested else self._agent.attempt(prepare, model, arguments, keywords)
+            if preparation is None:
                 return original(model, *arguments, **keywords)
-            name, given = prepared
+            name, bound = preparation
             self._evaluations.fitting = True
-            self.samples.fitting(name, given.arguments)
-            self._agent.attempt(self.datasets.fitting, name, given.arguments)
+            self.samples.fitting(name, bound.arguments)
+            self._agent.attempt(self.datasets.fitting, name, bound.arguments)
             try:
-                result = self.records.outermost(original, *given.args, **given.kwargs)
+                result = self.records.outermost(original, *bound.args, **bound.kwargs)
             finally:
                 self._evaluations.fitting = False
                 self.samples.ended()
                 self.datasets.ended()
-                self._evaluations.end(failed=True)  # a validation that was broken off
+                self._evaluations.end(failed=True)  # an interrupted validation
                 self._agent.attempt(self.records.note, model)
             self._agent.attempt(self._fit_ended, name, result)
             return result
@@ -154,26 +154,26 @@ class KerasHooks:
         return fit
 
     def _callback(self, fit: Function, name: str) -> Any:
-        """A callback of the Keras that this fit belongs to; the last in the list, it sees what the user's did."""
+        """Return a callback for the Keras package of `fit`; the last one, so that it sees what the user's ones did."""
         agent, package = self._agent, fit.__module__.partition(".engine.")[0].partition(".backend.")[0]
-        ended, stepped = self._epoch_ended, self._batch_ended
+        epoch_ended, batch_ended = self._epoch_ended, self._batch_ended
         is_of_tensorflow = backend_of(fit) == "tensorflow"
 
         class EpochCallback(sys.modules[f"{package}.callbacks"].Callback):  # type: ignore[misc]
             async_safe = True
 
             def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-                agent.attempt(ended, name, self, epoch, logs or {})
+                agent.attempt(epoch_ended, name, self, epoch, logs or {})
 
-            if _sees_batches(fit) if is_of_tensorflow else agent.observer is not None:
+            if _needs_batch_callback(fit) if is_of_tensorflow else agent.observer is not None:
 
                 def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-                    stepped(self.model, logs or {}, is_of_tensorflow)
+                    batch_ended(self.model, logs or {}, is_of_tensorflow)
 
         return EpochCallback()
 
     def _batch_ended(self, model: Any, logs: dict[str, Any], is_of_tensorflow: bool) -> None:
-        """A step that only a callback sees; the trail does not know those of other backends."""
+        """Report a step that only a callback sees; those of other backends have no optimizer for the trail."""
         if self.events.update_done:
             optimizer = getattr(model, "optimizer", None) if is_of_tensorflow else None
             tell(self.events.update_done, UpdateDone(OptimizerStep(optimizer, model, logs)))
@@ -189,11 +189,11 @@ class KerasHooks:
         tell(self.events.results_reported, ResultsReported("history", name, values))
 
     def _make_evaluate(self, original: Function) -> Function:
-        reported = self._make_reported(original, self._evaluated)
+        reported = self._make_report(original, self._report_evaluate)
 
         def evaluate(model: Any, *arguments: Any, **keywords: Any) -> Any:
             evaluations, failed = self._evaluations, True
-            if evaluations.is_open:  # which evaluates a generator in another method
+            if evaluations.is_open:  # nested: evaluate calls evaluate_generator
                 return reported(model, *arguments, **keywords)
             evaluations.begin(VALIDATION if evaluations.fitting else "evaluate", task_of(model))
             try:
@@ -206,14 +206,14 @@ class KerasHooks:
         return evaluate
 
     def _make_predict(self, original: Function) -> Function:
-        return self._make_reported(original, self._predicted)
+        return self._make_report(original, self._report_predict)
 
     def _make_train_on_batch(self, original: Function) -> Function:
-        """Tell the loss; PyTorch's backward is seen already."""
-        return self._make_reported(original, self._trained if ".torch." in original.__module__ else self._with_loss)
+        """Report the loss; with PyTorch as backend, backward() has already reported it."""
+        return self._make_report(original, self._record if ".torch." in original.__module__ else self._report_loss)
 
-    def _make_reported(self, original: Function, report: Function) -> Function:
-        """Return a method of which the outermost call is told, with its arguments and what it returned."""
+    def _make_report(self, original: Function, report: Function) -> Function:
+        """Wrap a method, to report its outermost calls with their arguments and results."""
 
         def call(model: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.events.evaluation_due and original.__name__ != "train_on_batch":
@@ -226,48 +226,48 @@ class KerasHooks:
 
         return call
 
-    def _remember(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Which true values belong to the inputs of fit, its validation, or evaluate."""
+    def _remember_truth(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Remember the true values for the inputs of fit, of its validation, or of evaluate."""
         inputs = arguments[0] if arguments else keywords.get("x")
-        self._truths.remember(inputs, arguments[1] if len(arguments) > 1 else keywords.get("y"))
+        self._true_values.remember(inputs, arguments[1] if len(arguments) > 1 else keywords.get("y"))
         validation = keywords.get("validation_data")
         if isinstance(validation, (tuple, list)) and len(validation) >= 2:
-            self._truths.remember(*validation[:2])
+            self._true_values.remember(*validation[:2])
 
-    def _evaluated(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        self._remember(arguments, keywords)
+    def _report_evaluate(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        self._remember_truth(arguments, keywords)
         if not isinstance(result, dict):
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             result = dict(zip(_metric_names(model, len(results)), results))
         values = {key: describe(result[key]) for key in result}
         tell(self.events.results_reported, ResultsReported("evaluate", self._agent.name("evaluate"), values))
 
-    def _predicted(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        inputs, is_one = arguments[0] if arguments else keywords.get("x"), hasattr(result, "dtype")
-        truth, hint = self._truths.of(inputs) if is_one else None, task_of(model) if is_one else None
+    def _report_predict(self, model: Any, result: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        inputs, is_single = arguments[0] if arguments else keywords.get("x"), hasattr(result, "dtype")
+        truth, hint = self._true_values.of(inputs) if is_single else None, task_of(model) if is_single else None
         for part, array in leaves("predict", result):
             self._agent.evaluation.note(part, array, truth, hint=hint)
 
-    def _with_loss(self, model: Any, result: Any, *_: Any) -> None:
+    def _report_loss(self, model: Any, result: Any, *_: Any) -> None:
         if isinstance(result, dict):
             result = result["loss"]
         loss = result[0] if isinstance(result, (list, tuple)) else result
         tell(self.events.loss_computed, LossComputed(as_array(loss), is_here=True))
-        self._trained(model)
+        self._record(model)
 
-    def _trained(self, model: Any, *_: Any) -> None:
+    def _record(self, model: Any, *_: Any) -> None:
         if model not in self.records:
             self.records.note(model)
 
 
-def _sees_batches(fit: Function) -> bool:
-    """Whether steps are seen by a callback: in old Keras, whose models have no train_function of a known form."""
+def _needs_batch_callback(fit: Function) -> bool:
+    """Return whether a callback must report steps: in old Keras, without make_train_function."""
     owners = _classes_with(sys.modules[fit.__module__], "fit")
     return not any("make_train_function" in vars(owner) for owner in owners)
 
 
 def _classes_with(module: ModuleType, method: str) -> list[type]:
-    """Return the classes that the module itself defines and that define the method themselves."""
+    """Return the classes defined in a module that define a method themselves."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     return [owner for owner in own if method in vars(owner)]
 

@@ -1,4 +1,4 @@
-"""Tells of the steps of TensorFlow: of Keras' train functions, of the script's own, and of loops that run eagerly."""
+"""Reports the training steps of TensorFlow: in Keras' train functions, in functions of the script, in eager loops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..events import (
     tell,
 )
 from . import private_api
-from .evaluation import BatchesBeside
+from .evaluation import FitBatches
 from .state import OptimizerStep, optimizer_variables
 from .tensors import is_eager, value, view
 
@@ -32,64 +32,64 @@ if TYPE_CHECKING:
     from ..events import Events, Handler, TrainingEvent
     from .state import VariableRecords
 
-NOTE = "_reprokit_steps"  # at a function: the optimizers that update in it
+ATTRIBUTE = "_reprokit_steps"  # of a function: the optimizers that update in it
 
 
 class FunctionOptimizer:
-    """An optimizer that updates in a function of the script's."""
+    """An optimizer that updates within a tf.function of the script."""
 
     def __init__(self, optimizer: Any, variables: list[Any]) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.variables = variables
-        self.graph: Any = None  # in which it updates, while the call goes on for which it was built
-        self.is_applied = False  # its update was built: a capture may have put something else in its place
-        self.is_always = True  # in each call, and under no condition
-        self.is_due = False  # its next step was told to begin: calls that only add gradients up may come before it
-        self.before: int | None = None
-        self.others: list[Any] = []  # variables that the function reads besides
+        self.graph: Any = None  # the graph in which it updates, during the call for which the graph is built
+        self.is_applied = False  # whether its update was built; a capture may have replaced it
+        self.is_unconditional = True  # whether it updates in each call
+        self.has_begun = False  # whether the begin of its next step was reported, perhaps calls before the update
+        self.count_before: int | None = None
+        self.others: list[Any] = []  # other variables that the function reads
 
     def step(self) -> OptimizerStep | None:
-        """Return its step; None where it is gone."""
+        """Return a step of the optimizer; None if the optimizer was deleted."""
         optimizer = self.optimizer()
         return None if optimizer is None else OptimizerStep(optimizer, self.variables, others=self.others)
 
-    def learn(self) -> None:
-        """Take in what else its graph reads, now that all of it is there."""
+    def find_other_variables(self) -> None:
+        """Find the other variables that the graph reads, once the graph is complete."""
         if self.graph is not None:
             optimizer = self.optimizer()
-            own = [] if optimizer is None else optimizer_variables(optimizer)
-            known = {id(private_api.plain(variable)) for variable in [*self.variables, *own]}
-            self.others = [variable for variable in self.graph.variables if id(variable) not in known]
+            own_variables = [] if optimizer is None else optimizer_variables(optimizer)
+            trained_ids = {id(private_api.plain(variable)) for variable in [*self.variables, *own_variables]}
+            self.others = [variable for variable in self.graph.variables if id(variable) not in trained_ids]
             self.graph = None
 
     def count(self) -> int | None:
-        """Return how many updates it has made; None where it makes one in each call, or that cannot be read."""
-        optimizer = None if self.is_always else self.optimizer()
+        """Return the optimizer's count of updates; None if it updates in each call, or the count is unreadable."""
+        optimizer = None if self.is_unconditional else self.optimizer()
         counter = optimizer and private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
-        if counter is None or (self.before is None and not is_readable(counter)):
+        if counter is None or (self.count_before is None and not is_readable(counter)):
             return None
         number = view(value(counter))
         return None if number is None else int(number)
 
 
-_OF_KERAS: dict[int, FunctionOptimizer] = {}  # a model's train function is being called, which is a step of its own
+_KERAS_STEP: dict[int, FunctionOptimizer] = {}  # marks a call of a train function, which is a step itself
 
 
 class CallThread(_local):
-    """What a thread is in the middle of."""
+    """The function that a thread is calling."""
 
-    optimizers: dict[int, FunctionOptimizer] | None = None  # of the outermost function that is being called
+    optimizers: dict[int, FunctionOptimizer] | None = None  # those of the outermost function being called
 
 
 class StepHooks:
-    """Makes steps of calls and updates."""
+    """Derives steps from calls of functions and updates of optimizers."""
 
     def __init__(self, agent: Agent, events: Events, records: VariableRecords) -> None:
         self._agent, self._events, self._records = agent, events, records
-        self.taken: tuple[Callable[[Any], object], ...] = ()  # called with the model behind each step of Keras
-        self.failed_in: Callable[[BaseException], object] = lambda _error: None
+        self.step_callbacks: tuple[Callable[[Any], object], ...] = ()  # called with the model after each step of Keras
+        self.failure_callback: Callable[[BaseException], object] = lambda _error: None
         self._thread = CallThread()
-        self._batches: weakref.WeakKeyDictionary[Any, BatchesBeside] = weakref.WeakKeyDictionary()
+        self._batches: weakref.WeakKeyDictionary[Any, FitBatches] = weakref.WeakKeyDictionary()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -104,106 +104,106 @@ class StepHooks:
     def _train_function_due(self, event: TrainFunctionDue) -> None:
         if not self._events.update_done:
             return
-        beside = BatchesBeside(event.model, are_wanted=bool(self._events.inputs_given))
-        make, self._batches[event.model] = event.make, beside
-        event.make = lambda *arguments, **keywords: beside.call(functools.partial(make, **keywords), *arguments)[0]
+        batches = FitBatches(event.model, is_wanted=bool(self._events.inputs_given))
+        make, self._batches[event.model] = event.make, batches
+        event.make = lambda *arguments, **keywords: batches.call(functools.partial(make, **keywords), *arguments)[0]
 
     def _function_due(self, event: FunctionDue) -> None:
         if not self._events.update_done or self._thread.optimizers is not None:
             return
         if event.model is not None:
-            event.call = functools.partial(self._call_of_model, event.model, event.call)
+            event.call = functools.partial(self._call_train_function, event.model, event.call)
         elif not self._records.nested and private_api.executing_eagerly():
-            event.call = functools.partial(self._call_of_script, event.notes, event.call)
+            event.call = functools.partial(self._call_script_function, event.notes, event.call)
 
-    def _call_of_model(self, model: Any, call: Callable[..., Any], function: Any, *arguments: Any) -> Any:
-        """Take a step of Keras, or several at once."""
+    def _call_train_function(self, model: Any, call: Callable[..., Any], function: Any, *arguments: Any) -> Any:
+        """Call a train function of Keras: one step, or several."""
         events, thread = self._events, self._thread
-        batches = self._batches.get(model) or BatchesBeside(model, are_wanted=False)
+        batches = self._batches.get(model) or FitBatches(model, is_wanted=False)
         step = OptimizerStep(getattr(model, "optimizer", None), model)
         step.arguments = arguments
         tell(events.update_due, UpdateDue(step))
         if step.arguments is None:
             raise StopIteration
-        thread.optimizers = _OF_KERAS
+        thread.optimizers = _KERAS_STEP
         try:
             step.results, batch = batches.call(call, function, *step.arguments)
         except BaseException as error:
-            self._agent.attempt(self.failed_in, error)
+            self._agent.attempt(self.failure_callback, error)
             raise
         finally:
             thread.optimizers = None
-        for taken in self.taken:
-            self._agent.attempt(taken, model)
+        for callback in self.step_callbacks:
+            self._agent.attempt(callback, model)
         if batch is not None:
             tell(events.inputs_given, InputsGiven(model, batch if isinstance(batch, tuple) else (batch,), {}))
         tell(events.update_done, UpdateDone(step))
         return step.results
 
-    def _call_of_script(
+    def _call_script_function(
         self, notes: Any, call: Callable[..., Any], function: Any, *arguments: Any, **keywords: Any
     ) -> Any:
-        """Call a function, in which optimizers may update."""
-        thread, known = self._thread, getattr(notes, NOTE, None)
-        thread.optimizers = dict(known or {})
+        """Call a function of the script, in which optimizers may update."""
+        thread, known_optimizers = self._thread, getattr(notes, ATTRIBUTE, None)
+        thread.optimizers = dict(known_optimizers or {})
         try:
-            if known is None and self._events.first_call_due:
+            if known_optimizers is None and self._events.first_call_due:
                 tell(self._events.first_call_due, FirstCallDue(function, arguments, keywords))
-            for one in list(thread.optimizers.values()):
-                arguments = self._agent.attempt(self._begin, one, arguments) or arguments
+            for optimizer in list(thread.optimizers.values()):
+                arguments = self._agent.attempt(self._begin_step, optimizer, arguments) or arguments
             result = call(function, *arguments, **keywords)
-            if known is None or len(known) < len(thread.optimizers):
-                self._agent.attempt(setattr, notes, NOTE, thread.optimizers)
-            for one in thread.optimizers.values():
-                self._agent.attempt(self._end, one, result)
+            if known_optimizers is None or len(known_optimizers) < len(thread.optimizers):
+                self._agent.attempt(setattr, notes, ATTRIBUTE, thread.optimizers)
+            for optimizer in thread.optimizers.values():
+                self._agent.attempt(self._end_step, optimizer, result)
         finally:
             thread.optimizers = None
         return result
 
-    def _begin(self, known: FunctionOptimizer, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Begin a step; return the arguments that the function is to have."""
-        known.learn()
-        step = known.step()
-        known.before = known.count() if known.before is None else known.before
-        if step is None or known.is_due:
+    def _begin_step(self, optimizer: FunctionOptimizer, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Report the begin of a step; return the arguments for the function, which listeners may replace."""
+        optimizer.find_other_variables()
+        step = optimizer.step()
+        optimizer.count_before = optimizer.count() if optimizer.count_before is None else optimizer.count_before
+        if step is None or optimizer.has_begun:
             return None
-        known.is_due = True
+        optimizer.has_begun = True
         step.arguments = arguments
         tell(self._events.update_due, UpdateDue(step))
         return step.arguments
 
-    def _end(self, known: FunctionOptimizer, result: Any) -> None:
-        step, count = known.step(), known.count()
-        if step is None or not known.is_applied or (count is not None and count == known.before):
+    def _end_step(self, optimizer: FunctionOptimizer, result: Any) -> None:
+        step, count = optimizer.step(), optimizer.count()
+        if step is None or not optimizer.is_applied or (count is not None and count == optimizer.count_before):
             return
-        known.is_due, known.before = False, count
+        optimizer.has_begun, optimizer.count_before = False, count
         flat = sys.modules["tensorflow"].nest.flatten(result)
-        step.results = [one for one in flat if private_api.has_value(one)] or None
+        step.results = [tensor for tensor in flat if private_api.has_value(tensor)] or None
         tell(self._events.update_done, UpdateDone(step))
 
     # Updates
 
     def _gradients_due(self, event: GradientsDue) -> None:
-        """A function that is built for its first call may read its variables: nothing has changed them yet."""
+        """Register an optimizer while a function is built; its variables are still unchanged and can be read."""
         optimizers = self._thread.optimizers
-        is_of_script = optimizers is not None and optimizers is not _OF_KERAS and not self._records.nested
+        is_of_script = optimizers is not None and optimizers is not _KERAS_STEP and not self._records.nested
         if not is_of_script or all(is_eager(gradient) for gradient, _ in event.pairs):
             return
         assert optimizers is not None
-        known = optimizers.get(id(event.optimizer))
-        if known is None:
-            known = optimizers[id(event.optimizer)] = FunctionOptimizer(event.optimizer, [])
-        known.variables += [one for _, one in event.pairs if not any(one is other for other in known.variables)]
+        entry = optimizers.get(id(event.optimizer))
+        if entry is None:
+            entry = optimizers[id(event.optimizer)] = FunctionOptimizer(event.optimizer, [])
+        entry.variables += [added for _, added in event.pairs if not any(added is other for other in entry.variables)]
         graph = outermost_graph()
-        known.is_always = known.is_always and graph is private_api.default_graph()
+        entry.is_unconditional = entry.is_unconditional and graph is private_api.default_graph()
         if self._events.first_call_due:
-            known.graph = graph
-        elif all(map(is_readable, known.variables)):
-            self._begin(known, ())
+            entry.graph = graph
+        elif all(map(is_readable, entry.variables)):
+            self._begin_step(entry, ())
 
     def _gradients_applied(self, event: GradientsApplied) -> None:
         optimizers = self._thread.optimizers
-        if self._records.nested or optimizers is _OF_KERAS:
+        if self._records.nested or optimizers is _KERAS_STEP:
             return
         if optimizers and id(event.optimizer) in optimizers:
             optimizers[id(event.optimizer)].is_applied = True
@@ -214,7 +214,7 @@ class StepHooks:
 
 
 def outermost_graph() -> Any:
-    """Return the graph of the outermost function that is being built."""
+    """Return the graph of the outermost function being built."""
     graph = private_api.default_graph()
     while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):
         graph = graph.outer_graph
@@ -222,7 +222,7 @@ def outermost_graph() -> Any:
 
 
 def is_readable(variable: Any) -> bool:
-    """Return whether a variable has a value, which one lacks that a function makes in its first call."""
+    """Return whether a variable is initialized, unlike one that a function creates in its first call."""
     handle = getattr(private_api.plain(variable), "handle", None)
     if handle is None or not private_api.has_value(handle):
         return False
