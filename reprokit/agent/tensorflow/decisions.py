@@ -1,7 +1,7 @@
-"""Where TensorFlow and Keras ask before updates, and tell what is computed, be it in graphs that are being built.
+"""Wrappers of TensorFlow and Keras that report updates and computations, also while graphs are being built.
 
-Whoever listens may put a function of his own in the place of an update or a call, as one that makes it on a condition.
-What a run keeps and what captures need are told by the same wrappers, which are put where somebody listens.
+A listener may replace the function of an update or a call, for example by one that executes it on a condition.
+The records of a run and captures share these wrappers, which are installed only for events that have a handler.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
     Function = Callable[..., Any]
 
-MARK = "_reprokit_captures"  # of what is wrapped here, once, beside what events.py wraps
-TRAIN_FUNCTION = "_reprokit_captured"  # marks that of a model
-OURS = "reprokit_"  # begins the name of each variable of ours
+MARK = "_reprokit_captures"  # marks functions wrapped here, in addition to the wrappers of events.py
+TRAIN_FUNCTION = "_reprokit_captured"  # marks the wrapped train_function of a model
+OWN_PREFIX = "reprokit_"  # begins the names of all variables that reprokit creates
 _WRITES = (
     "assign",
     "assign_add",
     "assign_sub",
     *[f"scatter_{nd}{name}" for nd in ("", "nd_") for name in ("sub", "add", "max", "min", "mul", "div", "update")],
 )
-# Functions that make operations which draw from a state of their own, and the types of these.
+# Functions that create operations with a hidden random state, and the types of these operations.
 RANDOM_OPERATIONS = {
     "multinomial": "Multinomial",
     "parameterized_truncated_normal": "ParameterizedTruncatedNormal",
@@ -65,50 +65,50 @@ RANDOM_OPERATIONS = {
     "random_uniform_int": "RandomUniformInt",
     "truncated_normal": "TruncatedNormal",
 }
-_generators: weakref.WeakSet[Any] = weakref.WeakSet()  # every tf.random.Generator that was made since
+_generators: weakref.WeakSet[Any] = weakref.WeakSet()  # all instances of tf.random.Generator created since then
 
 
 def generators() -> list[Any]:
-    """Return the random generators of the script in the order of their making."""
-    initialized = [one for one in _generators if private_api.state(one) is not None]
-    return sorted(initialized, key=lambda one: one._reprokit_number)
+    """Return the initialized random generators of the script in the order of their creation."""
+    initialized = [generator for generator in _generators if private_api.state(generator) is not None]
+    return sorted(initialized, key=lambda generator: generator._reprokit_number)
 
 
-class _Thread(_local):
-    """What a thread is in the middle of."""
+class _ApplyThread(_local):
+    """Whether a thread is applying gradients."""
 
-    applies = False  # gradients
+    applies = False
 
 
-class AllEvents:
-    """The handlers of all listeners of a process, in the order in which they came."""
+class MergedEvents:
+    """The handlers of several Events objects, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._added: tuple[Events, ...] = ()
 
     def add(self, events: Events) -> None:
-        """Tell those who listen here too."""
+        """Report to the listeners of this object, too."""
         self._added += (events,)
 
     def __getattr__(self, name: str) -> Handlers:
-        """Return the handlers of an event, by the name that it has in Events."""
+        """Return the handlers of an event by its attribute name in Events."""
         first, *others = [getattr(events, name) for events in self._added]
         return sum(others, first)  # type: ignore[no-any-return]
 
 
 class TensorFlowDecisions:
-    """Asks before updates and calls, and tells of what they are made."""
+    """Wraps updates and calls, so that listeners can observe or replace them."""
 
-    _events = AllEvents()  # one wrapper tells all who listen in this process
-    _thread = _Thread()
+    _events = MergedEvents()  # one wrapper serves all listeners of this process
+    _thread = _ApplyThread()
 
     def __init__(self, events: Events, own_variables: Callable[[], Iterable[Any]] | None = None) -> None:
         self._events.add(events)
-        self._saving = None if own_variables is None else _Saving(own_variables)
-        self._count = 0  # of generators
+        self._saving = None if own_variables is None else _SavedModelHooks(own_variables)
+        self._count = 0  # random generators so far
 
     def watch(self, name: str, module: ModuleType) -> None:
-        """Watch TensorFlow, or a module of Keras, that has just been executed."""
+        """Instrument TensorFlow, or a module of Keras, right after its import."""
         if name == "tensorflow":
             self._watch_tensorflow()
         elif "optimizer" in name:
@@ -123,14 +123,16 @@ class TensorFlowDecisions:
     def _watch_tensorflow(self) -> None:
         self._watch_optimizers(private_api.module("optimizers"))
         tape, variables = private_api.module("backprop").GradientTape, private_api.module("variables")
-        self._tell_before(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
-        self._tell_before(
+        self._report_calls(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
+        self._report_calls(
             tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
         )
         self._put(tape, "gradient", self._make_gradient, "backward_began")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
-            for name in _WRITES if "assign" in vars(owner) else ():  # methods are copied from class to class there
-                self._tell_before(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
+            for name in _WRITES if "assign" in vars(owner) else ():  # these classes copy methods from each other
+                self._report_calls(
+                    owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable)
+                )
         if self._saving is not None:
             self._watch_state(self._saving)
         calls = private_api.module("random_calls") if self._events.random_drawn else None
@@ -149,7 +151,7 @@ class TensorFlowDecisions:
                 "loader_exhausted",
             )
 
-    def _watch_state(self, own: _Saving) -> None:
+    def _watch_state(self, own: _SavedModelHooks) -> None:
         _put(private_api.module("generators").Generator, "__init__", self._make_generator)
         graph = getattr(getattr(sys.modules["tensorflow"], "__internal__", None), "FuncGraph", None)
         if graph is not None and not hasattr(graph.variables.fset, MARK):
@@ -169,14 +171,14 @@ class TensorFlowDecisions:
                     self._put(owner, name, self._make_scale, "loss_scaled")
 
     def _put(self, owner: Any, name: str, make: Callable[[Function], Function], *handlers: str) -> None:
-        """Put make(original) in the place of a method, where somebody listens to what it tells."""
-        if any(getattr(self._events, one) for one in handlers):
+        """Replace a method by make(original) if one of these events has a handler."""
+        if any(getattr(self._events, event) for event in handlers):
             _put(owner, name, make)
 
     # Gradients
 
-    def _tell_before(self, owner: Any, name: str, handlers: str, make: Callable[..., TrainingEvent]) -> None:
-        """Make an event of a method's arguments, and tell it before the method is called."""
+    def _report_calls(self, owner: Any, name: str, handlers: str, make: Callable[..., TrainingEvent]) -> None:
+        """Wrap a method, to report an event made from its arguments before each call."""
         events = self._events
 
         def make_call(original: Function) -> Function:
@@ -205,7 +207,7 @@ class TensorFlowDecisions:
         return scale
 
     def _make_apply(self, original: Function) -> Function:
-        """Ask before updates of the outermost optimizer: one may stand around another, as one that scales losses."""
+        """Wrap the update of an optimizer; of nested optimizers (loss scaling) only the outermost is reported."""
         thread, by_pairs = self._thread, original.__name__ == "apply_gradients"
 
         def apply(optimizer: Any, gradients: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -274,7 +276,7 @@ class TensorFlowDecisions:
 
         return get_next
 
-    # Calls. TensorFlow takes down at each call who called whom from which line: few functions of ours stand between.
+    # Calls. TensorFlow records the stack at each call: few frames of the agent should be on it.
 
     def _make_call(self, original: Function) -> Function:
         def call(function: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -285,15 +287,15 @@ class TensorFlowDecisions:
         return call
 
     def _make_make_train_function(self, original: Function) -> Function:
-        """Watch the train functions that Keras makes from now on."""
+        """Wrap make_train_function, so that the calls of train functions are reported."""
 
         def make_train_function(model: Any, *arguments: Any, **keywords: Any) -> Any:
             making = TrainFunctionDue(model, original)
             tell(self._events.train_function_due, making)
-            made = making.make(model, *arguments, **keywords)
+            returned = making.make(model, *arguments, **keywords)
             function = model.train_function
             if function is None or hasattr(function, TRAIN_FUNCTION):
-                return made
+                return returned
 
             def train_function(*given: Any) -> Any:
                 due = FunctionDue(function, given, {}, _call, model, train_function)
@@ -302,12 +304,12 @@ class TensorFlowDecisions:
 
             setattr(train_function, TRAIN_FUNCTION, True)
             model.train_function = train_function
-            return made if made is None else train_function
+            return returned if returned is None else train_function
 
         return make_train_function
 
     def _make_run(self, original: Function) -> Function:
-        """Ask before a strategy runs a step, be it the strategy that Keras uses where there is none."""
+        """Wrap Strategy.run, which also the default strategy of Keras calls for each step."""
 
         def run(strategy: Any, fn: Any, args: Any = (), kwargs: Any = None, options: Any = None) -> Any:
             due = ReplicasDue(strategy, fn, lambda function: original(strategy, function, args, kwargs, options))
@@ -317,55 +319,57 @@ class TensorFlowDecisions:
         return run
 
 
-class _Saving:
-    """Lets graphs be saved by tf.saved_model, which refuses those with variables of ours that nobody has saved."""
+class _SavedModelHooks:
+    """Lets tf.saved_model save graphs that use variables of reprokit, which it would refuse as untracked."""
 
     def __init__(self, variables: Callable[[], Iterable[Any]]) -> None:
         self._variables = variables
-        self._are_needed = False
+        self._lists_own_variables = False
 
     @staticmethod
     def make_set_variables(original: Function) -> Function:
         """Have a graph list its variables in the order of its inputs.
 
-        TensorFlow lists them by address, and Keras' export numbers them so. What captures allocate moves addresses.
+        TensorFlow lists them by address, and Keras' export numbers them in that order. Captures change the addresses.
         """
 
         def set_variables(graph: Any, variables: Any) -> None:
-            if not isinstance(variables, (list, tuple)):  # those that a graph has used, in a set
-                places = {id(given): place for place, (given, _) in enumerate(graph.captures)}
-                handles = {id(one): id(getattr(private_api.primary(one), "handle", None)) for one in variables}
-                variables = sorted(variables, key=lambda one: places.get(handles[id(one)], len(places)))
+            if not isinstance(variables, (list, tuple)):  # the variables that a graph has used, as a set
+                order = {id(captured): position for position, (captured, _) in enumerate(graph.captures)}
+                handles = {
+                    id(variable): id(getattr(private_api.primary(variable), "handle", None)) for variable in variables
+                }
+                variables = sorted(variables, key=lambda variable: order.get(handles[id(variable)], len(order)))
             original(graph, variables)
 
         setattr(set_variables, MARK, True)
         return set_variables
 
     def make_save(self, original: Function) -> Function:
-        """Save once more with them, where TensorFlow names one of them; it has written nothing then."""
+        """Wrap saving: if TensorFlow refuses a variable of reprokit, before writing anything, list them and retry."""
 
         def save(*arguments: Any, **keywords: Any) -> Any:
             try:
                 return original(*arguments, **keywords)
             except AssertionError as error:
-                if OURS not in str(error):
+                if OWN_PREFIX not in str(error):
                     raise
-            self._are_needed = True
+            self._lists_own_variables = True
             try:
                 return original(*arguments, **keywords)
             finally:
-                self._are_needed = False
+                self._lists_own_variables = False
 
         return save
 
     def make_list_children(self, original: Function) -> Function:
-        """Take them for children of what is saved."""
+        """Wrap list_children, to list the variables of reprokit as children of the saved object while needed."""
 
         def list_children(view: Any, saved: Any) -> Any:
-            if self._are_needed and saved is view.root:
-                list(original(view, saved))  # has graphs built, for which there may be variables since
+            if self._lists_own_variables and saved is view.root:
+                list(original(view, saved))  # this builds graphs, which may create more variables
                 children = private_api.children(view)[saved]
-                children.update({f"_{OURS}{place}": one for place, one in enumerate(self._variables())})
+                children.update({f"_{OWN_PREFIX}{place}": variable for place, variable in enumerate(self._variables())})
             return original(view, saved)
 
         return list_children
@@ -376,11 +380,11 @@ def _call(function: Function, *arguments: Any) -> Any:
 
 
 def _classes(module: ModuleType) -> list[type]:
-    return [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    return [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
 
 
 def _put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
-    """Put make(original) in the place of a method, once; autograph is to leave it as it is."""
+    """Replace a method by make(original), once; autograph must not convert the replacement."""
     replace(owner, name, make, MARK)
     if name in vars(owner):
         vars(owner)[name].autograph_info__ = None
