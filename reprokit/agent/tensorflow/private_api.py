@@ -1,7 +1,7 @@
 """Every private name of TensorFlow and Keras that the agent uses, once, with the versions in which it was seen.
 
-Whoever needs one asks this module: tests/agent/test_tensorflow_private_api.py says what a release lacks, and who
-uses a name by itself.
+Other modules use them through this one. tests/agent/test_tensorflow_private_api.py lists the names that a release
+lacks, and uses of these names elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Its own modules, of which any may be missing.
+# Modules of TensorFlow and Keras by short names; any may be missing.
 MODULES: Mapping[str, str] = {
     "atomic": "tensorflow.python.eager.polymorphic_function.atomic_function",
     "autograph": "tensorflow.python.autograph.impl.api",
@@ -56,9 +56,8 @@ MODULES: Mapping[str, str] = {
     "variable_calls": "tensorflow.python.ops.gen_resource_variable_ops",
     "variables": "tensorflow.python.ops.resource_variable_ops",
 }
-# A name in one of them -> the versions it was seen in, by this project's tests: of Keras where its own path begins with
-# "keras.", else of TensorFlow. "until" is the last with it, where that is not installed here. The test makes what "()"
-# stands behind.
+# A name in one of them -> the versions in which the tests found it: of Keras if the path begins with "keras.", else of
+# TensorFlow. "until": the last version with it, which is not installed here. "()": the test creates an instance.
 SEEN: Mapping[str, str] = {
     "atomic.AtomicFunction.call_flat": "2.21",
     "autograph.tf_convert": "2.21",
@@ -151,24 +150,24 @@ SEEN: Mapping[str, str] = {
     "variables.ResourceVariable()._in_graph_mode": "1.14, 2.21",
     "variables.UninitializedVariable": "2.21",
 }
-COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # of a trainer of Keras 3
-GRAPH_TEST_FUNCTION = "_make_test_function"  # of a model of Keras in TensorFlow 1
-STEP_COMPILER = "_autoconvert_optionals"  # which Keras 3 calls with the compiled step
+COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Keras 3
+GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
+STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
 
 
 def module(name: str) -> Any:
-    """One of MODULES; None where nobody imported it."""
+    """Return one of MODULES; None if it was not imported."""
     return sys.modules.get(MODULES[name])
 
 
-def watch_workers(wrap: Callable[..., None], told: Callable[[dict[str, object]], object]) -> None:
-    """Tell, of each strategy of several workers, what adds their gradients."""
+def watch_workers(wrap: Callable[..., None], report: Callable[[dict[str, object]], object]) -> None:
+    """Report for each multi-worker strategy how its gradients are reduced."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def _initialize_multi_worker(strategy: Any, *arguments: Any, **keywords: Any) -> None:
             original(strategy, *arguments, **keywords)
             options = getattr(strategy, "_communication_options", None)
-            told(
+            report(
                 {
                     "ranks": getattr(strategy, "_num_workers", None),
                     "implementation": str(getattr(getattr(options, "implementation", None), "value", "")),
@@ -182,128 +181,128 @@ def watch_workers(wrap: Callable[..., None], told: Callable[[dict[str, object]],
 
 
 def ops() -> Any:
-    """Return the module of graphs, sessions and scopes; None where nobody imported TensorFlow, or it is not done yet.
+    """Return the module of graphs, sessions and scopes; None if TensorFlow is not, or not completely, imported.
 
-    A model of another backend may end, as garbage, while TensorFlow is imported.
+    A model of another backend may be garbage-collected while TensorFlow is being imported.
     """
     found = module("ops")
     return found if hasattr(found, "init_scope") else None
 
 
 def is_watched() -> bool:
-    """Return whether a gradient tape watches what is computed here."""
+    """Return whether a gradient tape is active on this thread."""
     is_empty = getattr(module("eager"), "TFE_Py_TapeSetIsEmpty", None)
     return is_empty is not None and not is_empty()
 
 
 def executing_eagerly() -> bool:
-    """Return whether what is called here is executed, and no graph is being built."""
+    """Return whether operations are executed now, and no graph is being built."""
     return module("context").executing_eagerly()  # type: ignore[no-any-return]
 
 
 def default_graph() -> Any:
-    """Return the graph that is being built."""
+    """Return the graph being built."""
     return module("ops").get_default_graph()
 
 
 def is_in_function(tensor: Any) -> bool:
-    """Return whether it is a dense tensor of a function's graph, which may write to variables of ours."""
+    """Return whether a value is a dense tensor in the graph of a function, where variables can be assigned."""
     return "FuncGraph" in type(getattr(tensor, "graph", None)).__name__ and not hasattr(tensor, "indices")
 
 
 def in_xla() -> bool:
-    """Return whether the graph that is being built is compiled by XLA."""
+    """Return whether the graph being built is compiled by XLA."""
     return bool(module("control_flow").GraphOrParentsInXlaContext(default_graph()))
 
 
 def context() -> Any:
-    """Return what eager TensorFlow knows of itself; None before it was asked for."""
+    """Return the eager context; None before it was created."""
     return getattr(module("context"), "_context", None)
 
 
 def has_context() -> bool:
-    """Return whether eager TensorFlow has begun to use devices."""
+    """Return whether the eager context has initialized its devices."""
     return getattr(context(), "_context_handle", None) is not None
 
 
 def executor() -> Callable[..., list[Any]]:
-    """A function that executes an operation: its name, inputs, attributes and their values by turns, and outputs.
+    """Return a function that executes an operation by name, inputs, attributes (alternating with values), and outputs.
 
-    It may be given a device too.
+    It takes a device, too.
     """
-    known, execute = module("context").context(), module("eager").TFE_Py_Execute
+    current, execute = module("context").context(), module("eager").TFE_Py_Execute
 
     def run(name: str, inputs: Sequence[Any], attributes: Sequence[Any], outputs: int, device: str = "") -> list[Any]:
-        known.ensure_initialized()  # now, and not before: until then scripts choose devices
-        return execute(known._handle, device or known.device_name, name, list(inputs), tuple(attributes), outputs)  # type: ignore[no-any-return]
+        current.ensure_initialized()  # not earlier: scripts may choose devices until then
+        return execute(current._handle, device or current.device_name, name, list(inputs), tuple(attributes), outputs)  # type: ignore[no-any-return]
 
     return run
 
 
 def pool_size(kind: str) -> int:
-    """How many threads work in ("intra") or between ("inter") operations, as the script said; 0 where it did not."""
+    """Return the number of "intra" or "inter" operation threads set by the script; 0 if it set none."""
     return getattr(context(), f"_{kind}_op_parallelism_threads", None) or 0
 
 
 def compiles_graphs() -> Any:
-    """Return what the script said of XLA for its graphs."""
+    """Return the script's setting for compiling graphs by XLA."""
     return getattr(context(), "_optimizer_jit", None) or False
 
 
 def eager_seed() -> Any:
-    """Return the seed that the script gave eager TensorFlow."""
+    """Return the global eager seed set by the script."""
     return getattr(context(), "_seed", None)
 
 
 def seed_generator() -> Any:
-    """Python's generator of the seeds that eager operations draw; None before a seed was set."""
+    """Return the Python generator from which eager operations draw seeds; None before a seed was set."""
     return getattr(context(), "_rng", None)
 
 
 def set_eager_seed(seed: Any) -> Any:
-    """Set the seed; the generator then gives its first seeds again, where there was none."""
-    known = context()
+    """Set the global eager seed; creates the generator of seeds if there is none."""
+    current = context()
     if seed_generator() is None:
-        known._set_global_seed(seed)
-    known._seed = seed
-    return known._rng
+        current._set_global_seed(seed)
+    current._seed = seed
+    return current._rng
 
 
 def is_closed(session: Any) -> bool:
-    """Return whether a session has ended."""
+    """Return whether a session is closed."""
     return bool(getattr(session, "_closed", True))
 
 
 def keras_session() -> Any:
-    """Return the session that Keras made in TensorFlow 1."""
+    """Return the session that Keras created in TensorFlow 1."""
     for name in (MODULES["keras_backend"], "keras.backend", "keras.src.backend"):
-        held = getattr(sys.modules.get(name), "_SESSION", None)
-        session = getattr(held, "session", held)
+        stored = getattr(sys.modules.get(name), "_SESSION", None)
+        session = getattr(stored, "session", stored)
         if hasattr(session, "run"):
             return session
     return None
 
 
 def definition(operation: str) -> Any:
-    """Return what TensorFlow knows of an operation of this name; None of none."""
+    """Return the definition of an operation by name; None if there is none."""
     registry = module("operations")
     find = getattr(registry, "get", None)
     return registry.get_registered_ops().get(operation) if find is None else find(operation)
 
 
 def runs_of_sessions() -> tuple[Any, str, Any]:
-    """The class of sessions, its method that runs a part of a graph, and the class of parts prepared for that."""
+    """Return the class of sessions, its method that runs a subgraph, and the class of prepared subgraphs."""
     session = getattr(module("session"), "BaseSession", None)
     return session, "_do_run", getattr(session, "_Callable", None)
 
 
 def session_of(prepared: Any) -> Any:
-    """Return the session of a part of a graph that is prepared to run."""
+    """Return the session of a prepared subgraph."""
     return prepared._session
 
 
 def eager_functions() -> list[Any]:
-    """Return the classes of functions' definitions, of which there are none since there are atomic functions."""
+    """Return the classes of function definitions; newer TensorFlow has atomic functions instead."""
     owners = [getattr(module(name), "_EagerDefinedFunction", None) for name in ("monomorphic", "functions")]
     return [owner for owner in owners if owner is not None]
 
@@ -312,44 +311,44 @@ def eager_functions() -> list[Any]:
 
 
 def function_graph(function: Any) -> Any:
-    """Return the graph of a function of any version of TensorFlow; None where there is none."""
+    """Return the graph of a function in any version of TensorFlow; None if it has none."""
     graphs = [getattr(function, name, None) for name in ("graph", "_func_graph", "_sub_graph")]
     return next((graph for graph in graphs if hasattr(graph, "get_operations")), None)
 
 
 def function_in(graph: Any, name: str) -> Any:
-    """Return what a graph knows of a function of this name."""
+    """Return a graph's function by name."""
     get = getattr(graph, "_get_function", None)
     return None if get is None else get(name)
 
 
 def of_forward(operation: Any) -> Any:
-    """Return the operation whose gradient this is, in a graph of TensorFlow 1; None of others."""
+    """Return the forward operation of a gradient operation in a graph of TensorFlow 1; None for others."""
     return getattr(operation, "_original_op", None)
 
 
 def stack_of(operation: Any) -> Any:
-    """Who made an operation, as TensorFlow 1 knows it: it looks into each source file where one asks in public."""
+    """Return the stack at the creation of an operation; the public attribute of TensorFlow 1 reads source files."""
     return getattr(operation, "_traceback", None)
 
 
-def number(made: Any) -> Any:
-    """Return the place of an operation, or a tensor, in the order of their making; None of what has none."""
-    return getattr(made, "_id", None)
+def number(value: Any) -> Any:
+    """Return the creation number of an operation or tensor; None if it has none."""
+    return getattr(value, "_id", None)
 
 
 def python_function(function: Any) -> tuple[Any, bool]:
-    """Return what a tf.function was made of, and whether autograph is to rewrite it."""
+    """Return the Python function of a tf.function, and whether autograph converts it."""
     return function._python_function, bool(getattr(function, "_autograph", False))
 
 
 def gradient_function() -> Any:
-    """Return what computes the gradient of one operation in eager code."""
+    """Return the function that computes the gradient of one operation in eager code."""
     return module("backprop")._gradient_function
 
 
 def forward_operator(frame: Any) -> str:
-    """Return of which operation the gradient is computed by one of the functions that called this frame."""
+    """Return the name of the operation whose gradient is being computed by a caller of this frame."""
     for _ in range(16):
         if frame is None:
             break
@@ -360,17 +359,17 @@ def forward_operator(frame: Any) -> str:
 
 
 def saving() -> tuple[Any, Any]:
-    """Return the module that saves models, and its class of what it sees in one; None where this release has none."""
+    """Return the module that saves models, and its class of object graph views; None if missing."""
     return module("saving"), getattr(module("saving"), "_AugmentedGraphView", None)
 
 
 def children(view: Any) -> Any:
-    """Return what a view of a model knows of the children of objects."""
+    """Return the cache of children in a view of an object graph."""
     return view._children_cache
 
 
 def functions_of(dataset: Any) -> Any:
-    """Return the functions that a dataset calls; an adapter for the first version holds it."""
+    """Return the functions that a data set calls; DatasetV1Adapter wraps the data set."""
     return getattr(dataset, "_dataset", dataset)._functions()
 
 
@@ -378,54 +377,54 @@ def functions_of(dataset: Any) -> Any:
 
 
 def has_value(tensor: Any) -> bool:
-    """Return whether a tensor has a value now: no graph is being built."""
+    """Return whether a tensor is eager, with a value."""
     return hasattr(tensor, "_numpy")
 
 
 def value(tensor: Any) -> Any:
-    """Return the value as an array, without a copy where it lies on this side."""
+    """Return the value of an eager tensor as an array, without a copy if it is in host memory."""
     return tensor._numpy()
 
 
 def primary(variable: Any) -> Any:
-    """Of a variable of several devices that of the first."""
+    """Return the variable on the first device of a distributed variable; others unchanged."""
     return getattr(variable, "_primary", variable)
 
 
 def state(generator: Any) -> Any:
-    """Return the variable with the state of a tf.random.Generator; None of one that was not initialized."""
+    """Return the state variable of a tf.random.Generator; None if it is not initialized."""
     return getattr(generator, "_state_var", None)
 
 
 def strategy_of(distributed: Any) -> Any:
-    """Return the strategy by which a dataset, or its iterator, is given to replicas."""
+    """Return the strategy of a distributed data set or iterator."""
     return distributed._strategy
 
 
 def has_workers(strategy: Any) -> bool:
-    """Return whether several processes train together."""
+    """Return whether a strategy has several worker processes."""
     return bool(getattr(strategy.extended, "_in_multi_worker_mode", lambda: False)())
 
 
 def type_in_variable(handle: Any) -> int:
-    """Return the type of what is in the variable that a handle is of; 0 of another resource."""
+    """Return the dtype of the variable of a handle; 0 for other resources."""
     data = getattr(handle, "_handle_data", None)
-    known: Any = data.shape_and_type if data is not None and data.is_set else ()
-    return known[0].dtype if len(known) == 1 else 0
+    types: Any = data.shape_and_type if data is not None and data.is_set else ()
+    return types[0].dtype if len(types) == 1 else 0
 
 
 def signature(tensor: Any) -> tuple[Any, Any]:
-    """Type and shape of an eager tensor, fast."""
+    """Return type and shape of an eager tensor, fast."""
     return tensor._datatype_enum(), tensor._shape_tuple()
 
 
 def is_of_graph(variable: Any) -> bool:
-    """Return whether it is a variable of a TensorFlow 1 graph, which has no value outside a session."""
+    """Return whether a variable is in a TensorFlow 1 graph, so that it has a value only in a session."""
     return bool(getattr(variable, "_in_graph_mode", type(variable).__name__ == "RefVariable"))
 
 
 def plain(variable: Any) -> Any:
-    """Return the variable of TensorFlow in one of Keras 3."""
+    """Return the TensorFlow variable within a Keras 3 variable; others unchanged."""
     return getattr(variable, "_value", variable)
 
 
@@ -438,7 +437,7 @@ def counter(optimizer: Any, default: Any = None) -> Any:
 
 
 def tracks(optimizer: Any) -> bool:
-    """Return whether an optimizer is of Keras 3, which makes its variables when it knows what it trains."""
+    """Return whether an optimizer is of Keras 3, which creates its variables in build()."""
     return hasattr(optimizer, "_tracker")
 
 
@@ -448,12 +447,12 @@ def trained(optimizer: Any) -> list[Any]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether XLA compiles a model's steps, or a tf.function."""
+    """Return whether the steps of a model, or a tf.function, are compiled by XLA."""
     return bool(getattr(model, "jit_compile", getattr(model, "_jit_compile", False)))
 
 
 def steps_at_once(model: Any) -> int:
-    """Return how many steps a function of the model takes; 0 where that is not known."""
+    """Return the number of steps per call of a model's functions; 0 if unknown."""
     steps: Any = getattr(model, "_steps_per_execution", None)
     steps = getattr(model, "steps_per_execution", 1) if steps is None else steps
     is_unknown = getattr(model, "autotune_steps_per_execution", False) or getattr(model, "_cluster_coordinator", None)
@@ -461,37 +460,37 @@ def steps_at_once(model: Any) -> int:
 
 
 def layers(model: Any) -> list[Any]:
-    """Return all layers of a model, with those in layers."""
+    """Return all layers of a model, nested ones included."""
     flatten = getattr(model, "_flatten_layers", None)
     return list(flatten()) if flatten else []
 
 
 def fed(model: Any) -> tuple[int, int]:
-    """Return how many inputs and how many targets a function of a model in TensorFlow 1 is given."""
+    """Return the numbers of inputs and of targets of a model's functions in TensorFlow 1."""
     return len(model._feed_inputs), len(model._feed_targets)
 
 
 def is_of_keras(name: str) -> bool:
-    """Return whether a module of this name is of one of Keras' packages."""
+    """Return whether a module name is in one of the packages of Keras."""
     return name.startswith(("keras.", "tf_keras.", "tensorflow.python.keras."))
 
 
 def keras_classes(name: str) -> list[Any]:
-    """Return the classes "Layer" or "Loss" of all the Keras that were imported."""
+    """Return the classes "Layer" or "Loss" of all imported versions of Keras."""
     places = ("layers.layer", "engine.base_layer", "losses.loss", "losses")
     packages = ("keras.src", "keras", "tf_keras.src", "tensorflow.python.keras")
-    found = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
-    return list({id(owner): owner for owner in found if isinstance(owner, type)}.values())
+    classes = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
+    return list({id(owner): owner for owner in classes if isinstance(owner, type)}.values())
 
 
 def has_variables(sources: Any) -> bool:
-    """Return whether a nested value has variables, of TensorFlow or of Keras 3, in it."""
+    """Return whether a nested value contains variables of TensorFlow or Keras 3."""
     flat = sys.modules["tensorflow"].nest.flatten(sources)
-    return any(hasattr(one, "assign") or hasattr(one, "path") for one in flat)
+    return any(hasattr(value, "assign") or hasattr(value, "path") for value in flat)
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
-    """Let an optimizer of Keras 3 make its variables outside of any condition, as it would itself."""
+    """Build an optimizer of Keras 3 outside of any condition, as it would do by itself."""
     backend = module("keras3")
     if backend is None or getattr(optimizer, "built", True) or not tracks(optimizer):
         return
