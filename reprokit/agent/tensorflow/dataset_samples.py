@@ -1,7 +1,7 @@
-"""Which batches of tf.data each step has, by their digests (--batch-digests).
+"""Records the tf.data batches of each step by their digests (--batch-digests).
 
-Where a loop takes batches eagerly, their bytes are digested there. Keras' fit takes them within a graph: the data set
-that it is given gets one more operation at its end, which hands each element to us on its way.
+Batches of eager loops are digested when they are fetched. Keras' fit fetches them within a graph: an operation is
+appended to the data set passed to it, which digests each element.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ if TYPE_CHECKING:
 
 
 class DatasetIteration:
-    """One iteration of a data set; to the ledger, of a loader of this name."""
+    """One iteration over a data set, which the sample ledger treats as a loader."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name, self.number = name, number
         self.began: LoaderBegan | None = None
-        self.count = 0  # of the batches that were taken
+        self.count = 0  # batches so far
 
     def facts(self) -> dict[str, object]:
-        """Return what the ledger keeps of it."""
+        """Return the facts about the loader for the ledger."""
         return {"dataset": "tf.data"}
 
 
 class FitDigests:
-    """The digests of the batches that the graph of one call of fit takes."""
+    """The digests of the batches that the graph of one call of fit has fetched."""
 
     def __init__(self, name: str, size: int | None) -> None:
-        self.size = size  # batches of an epoch, as soon as that is known
+        self.size = size  # batches per epoch, once known
         self.iteration = DatasetIteration(name, 0)
-        self._epochs: deque[deque[int]] = deque()  # of what the graph has taken, an iteration each
+        self._epochs: deque[deque[int]] = deque()  # digests fetched by the graph, one deque per iteration
 
     def note(self, index: int, digest: int) -> None:
-        """Take in an element, on the thread that makes batches, which may be ahead of the steps."""
+        """Add the digest of an element; called on the input thread, which may be ahead of the steps."""
         if index == 0:
             self._epochs.append(deque())
         self._epochs[-1].append(digest)
 
     def take(self) -> int | None:
-        """Return the digest of the next step's batch; None where the graph has taken no further one."""
+        """Return the digest of the next step's batch; None if the graph has fetched no further batch."""
         is_new = len(self._epochs) > 1
-        while len(self._epochs) > 1:  # what was taken in advance or to build the model, no step gets
+        while len(self._epochs) > 1:  # prefetched batches, or those to build the model, belong to no step
             self._epochs.popleft()
         if is_new and self.iteration.count:
             self.iteration = DatasetIteration(self.iteration.name, self.iteration.number + 1)
@@ -65,25 +65,25 @@ class FitDigests:
 
 
 class DatasetThread(_local):
-    """What a thread fits."""
+    """The call of fit on a thread."""
 
     fit: FitDigests | None = None
     is_fitting = False
 
 
 class DatasetSamples:
-    """Tells the ledger which batches of tf.data are taken."""
+    """Reports the batches of tf.data to the sample ledger."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._events = Events()
         self._thread = DatasetThread()
         self._library: Any = None
-        self._datasets: Any = weakref.WeakKeyDictionary()  # name, and how often it was iterated
-        self._iterations: Any = weakref.WeakKeyDictionary()  # of iterators
+        self._datasets: Any = weakref.WeakKeyDictionary()  # name and number of iterations, by data set
+        self._iterations: Any = weakref.WeakKeyDictionary()  # DatasetIteration by iterator
 
     def begin(self, ledger: SampleLedger, library: trail_library.Library) -> None:
-        """Tell this ledger."""
+        """Begin to report to a ledger."""
         self._library = library
         self._events.add(ledger)
         owner = private_api.module("iterators").OwnedIterator
@@ -95,11 +95,11 @@ class DatasetSamples:
         def __init__(iterator: Any, dataset: Any = None, *arguments: Any, **keywords: Any) -> None:  # noqa: N807
             original(iterator, dataset, *arguments, **keywords)
             if dataset is not None:
-                self._agent.attempt(self._began, iterator, dataset)
+                self._agent.attempt(self._register, iterator, dataset)
 
         return __init__
 
-    def _began(self, iterator: Any, dataset: Any) -> None:
+    def _register(self, iterator: Any, dataset: Any) -> None:
         if not self._thread.is_fitting:
             self._iterations[iterator] = self._datasets.setdefault(dataset, ["", 0])
 
@@ -109,45 +109,45 @@ class DatasetSamples:
                 batch = original(iterator, *arguments, **keywords)
             except Exception as error:
                 if is_end(error):
-                    self._agent.attempt(self._ended, self._iterations.get(iterator))
+                    self._agent.attempt(self._report_end, self._iterations.get(iterator))
                 raise
-            self._agent.attempt(self._fetched, iterator, batch)
+            self._agent.attempt(self._record_batch, iterator, batch)
             return batch
 
         return get_next
 
-    def _fetched(self, iterator: Any, batch: Any) -> None:
+    def _record_batch(self, iterator: Any, batch: Any) -> None:
         iteration = self._iterations.get(iterator)
         leaves = None if iteration is None else leaves_of(batch)
         if iteration is None or not all(map(is_eager, leaves or [])):
             return
-        if type(iteration) is list:  # of its data set, which has no name before its first batch
-            known = iteration
-            known[0] = known[0] or self._agent.name("dataset")
-            iteration = self._iterations[iterator] = DatasetIteration(known[0], known[1])
-            known[1] += 1
-        self._tell(iteration, self.digest([array_of(leaf) for leaf in leaves or []]))
+        if type(iteration) is list:  # the entry of the data set, which is named at its first batch
+            name_and_count = iteration
+            name_and_count[0] = name_and_count[0] or self._agent.name("dataset")
+            iteration = self._iterations[iterator] = DatasetIteration(name_and_count[0], name_and_count[1])
+            name_and_count[1] += 1
+        self._report_batch(iteration, self.digest([array_of(leaf) for leaf in leaves or []]))
 
-    def _tell(self, iteration: DatasetIteration, digest: int) -> None:
+    def _report_batch(self, iteration: DatasetIteration, digest: int) -> None:
         if iteration.began is None:
             iteration.began = LoaderBegan(iteration, ("", 0), None, iteration)
             tell(self._events.loader_began, iteration.began)
         iteration.count += 1
         tell(self._events.batch_fetched, BatchFetched(None, iteration.began, None, None, digest))
 
-    def _ended(self, iteration: Any) -> None:
-        """There is no further batch."""
+    def _report_end(self, iteration: Any) -> None:
+        """Report that an iteration has no further batch."""
         if isinstance(iteration, DatasetIteration) and iteration.began is not None:
             tell(self._events.loader_exhausted, LoaderExhausted(iteration.began))
 
     def digest(self, arrays: list[Any]) -> int:
-        """Return the digest of a batch's arrays, which is not 0."""
+        """Return the digest of a batch's arrays; never 0."""
         numpy, digest = sys.modules["numpy"], 0
-        for given in arrays:
-            salt, array = trail_library.salt(given.dtype.name, given.shape), given
-            if given.dtype.hasobject:  # texts
+        for original in arrays:
+            salt, array = trail_library.salt(original.dtype.name, original.shape), original
+            if original.dtype.hasobject:  # texts
                 text = hashlib.sha256()
-                for word in given.reshape(-1).tolist():
+                for word in original.reshape(-1).tolist():
                     data = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
                     text.update(b"%d\0" % len(data) + data)
                 array = numpy.frombuffer(text.digest(), numpy.uint8)
@@ -158,15 +158,15 @@ class DatasetSamples:
     # Keras' fit
 
     def fitting(self, name: str, arguments: Any) -> None:
-        """A call of fit begins, with these arguments."""
+        """Handle the begin of a call of fit."""
         if not self._events.batch_fetched:
             return
         self._thread.is_fitting = True
         tensorflow = sys.modules["tensorflow"]
         if isinstance(arguments.get("x"), tensorflow.data.Dataset) and not tensorflow.distribute.has_strategy():
-            self._agent.attempt(self._watch_fit, name, arguments, tensorflow)
+            self._agent.attempt(self._add_digests, name, arguments, tensorflow)
 
-    def _watch_fit(self, name: str, arguments: dict[str, Any], tensorflow: Any) -> None:
+    def _add_digests(self, name: str, arguments: dict[str, Any], tensorflow: Any) -> None:
         size = int(arguments["x"].cardinality())
         fit = FitDigests(name, size if size >= 0 else None)
 
@@ -186,31 +186,31 @@ class DatasetSamples:
         self._thread.fit = fit
 
     def stepped(self, model: Any) -> None:
-        """A step was made, of as many batches as it executes at once."""
+        """Report the batches of a step; there are several if the model executes several steps per call."""
         fit = self._thread.fit
         for _ in range(0 if fit is None else int(getattr(model, "steps_per_execution", 1) or 1)):
             assert fit is not None
             digest = fit.take()
             if digest is None:
                 return
-            self._tell(fit.iteration, digest)
+            self._report_batch(fit.iteration, digest)
             if fit.iteration.count == fit.size:
-                self._ended(fit.iteration)
+                self._report_end(fit.iteration)
 
     def failed(self, error: BaseException) -> None:
-        """A step was not made; of a data set whose size is not known that is how it ends."""
+        """Handle a failed step: this is how a data set of unknown size ends."""
         fit = self._thread.fit
         if fit is not None and is_end(error) and fit.size is None and fit.iteration.count:
             fit.size = fit.iteration.count
-            self._ended(fit.iteration)
+            self._report_end(fit.iteration)
 
     def ended(self) -> None:
-        """The call has ended."""
+        """Handle the end of a call of fit."""
         self._thread.fit, self._thread.is_fitting = None, False
 
 
 def is_end(error: BaseException) -> bool:
-    """Return whether this says that a data set has no further batch."""
+    """Return whether an error means that a data set has no further batch."""
     return type(error).__name__ in ("StopIteration", "OutOfRangeError")
 
 
@@ -221,11 +221,11 @@ def leaves_of(batch: Any) -> list[Any]:
 
 
 def array_of(tensor: Any) -> Any:
-    """Return the bytes of a tensor as an array, copied where they lie elsewhere or are texts."""
+    """Return a tensor as an array: a view if possible, a copy for devices and strings."""
     array = view(tensor)
     return numpy_array(tensor.numpy()) if array is None else array
 
 
 def numpy_array(value: Any) -> Any:
-    """Return an array; scalars of texts come as bytes."""
+    """Convert a value to an array; a bytes value is a scalar string."""
     return sys.modules["numpy"].asarray(value, None if not isinstance(value, bytes) else object)

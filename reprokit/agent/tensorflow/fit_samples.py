@@ -1,7 +1,7 @@
-"""Which samples of its arrays each step of Keras' fit has (Keras 3 on TensorFlow, one device).
+"""Records the samples of each step of Keras' fit on arrays (Keras 3 on TensorFlow, one device).
 
-Keras shuffles the indices of the samples once an epoch, in a graph that makes batches. There the shuffled indices are
-handed to us on their way; the operation that draws them stays as it is, and so do its numbers.
+Keras shuffles the indices of the samples once per epoch, in the graph that makes batches. There the shuffled indices
+are recorded; the operation that draws the random numbers is unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FitOrder:
-    """The order of the samples of one call of fit; to the ledger, a loader."""
+    """The order of the samples in one call of fit, which the sample ledger treats as a loader."""
 
     def __init__(self, name: str, shuffle: Any) -> None:
         self.name = name
@@ -30,23 +30,23 @@ class FitOrder:
         self.number = -1  # of the epoch
         self.size = self.batch_size = self.position = 0
         self.began: LoaderBegan | None = None
-        self.current: Any = range(0)  # the indices of the epoch
-        self.shuffled: list[Any] = []  # indices that no step has come for
+        self.current: Any = range(0)  # indices of the samples in the current epoch
+        self.shuffled: list[Any] = []  # indices of epochs that have not begun
 
     def begin(self, adapter: Any) -> None:
-        """Take in how many samples there are: of the first data that fit is given, which it trains on."""
+        """Take the number of samples from the first data adapter of fit, that of the training data."""
         self.batch_size = adapter.batch_size
         self.size = self.position = adapter.batch_size * (adapter.num_batches - 1) + (
             adapter.partial_batch_size or adapter.batch_size
         )
 
     def note(self, indices: Any) -> Any:
-        """Take in the indices of an epoch, on the thread that makes batches."""
+        """Record the shuffled indices of an epoch; called on the input thread."""
         self.shuffled.append(indices.tolist())
         return indices
 
     def next_epoch(self) -> bool:
-        """Go on to the next epoch; False where it is not known which indices are its own."""
+        """Advance to the next epoch; return False if its indices are unknown or ambiguous."""
         self.number, self.position = self.number + 1, 0
         self.current = range(self.size)
         if not self.shuffle:
@@ -55,19 +55,19 @@ class FitOrder:
         return not others and len(self.current) == self.size
 
     def facts(self) -> dict[str, object]:
-        """Return what the ledger keeps of it."""
+        """Return the facts about the loader for the ledger."""
         sampler = "shuffled by Keras" if self.shuffle else "in order"
         return {"dataset": "arrays", "sampler": sampler, "samples": self.size}
 
 
 class FitThread(_local):
-    """What a thread fits."""
+    """The call of fit on a thread."""
 
     order: FitOrder | None = None
 
 
 class FitSamples:
-    """Tells the ledger what fit's steps are given."""
+    """Reports the samples of fit's steps to the sample ledger."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -75,26 +75,26 @@ class FitSamples:
         self._thread = FitThread()
 
     def begin(self, ledger: SampleLedger) -> None:
-        """Tell this ledger."""
+        """Begin to report to a ledger."""
         self._events.add(ledger)
 
     def watch(self, module: Any) -> None:
-        """Watch how arrays become batches."""
+        """Instrument the data adapter that makes batches of arrays."""
         replace(module.ArrayDataAdapter, "get_tf_dataset", self._make_get_dataset)
 
     def fitting(self, name: str, arguments: Mapping[str, Any]) -> None:
-        """A call of fit begins."""
+        """Handle the begin of a call of fit."""
         if self._events.batch_fetched:
             self._thread.order = FitOrder(name, arguments.get("shuffle", True))
 
     def ended(self) -> None:
-        """The call has ended."""
+        """Handle the end of a call of fit."""
         if self._thread.order is not None:
             self._end_epoch(self._thread.order)
         self._thread.order = None
 
     def _end_epoch(self, order: FitOrder) -> None:
-        """All steps of an epoch are over."""
+        """Report the end of an epoch."""
         if order.began is not None and order.position >= order.size:
             tell(self._events.loader_exhausted, LoaderExhausted(order.began))
         order.began = None
@@ -112,7 +112,7 @@ class FitSamples:
         return get_tf_dataset
 
     def _begin_order(self, order: FitOrder, adapter: Any) -> Callable[[], None] | None:
-        """Have shuffled indices noted while the graph is made; return what ends that."""
+        """Record shuffled indices in the graph being built; return a function that reverts the patch."""
         tensorflow = sys.modules["tensorflow"]
         if tensorflow.distribute.has_strategy() or order.shuffle == "batch":
             self.ended()
@@ -131,7 +131,7 @@ class FitSamples:
         return swap(tensorflow.random, "shuffle", make)
 
     def stepped(self, model: Any) -> None:
-        """A step was made, of as many batches as it executes at once."""
+        """Report the samples of a step; there are several batches if the model executes several steps per call."""
         order = self._thread.order
         if order is None or not order.size:
             return
