@@ -1,4 +1,4 @@
-"""Executes TensorFlow's functions operator by operator: calls, branches and loops are followed here."""
+"""Executes TensorFlow's functions operator by operator, following calls, branches and loops."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class NodeVisitor(Protocol):
-        """Who executes what calls no function, or a function as a whole."""
+        """Executes single operators, or calls of functions as a whole."""
 
         def follows(self, node: Any) -> bool:
-            """Return whether the functions of a node that calls some are to be executed operator by operator."""
+            """Return whether to execute the functions called by a node operator by operator."""
 
         def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any] | MissingValue:
-            """Return what a node of a function of this name returns, or why it does not."""
+            """Execute a node of the function `owner`; return its results, or a MissingValue."""
 
 
 _COMPILED = "_XlaMustCompile"
@@ -26,39 +26,39 @@ _FOLLOWED = frozenset(["PartitionedCall", "StatefulPartitionedCall", "While", "S
 
 
 class MissingValue:
-    """Stands for a tensor that cannot be had."""
+    """Stands for a tensor that could not be computed, with the reason."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
-_LATER = MissingValue("its inputs come out of an operator that is executed later, in a loop")
+_NOT_YET = MissingValue("its inputs come out of an operator that is executed later, in a loop")
 
 
 class FunctionRun:
-    """Executes functions for a visitor."""
+    """Executes functions by means of a visitor."""
 
     def __init__(self, visitor: NodeVisitor, *, only_needed: bool = False) -> None:
         self._visitor = visitor
-        self._only_needed = only_needed  # as TensorFlow does it: what has effects, and what is returned
-        self._known: dict[str, FunctionPlan] = {}
+        self._only_needed = only_needed  # like TensorFlow: only nodes with side effects or needed for the results
+        self._plans: dict[str, FunctionPlan] = {}
 
     def plan(self, name: str) -> FunctionPlan:
-        """Return what is executed of a function."""
-        found = self._known.get(name)
-        if found is None:
+        """Return the plan of a function, created on first use."""
+        plan = self._plans.get(name)
+        if plan is None:
             definition = private_api.module("context").context().get_function_def(name)
-            found = self._known[name] = FunctionPlan(definition, only_needed=self._only_needed)
-        return found
+            plan = self._plans[name] = FunctionPlan(definition, only_needed=self._only_needed)
+        return plan
 
     def run(self, name: str, owner: str, arguments: Sequence[Any]) -> list[Any]:
-        """Return what a function returns."""
+        """Execute a function; return its results."""
         plan = self.plan(name)
         values = dict(zip(plan.arguments, arguments))
-        for node, texts, definition, done in plan.nodes:  # each after those that it takes from
+        for node, texts, definition, unused in plan.nodes:  # in topological order
             result = self._result(owner, node, definition, [_value(values, text) for text in texts])
-            values.update(_named(node, definition, result))
-            for text in done:
+            values.update(_values_by_name(node, definition, result))
+            for text in unused:
                 values.pop(text, None)
         return [_value(values, text) for text in plan.returns]
 
@@ -72,28 +72,28 @@ class FunctionRun:
             return self._loop(node.attr["cond"].func.name, node.attr["body"].func.name, inputs)
         if node.op.endswith("If"):
             functions = [node.attr[branch].func.name for branch in ("else_branch", "then_branch")]
-        chosen, arguments = inputs[0], inputs[1:]
-        if isinstance(chosen, MissingValue):
+        selector, arguments = inputs[0], inputs[1:]
+        if isinstance(selector, MissingValue):
             for function in functions:
-                self.run(function, function, [chosen] * len(arguments))
-            return chosen
-        number = bool(chosen.numpy()) if node.op.endswith("If") else int(chosen)
+                self.run(function, function, [selector] * len(arguments))
+            return selector
+        number = bool(selector.numpy()) if node.op.endswith("If") else int(selector)
         function = functions[number if 0 <= number < len(functions) else -1]
         return self.run(function, function, arguments)
 
     def _loop(self, condition: str, body: str, values: list[Any]) -> list[Any] | MissingValue:
         while True:
-            (goes_on,) = self.run(condition, condition, values)
-            if isinstance(goes_on, MissingValue):
-                self.run(body, body, [goes_on] * len(values))
-                return goes_on
-            if not goes_on.numpy():
+            (proceeds,) = self.run(condition, condition, values)
+            if isinstance(proceeds, MissingValue):
+                self.run(body, body, [proceeds] * len(values))
+                return proceeds
+            if not proceeds.numpy():
                 return values
             values = self.run(body, body, values)
 
 
 class FunctionPlan:
-    """The nodes of a function, in order: each with the names of its inputs, and of those that nobody needs after it."""
+    """The nodes of a function in order, each with the names of its inputs, and of those not used after it."""
 
     def __init__(self, definition: Any, *, only_needed: bool) -> None:
         self.arguments = [argument.name for argument in definition.signature.input_arg]
@@ -112,12 +112,12 @@ class FunctionPlan:
 
 
 def must_be_compiled(definition: Any) -> bool:
-    """Return whether XLA compiles a function as a whole."""
+    """Return whether a function is marked to be compiled by XLA."""
     return bool(_COMPILED in definition.attr and definition.attr[_COMPILED].b)
 
 
 def _needed(definition: Any) -> list[Any]:
-    """Return the nodes that a function executes, each behind those that it waits for, else in the order of making."""
+    """Return the needed nodes of a function in topological order, otherwise in the order of creation."""
     nodes = {node.name: node for node in definition.node_def}
     waiting = [*definition.ret.values(), *definition.control_ret.values()]
     needed: set[str] = set()
@@ -143,7 +143,7 @@ def _node_of(text: str) -> str:
 
 
 def function_names(node: Any) -> Iterator[str]:
-    """Yield the functions that a node names in its attributes."""
+    """Yield the names of the functions in the attributes of a node."""
     for attribute in node.attr.values():
         if attribute.HasField("func"):
             yield attribute.func.name
@@ -153,12 +153,12 @@ def function_names(node: Any) -> Iterator[str]:
 
 
 def _value(values: dict[str, Any], text: str) -> Any:
-    """Return a tensor by its name in a definition: of an argument, or "node:output:number"."""
-    return values[text] if text in values else values.get(text.partition(":")[0], _LATER)
+    """Return a tensor by its name in a function definition: an argument, or "node:output:number"."""
+    return values[text] if text in values else values.get(text.partition(":")[0], _NOT_YET)
 
 
-def _named(node: Any, definition: Any, result: list[Any] | MissingValue) -> dict[str, Any]:
-    """Results by their names in a definition."""
+def _values_by_name(node: Any, definition: Any, result: list[Any] | MissingValue) -> dict[str, Any]:
+    """Return the results of a node by their names in the function definition."""
     if isinstance(result, MissingValue):
         return {node.name: result}
     counts = [(argument.name, _count(argument, attributes_of(node, definition))) for argument in definition.output_arg]
@@ -173,22 +173,22 @@ def _count(argument: Any, attributes: dict[str, Any]) -> int:
 
 
 def count_outputs(definition: Any, attributes: dict[str, Any]) -> int:
-    """Return how many tensors an operator with these attributes returns."""
+    """Return the number of outputs of an operator with these attributes."""
     return sum(_count(argument, attributes) for argument in definition.output_arg)
 
 
 def attributes_of(node: Any, definition: Any) -> dict[str, Any]:
-    """Return a node's attributes by name, None in the place of tensors."""
+    """Return the attributes of a node by name; tensor attributes are None."""
     kinds = {attribute.name: attribute.type for attribute in definition.attr}
-    return {name: _plain(kinds[name], value) for name, value in node.attr.items() if name in kinds}
+    return {name: _attribute_value(kinds[name], value) for name, value in node.attr.items() if name in kinds}
 
 
 def flat(attributes: Mapping[str, Any]) -> list[Any]:
-    """Return names and values by turns, as TensorFlow's door takes them."""
+    """Return attributes as a list of alternating names and values, as TensorFlow's C API expects."""
     return [part for name, value in attributes.items() if value is not None for part in (name, value)]
 
 
-def _plain(kind: str, value: Any) -> Any:
+def _attribute_value(kind: str, value: Any) -> Any:
     if kind == "shape":
         return _dimensions(value.shape)
     if kind == "func":

@@ -1,4 +1,4 @@
-"""Where TensorFlow 2 and Keras tell, while someone listens, what a thread executes operation by operation."""
+"""Reports the eager operations, gradients and layers that a thread executes in TensorFlow 2 and Keras."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
-class OperationsNotToldError(Exception):
-    """This TensorFlow tells of no operations."""
+class NoOperationCallbacks(Exception):
+    """Raised if this TensorFlow has no operation callbacks."""
 
 
 class OperationHooks:
-    """Tells a listener what the thread that begins it executes in eager code, until it ends.
+    """Reports the eager execution of the thread that calls begin() to a listener, until end().
 
-    That is operations (`executed(name, inputs, attributes, outputs)`), of gradients too, between `gradient_begins(name,
-    inputs, outputs)` of an operation's gradient and `gradient_ends()`; `differentiated(targets)` before them; and
-    layers, by `layer_begins(name)`, "loss NAME" of a loss, and `layer_ends()`.
+    The listener gets `executed(name, inputs, attributes, outputs)` for each operation, `differentiated(targets)` before
+    a backward pass, `gradient_begins(name, inputs, outputs)` and `gradient_ends()` around the gradient of an operation,
+    and `layer_begins(name)` ("loss NAME" for a loss) and `layer_ends()` around layers.
     """
 
     def __init__(self, listener: Any) -> None:
@@ -33,10 +33,10 @@ class OperationHooks:
         self._undo: list[Callable[[], object]] = []
 
     def begin(self) -> None:
-        """Tell from here on; raises OperationsNotToldError."""
+        """Begin to report; raises NoOperationCallbacks."""
         callbacks: Any = private_api.module("callbacks")
         if callbacks is None:
-            raise OperationsNotToldError("this TensorFlow does not tell of the operations that it executes; 2.2 does")
+            raise NoOperationCallbacks("this TensorFlow does not tell of the operations that it executes; 2.2 does")
         callbacks.add_op_callback(self._executed)
         self._undo.append(lambda: callbacks.remove_op_callback(self._executed))
         self._watch_gradients()
@@ -45,22 +45,22 @@ class OperationHooks:
                 self._watch_calls(owner, prefix)
 
     def end(self) -> None:
-        """Tell no more."""
+        """Stop reporting, and revert all patches."""
         while self._undo:
             self._undo.pop()()
 
     def _executed(
         self, name: Any, inputs: Sequence[Any], attributes: Any, outputs: Sequence[Any], *_rest: Any, **_: Any
     ) -> None:
-        if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # else a graph is built
-            self._listener.executed(_text(name), inputs, attributes, outputs)
+        if threading.get_ident() == self._thread and all(map(private_api.has_value, outputs)):  # not in a graph
+            self._listener.executed(_name_text(name), inputs, attributes, outputs)
 
     def _watch_gradients(self) -> None:
-        door, listener = private_api.module("eager"), self._listener
+        module, listener = private_api.module("eager"), self._listener
         original = private_api.gradient_function()
 
         def gradient_function(name: Any, attributes: Any, count: int, inputs: Any, outputs: Any, *rest: Any) -> Any:
-            listener.gradient_begins(_text(name), inputs, outputs)
+            listener.gradient_begins(_name_text(name), inputs, outputs)
             try:
                 return original(name, attributes, count, inputs, outputs, *rest)
             finally:
@@ -73,9 +73,9 @@ class OperationHooks:
 
             return tape_gradient
 
-        door.TFE_Py_RegisterGradientFunction(gradient_function)
-        self._undo.append(lambda: door.TFE_Py_RegisterGradientFunction(original))
-        self._undo.append(swap(door, "TFE_Py_TapeGradient", make_tape_gradient))
+        module.TFE_Py_RegisterGradientFunction(gradient_function)
+        self._undo.append(lambda: module.TFE_Py_RegisterGradientFunction(original))
+        self._undo.append(swap(module, "TFE_Py_TapeGradient", make_tape_gradient))
 
     def _watch_calls(self, owner: Any, prefix: str) -> None:
         listener, thread = self._listener, self._thread
@@ -96,5 +96,5 @@ class OperationHooks:
             self._undo.append(swap(owner, "__call__", make_call))
 
 
-def _text(name: Any) -> str:
+def _name_text(name: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)

@@ -1,4 +1,4 @@
-"""Sees what TensorFlow executes eagerly, at both doors from Python into its runtime: operators, and whole functions."""
+"""Watches the eager execution of TensorFlow at its two entry points ("doors") from Python into the runtime."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     Frames = list[tuple[str, int, str]]
 
     class DoorWatcher(Protocol):
-        """Who is told of what goes through."""
+        """The listener of eager calls."""
 
         @property
         def watching(self) -> bool:
-            """Whether calls are to be told at the moment."""
+            """Whether calls are currently reported."""
 
         def call(self, call: EagerCall, original: Function, arguments: tuple[Any, ...]) -> Any:
-            """Make a call of an operator; one frame above the door is who made it."""
+            """Execute a call; its caller is one frame above the door."""
 
 
 class EagerCall(NamedTuple):
-    """An operator, or a function, that is called: its inputs, one by one, and its attributes by name and value."""
+    """A call of an operator or function: its name, inputs and attributes."""
 
     name: str
     inputs: Sequence[Any]
-    attributes: Sequence[Any]  # names and values by turns
-    is_flat: bool  # the inputs, which are tensors then; else there are as many as the definition names
+    attributes: Sequence[Any]  # alternating names and values
+    is_flat: bool  # whether inputs is a flat list of tensors; else one item per input of the definition
 
 
 class OperatorDoors:
-    """The doors of this process."""
+    """Wraps the entry points of this process."""
 
     def __init__(self, watcher: DoorWatcher) -> None:
         self._watcher = watcher
         self._thread = threading.local()
-        self._counts: dict[str, int | None] = {}  # inputs by operator
+        self._counts: dict[str, int | None] = {}  # number of inputs by operator
 
     @staticmethod
     def are_watched() -> bool:
-        """Return whether somebody watches them already, or there are none in this TensorFlow."""
+        """Return whether the entry points are wrapped already, or missing in this TensorFlow."""
         door = getattr(private_api.module("eager"), "TFE_Py_FastPathExecute", None)
         return door is None or hasattr(door, MARK)
 
     @property
     def in_gradient(self) -> bool:
-        """Whether this thread computes gradients."""
+        """Whether this thread is in a backward pass."""
         return getattr(self._thread, "backward", False)
 
     def watch(self) -> None:
-        """See what goes through both doors, and where the backward pass begins and ends."""
+        """Wrap both entry points, and the computation of gradients."""
         module = private_api.module("eager")
         if hasattr(module, "TFE_Py_FastPathExecute"):
             replace(module, "TFE_Py_FastPathExecute", functools.partial(self._make_door, self._by_fast_path))
@@ -67,7 +67,7 @@ class OperatorDoors:
             replace(module, "TFE_Py_TapeGradient", self._make_gradient)
 
     def _make_gradient(self, original: Function) -> Function:
-        """Wrap what computes gradients: what is called on the way is backward."""
+        """Wrap the computation of gradients, to mark the calls within it as backward."""
 
         def gradient(*arguments: Any, **keywords: Any) -> Any:
             before = self.in_gradient
@@ -80,7 +80,7 @@ class OperatorDoors:
         return gradient
 
     def _make_door(self, read: Function, original: Function) -> Function:
-        """One of the functions through which operators are called."""
+        """Wrap one of the entry points."""
         watcher = self._watcher
 
         def door(*arguments: Any) -> Any:
@@ -90,7 +90,7 @@ class OperatorDoors:
         return door
 
     def _by_fast_path(self, arguments: tuple[Any, ...]) -> EagerCall | None:
-        """A call of most operators: the context, the operator, a name, inputs, attributes."""
+        """Parse a call through the fast path, used for most operators: context, operator, name, inputs, attributes."""
         name = arguments[1]
         if type(name) is not str:  # TensorFlow before 2.4
             return None
@@ -101,14 +101,14 @@ class OperatorDoors:
         return None if count is None else EagerCall(name, arguments[3 : 3 + count], arguments[3 + count :], False)
 
     def _by_execute(self, arguments: tuple[Any, ...]) -> EagerCall:
-        """A call of the others, and of functions."""
+        """Parse a call of another operator, or of a function."""
         name = arguments[2]
         name = name.decode() if isinstance(name, bytes) else name
         return EagerCall(name, arguments[3], arguments[4] or (), True)
 
 
 def frames_of_caller(depth: int) -> Frames:
-    """Return file, line and function of those who called, the outermost first."""
+    """Return file, line and function of the frames on the stack, outermost first."""
     frames: Frames = []
     frame = sys._getframe(depth)
     while frame is not None and len(frames) < user_frames.MAX_DEPTH:
