@@ -1,4 +1,4 @@
-"""Watches TensorFlow, and Keras 2 and 3: its hooks make events, of which listeners make what a run keeps."""
+"""Watches TensorFlow, and Keras 2 and 3: hooks turn a training into events, from which listeners make the records."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..events import Events, Handler, TrainingEvent
 
 
-class UpdatesOnly:
-    """Tells a listener of updates: of batches it is told by those who know their samples."""
+class UpdateForwarder:
+    """Forwards only updates to the sample ledger, which gets batches from the classes that know their samples."""
 
     def __init__(self, events: Events, listener: SampleLedger) -> None:
         self._events, self._listener = events, listener
@@ -44,7 +44,7 @@ class TensorflowAdapter(Adapter):
         self._keras = KerasHooks(agent)
         self._trail: TensorflowTrail | None = None
         self._samples: SampleLedger | None = None
-        atexit.register(self.finish)  # earlier at exit than the agent's own, which was registered first
+        atexit.register(self.finish)  # runs at exit before the agent's own handler, which was registered first
 
     def instrument(self, name: str, module: Any) -> None:
         if name in ("tensorflow", "keras", "tf_keras"):
@@ -55,7 +55,7 @@ class TensorflowAdapter(Adapter):
         elif name.endswith("stateful_random_ops"):
             self._agent.attempt(watch_generators, self._agent, module)
         elif name.endswith("collective_all_reduce_strategy"):
-            private_api.watch_workers(replace, self._note_workers)
+            private_api.watch_workers(replace, self._record_workers)
         elif name.endswith("client.session"):
             self._keras.watch_sessions(module)
         else:
@@ -63,7 +63,7 @@ class TensorflowAdapter(Adapter):
                 self._agent.attempt(self._begin_trail)
             self._keras.watch(name, module)
 
-    def _note_workers(self, facts: dict[str, object]) -> None:
+    def _record_workers(self, facts: dict[str, object]) -> None:
         self._agent.attempt(self._agent.computed, "collectives workers", "collectives", facts)
 
     def _begin_trail(self) -> None:
@@ -73,7 +73,7 @@ class TensorflowAdapter(Adapter):
             self._trail = TensorflowTrail(self._agent, keras.events, keras.records, library)
             keras.events.add(self._trail)
             self._samples = SampleLedger(self._agent, keras.events, lambda order: order.facts(), lambda _: None)
-            keras.events.add(UpdatesOnly(keras.events, self._samples))
+            keras.events.add(UpdateForwarder(keras.events, self._samples))
             keras.samples.begin(self._samples)
             if trail_library.wants_batch_digests(self._agent.run):
                 keras.datasets.begin(self._samples, library)
@@ -83,7 +83,7 @@ class TensorflowAdapter(Adapter):
         return [part for part in parts if part is not None]
 
     def random_states(self) -> None:
-        """The state of eager TensorFlow's seeds; nothing is made that the training did not use."""
+        """Write the random state of eager TensorFlow, without creating a context that the training did not use."""
         if private_api.context() is not None:
             generator = private_api.seed_generator()
             state = (private_api.eager_seed(), generator.getstate() if generator else None)

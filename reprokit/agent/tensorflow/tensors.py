@@ -1,4 +1,4 @@
-"""Values of tensors and variables of TensorFlow and Keras, read where they lie."""
+"""Values of tensors and variables of TensorFlow and Keras, read in place."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ __all__ = ["NotReadableError", "entry", "is_eager", "later", "name_of", "number"
 
 
 class NotReadableError(Exception):
-    """The variables have no values that could be read now, as in a graph without its session."""
+    """Raised if variables cannot be read now, as in a graph without its session."""
 
 
 def is_eager(tensor: Any) -> bool:
-    """Return whether it is a tensor of TensorFlow, dense or sparse, that has a value now: no graph is being built."""
+    """Return whether a value is an eager tensor of TensorFlow, dense or sparse."""
     return private_api.has_value(getattr(tensor, "values", tensor) if hasattr(tensor, "indices") else tensor)
 
 
 def name_of(variable: Any) -> str:
-    """Return what a variable is called in its model."""
+    """Return the name of a variable in its model."""
     return str(getattr(variable, "path", None) or variable.name)
 
 
 def number(array: Any) -> tuple[str, Any] | None:
-    """Dtype and value of an array of one element; None of more."""
+    """Return dtype and value of a one-element array; None for others."""
     return (array.dtype.name, array.item()) if array.size == 1 else None
 
 
 def later(_array: Any) -> None:
-    """No copy: what Keras returns lies on this side."""
+    """Return None: no copy is needed, as Keras returns values in host memory."""
 
 
 def read(variables: list[Any]) -> list[Any]:
-    """Return the values as arrays of NumPy, outside whatever graph is being built at the moment."""
+    """Return the values of variables as NumPy arrays, even while a graph is being built."""
     if private_api.ops() is None:
         return [variable.numpy() for variable in variables]
     if any(map(private_api.is_of_graph, variables)):
@@ -48,7 +48,7 @@ def read(variables: list[Any]) -> list[Any]:
 
 
 def _read_graph(variables: list[Any]) -> list[Any]:
-    """TensorFlow 1: by the session that is open, or else by the one that Keras made; never by a new one."""
+    """Read variables of TensorFlow 1 by the open session, or by that of Keras; never by a new one."""
     session = private_api.ops().get_default_session() or private_api.keras_session()
     if session is None or any(variable.graph is not session.graph for variable in variables):
         raise NotReadableError("there is no open session to read the variables in")
@@ -60,7 +60,7 @@ def _read_graph(variables: list[Any]) -> list[Any]:
 
 
 def values(variables: list[Any]) -> list[Any]:
-    """Return the values as they are now, copied only where they come out of a session; None of what cannot be read."""
+    """Return the current values, None for unreadable ones; only values from a session are copies."""
     if any(map(private_api.is_of_graph, variables)):
         try:
             return read(variables)
@@ -70,17 +70,17 @@ def values(variables: list[Any]) -> list[Any]:
 
 
 def value(variable: Any) -> Any:
-    """Return the value of a variable, without the copy that its own methods make."""
+    """Return the value of a variable as a tensor, without a copy; None if it cannot be read."""
     resource = private_api.plain(variable)
     handle = getattr(resource, "handle", None)
-    if handle is None or not private_api.has_value(handle):  # of several devices, or of a graph
+    if handle is None or not private_api.has_value(handle):  # on several devices, or in a graph
         return None
-    with private_api.ops().init_scope():  # no tape is to see it
+    with private_api.ops().init_scope():  # hidden from gradient tapes
         return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=handle, dtype=resource.dtype)
 
 
 def view(value: Any) -> Any:
-    """Return a view of a tensor on this side, or a number as an array; None of what lies elsewhere."""
+    """Return a tensor in host memory as an array without a copy; None for tensors on devices."""
     if value is None:
         return None
     if private_api.has_value(value):
