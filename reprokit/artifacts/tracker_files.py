@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from reprokit.artifacts.elements import Limits, Source
 from reprokit.artifacts.formats import tfrecord, wandb
-from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, Field, Wire, signed
+from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, FIXED64, Field, WireReader, signed
 from reprokit.artifacts.sources import read_whole
 from reprokit.errors import ArtifactDamaged
 
@@ -108,7 +108,7 @@ def _points(kind: str, path: str, source: Source) -> Iterator[tuple[str, LogPoin
 
 def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
     for record in tfrecord.records(source):
-        wire = Wire(record, Limits())
+        wire = WireReader(record, Limits())
         step = signed(wire.last(0, record.size, 2))
         summaries = (field_ for field_ in wire.fields(0, record.size) if field_.number == 5 and field_.kind == BYTES)
         for value in (value for summary in summaries for value in wire.fields(summary.at, summary.end)):
@@ -116,7 +116,7 @@ def _tensorboard(source: Source) -> Iterator[tuple[str, LogPoint]]:
                 yield from _scalar(wire, value, step)
 
 
-def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:
+def _scalar(wire: WireReader, value: Field, step: int) -> Iterator[tuple[str, LogPoint]]:
     """Yield a summary value that is one number: simple_value in TensorFlow 1, a tensor since."""
     tag, point = "", None
     for field_ in wire.fields(value.at, value.end):
@@ -133,7 +133,7 @@ def _scalar(wire: Wire, value: Field, step: int) -> Iterator[tuple[str, LogPoint
 _TENSORS = {1: ("float32", 4, 5), 2: ("float64", 8, 6)}  # by DataType: name, size in bytes, and field of the values
 
 
-def _tensor_point(wire: Wire, tensor: Field, step: int) -> LogPoint | None:
+def _tensor_point(wire: WireReader, tensor: Field, step: int) -> LogPoint | None:
     """Return the value of a scalar float tensor; None for other tensors."""
     fields = {field_.number: field_ for field_ in wire.fields(tensor.at, tensor.end)}
     layout = _TENSORS.get(fields[1].value) if 1 in fields else None

@@ -13,7 +13,7 @@ from reprokit import native
 from reprokit.artifacts.elements import Limits, Part, TensorPart, Value
 from reprokit.artifacts.files import diff as diff_files
 from reprokit.artifacts.formats import checkpoint, messages, sstable
-from reprokit.artifacts.formats.messages import Walker
+from reprokit.artifacts.formats.messages import MessageWalker
 from reprokit.artifacts.formats.sstable import crc32c, decoded, masked, unmasked
 from reprokit.artifacts.sources import BytesSource
 from reprokit.difference import Verdict
@@ -45,7 +45,7 @@ def content(place: int, data: bytes) -> bytes:
 
 
 def parts(data: bytes, limits: Limits | None = None) -> dict[str, Part]:
-    return {part.name: part for part in Walker(BytesSource(data), limits or Limits(), SCHEMA).message("", "Top")}
+    return {part.name: part for part in MessageWalker(BytesSource(data), limits or Limits(), SCHEMA).message("", "Top")}
 
 
 def texts(data: bytes) -> dict[str, str]:
@@ -54,7 +54,7 @@ def texts(data: bytes) -> dict[str, str]:
 
 def test_numbers_and_texts() -> None:
     data = number(1, -5) + number(2, 3) + content(4, "é".encode()) + content(4, b"\xff") + content(3, b"\x01\x02")
-    found = list(Walker(BytesSource(data + number(77, 1)), Limits(), SCHEMA).message("", "Top"))
+    found = list(MessageWalker(BytesSource(data + number(77, 1)), Limits(), SCHEMA).message("", "Top"))
     assert [(part.name, part.text) for part in found if isinstance(part, Value)] == [
         ("number", "-5"),
         ("zigzag", "-2"),

@@ -1,6 +1,6 @@
-"""TensorFlow's checkpoints: the index NAME.index, and NAME.data-00000-of-00001 and its like beside it.
+"""TensorFlow's checkpoints: the index NAME.index, and its shards NAME.data-00000-of-00001 and so on beside it.
 
-The shards are found by the name of the index, never by a name that stands in a file.
+The shards are found by the name of the index, never by a name in a file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from reprokit import dtypes
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import sstable, tensorflow_messages
-from reprokit.artifacts.formats.messages import known
-from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, Wire, signed
+from reprokit.artifacts.formats.messages import is_numeric
+from reprokit.artifacts.formats.protobuf import BYTES, FIXED32, VARINT, WireReader, signed
 from reprokit.artifacts.formats.sstable import crc32c, decoded, unmasked
 from reprokit.artifacts.formats.tensorflow_messages import NAMES, TYPES
 from reprokit.artifacts.formats.text import lines
@@ -31,8 +31,8 @@ TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Where a tensor stands, and what it is."""
+class CheckpointEntry:
+    """The index entry of a tensor."""
 
     name: str
     dtype: int
@@ -41,27 +41,27 @@ class Entry:
     offset: int
     size: int
     crc: int
-    slices: str = ""  # of a variable in pieces, which have entries of their own
-    more: str = ""  # what the entry says besides
+    slices: str = ""  # of a partitioned variable, whose slices have entries of their own
+    more: str = ""  # other fields as text
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the header, each tensor in the order of its name, and what belongs to none."""
-    yield from Checkpoint(source, limits).parts()
+    """Yield the header, the tensors in order of name, and unused bytes."""
+    yield from CheckpointReader(source, limits).parts()
 
 
-class Checkpoint:
-    """One pass over an index and its shards."""
+class CheckpointReader:
+    """Reads an index and its shards."""
 
     def __init__(self, source: Source, limits: Limits):
         self._source, self._limits = source, limits
         self._shards: dict[int, Source | None] = {}
         self._count = 0
         self._big_endian = False
-        self._taken: dict[int, list[tuple[int, int]]] = {}
+        self._used_ranges: dict[int, list[tuple[int, int]]] = {}
 
     def parts(self) -> Iterator[Part]:
-        """Yield the header, then all that the index names."""
+        """Yield the header, then all entries of the index."""
         table = sstable.entries(self._source, self._limits)
         key, header = next(table, (b"none", b""))
         if key:
@@ -86,17 +86,17 @@ class Checkpoint:
             raise ArtifactDamaged(f"it is said to have {self._count} shards")
 
     def _shard(self, number: int) -> Source | None:
-        """One file of tensors; None where it is not there."""
+        """Return a shard; None if the file does not exist."""
         if not 0 <= number < self._count:
             raise ArtifactDamaged(f"of {self._count} shards, number {number} is meant")
         if number not in self._shards:
-            beside = getattr(self._source, "beside", None)
-            name = beside.name[: -len(ENDING)] if beside is not None and beside.name.endswith(ENDING) else ""
+            siblings = getattr(self._source, "beside", None)
+            name = siblings.name[: -len(ENDING)] if siblings is not None and siblings.name.endswith(ENDING) else ""
             shard = f"{name}.data-{number:05d}-of-{self._count:05d}"
-            self._shards[number] = beside.open(shard) if beside is not None and name else None
+            self._shards[number] = siblings.open(shard) if siblings is not None and name else None
         return self._shards[number]
 
-    def _tensor(self, entry: Entry) -> Iterator[Part]:
+    def _tensor(self, entry: CheckpointEntry) -> Iterator[Part]:
         shard = self._shard(entry.shard)
         if entry.more:
             yield Value(f"{entry.name}/more", entry.more)
@@ -105,10 +105,10 @@ class Checkpoint:
             yield Value(entry.name, f"{_type(entry)}, {entry.size} bytes {place}")
             return
         data = piece(shard, entry.offset, entry.size)
-        self._taken.setdefault(entry.shard, []).append((entry.offset, entry.offset + entry.size))
+        self._used_ranges.setdefault(entry.shard, []).append((entry.offset, entry.offset + entry.size))
         if TYPES.get(entry.dtype) == "string":
             yield from self._strings(entry, data)
-        elif not known(NAMES.get(entry.dtype, "")):
+        elif not is_numeric(NAMES.get(entry.dtype, "")):
             yield Value(f"{entry.name}/type", f"{_type(entry)} with the CRC-32C {entry.crc:08x}")
             yield Blob(entry.name, data)
         else:
@@ -116,14 +116,14 @@ class Checkpoint:
                 entry, ChecksummedSource(data, entry.crc, crc32c, f"{_escaped(entry.name)}: {WRONG_SUM}")
             )
 
-    def _numbers(self, entry: Entry, data: Source) -> TensorPart:
+    def _numbers(self, entry: CheckpointEntry, data: Source) -> TensorPart:
         name = NAMES[entry.dtype]
         if any(n < 0 for n in entry.shape) or dtypes.named(name).file_size(math.prod(entry.shape)) != entry.size:
             raise ArtifactDamaged(f"{entry.name[:200]!r} has another size than its type and shape need")
         return TensorPart(entry.name, name, entry.shape, data, big_endian=self._big_endian)
 
-    def _strings(self, entry: Entry, data: Source) -> Iterator[Part]:
-        """Yield the texts of a tensor: their lengths, the sum of those, then one behind the other."""
+    def _strings(self, entry: CheckpointEntry, data: Source) -> Iterator[Part]:
+        """Yield the elements of a string tensor: stored as lengths, their checksum, then the concatenated texts."""
         count = math.prod(entry.shape)
         if not 0 <= count <= min(self._limits.parts, entry.size):
             raise ArtifactDamaged(f"{entry.name[:200]!r} has {count} texts in {entry.size} bytes")
@@ -144,8 +144,8 @@ class Checkpoint:
         _check_strings(entry, data, lengths, start)
 
     def _rest(self) -> Iterator[Part]:
-        """Yield the bytes of the shards that belong to no tensor; where the others stand is nobody's matter."""
-        for number, places in sorted(self._taken.items()):
+        """Yield the bytes of the shards that belong to no tensor; the offsets of tensors are noise."""
+        for number, places in sorted(self._used_ranges.items()):
             shard = self._shards[number]
             assert shard is not None
             end = 0
@@ -156,7 +156,7 @@ class Checkpoint:
                 end = max(end, stop)
 
 
-def _type(entry: Entry) -> str:
+def _type(entry: CheckpointEntry) -> str:
     return f"{TYPES.get(entry.dtype, f'type {entry.dtype}')} {list(entry.shape)}"
 
 
@@ -164,44 +164,46 @@ def _escaped(text: str) -> str:
     return text[:200].replace("{", "{{").replace("}", "}}")
 
 
-def _entry(key: bytes, value: bytes, limits: Limits) -> Entry:
-    """Return what the index says of a tensor."""
+def _entry(key: bytes, value: bytes, limits: Limits) -> CheckpointEntry:
+    """Parse an entry of the index."""
     walker = tensorflow_messages.walker(BytesSource(value), limits)
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)
     shape: tuple[int, ...] = ()
     more, slices = "", []
-    for found in walker.wire.fields(0, len(value)):
-        if found.number in numbers and found.kind == (FIXED32 if found.number == 6 else VARINT):
-            numbers[found.number] = signed(found.value)
-        elif found.number == 2 and found.kind == BYTES:
-            shape, text = tensorflow_messages.shape(walker, found.at, found.end)
+    for field in walker.wire.fields(0, len(value)):
+        if field.number in numbers and field.kind == (FIXED32 if field.number == 6 else VARINT):
+            numbers[field.number] = signed(field.value)
+        elif field.number == 2 and field.kind == BYTES:
+            shape, text = tensorflow_messages.shape(walker, field.at, field.end)
             more += text
-        elif found.number == 7 and found.kind == BYTES:
-            slices.append(_slice(walker.wire, found.at, found.end))
+        elif field.number == 7 and field.kind == BYTES:
+            slices.append(_slice(walker.wire, field.at, field.end))
         else:
-            more += f" field {found.number} is {found.value}"
+            more += f" field {field.number} is {field.value}"
     dtype, shard, offset, size, crc = numbers.values()
     if offset < 0 or size < 0:
         raise ArtifactDamaged(f"a tensor has {size} bytes at {offset}")
     name = decoded(key) if key.startswith(b"\0") else key.decode("utf-8", "backslashreplace")
-    return Entry(name, dtype, shape, shard, offset, size, unmasked(crc & 0xFFFFFFFF), " ".join(slices), more)
+    return CheckpointEntry(name, dtype, shape, shard, offset, size, unmasked(crc & 0xFFFFFFFF), " ".join(slices), more)
 
 
-def _slice(wire: Wire, at: int, end: int) -> str:
-    """Return a part of a variable, as Python writes it."""
+def _slice(wire: WireReader, at: int, end: int) -> str:
+    """Return a slice of a variable in Python's notation."""
     texts = []
     for extent in wire.fields(at, end):
         if extent.kind != BYTES or extent.number != 1:
             texts.append(f"field {extent.number} is {extent.value}")
             continue
-        found = {one.number: signed(one.value) for one in wire.fields(extent.at, extent.end) if one.kind == VARINT}
-        texts.append(f"{found.get(1, 0)}:{found[2]}" if 2 in found else ":")
+        numbers = {
+            item.number: signed(item.value) for item in wire.fields(extent.at, extent.end) if item.kind == VARINT
+        }
+        texts.append(f"{numbers.get(1, 0)}:{numbers[2]}" if 2 in numbers else ":")
     return f"[{', '.join(texts)}]"
 
 
 def _lengths(data: Source, count: int) -> tuple[list[int], int]:
-    """Return the lengths of texts, and where the first one begins."""
-    wire, lengths, at = Wire(data, Limits()), [], 0
+    """Return the lengths of texts, and the offset of the first one."""
+    wire, lengths, at = WireReader(data, Limits()), [], 0
     for _ in range(count):
         length, at = wire.varint(at, data.size)
         lengths.append(length)
@@ -210,8 +212,8 @@ def _lengths(data: Source, count: int) -> tuple[list[int], int]:
     return lengths, at + 4
 
 
-def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -> None:
-    """The sums of a tensor of texts: of the lengths as fixed numbers, and of these with all that follows."""
+def _check_strings(entry: CheckpointEntry, data: Source, lengths: list[int], start: int) -> None:
+    """Check the checksums of a string tensor: of the lengths as fixed-size numbers, and of all bytes."""
     crc = crc32c(b"".join(n.to_bytes(4 if n < 1 << 32 else 8, "little") for n in lengths))
     stored = read_exactly(data, start - 4, 4)
     crc_of_all = crc32c(stored, crc)
@@ -222,16 +224,16 @@ def _check_strings(entry: Entry, data: Source, lengths: list[int], start: int) -
 
 
 def state(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield each field of the file `checkpoint`, which notes the last checkpoints; when they were written is noise."""
+    """Yield the fields of the file `checkpoint`, which lists the last checkpoints; their times are noise."""
     counts: Counter[str] = Counter()
     for line in lines(source, limits.text):
         text = line.strip()
         if not text:
             continue
-        found = _LINE.fullmatch(text)
-        if found is None:
+        match = _LINE.fullmatch(text)
+        if match is None:
             raise ArtifactDamaged(f"the line {text[:80]!r} is no field")
-        name = f"{found[1]}/{counts[found[1]]}"
-        counts[found[1]] += 1
-        value = text.removeprefix(f"{found[1]}: ")
-        yield Noise(name, value) if found[1] in TIMES else Value(name, value)
+        name = f"{match[1]}/{counts[match[1]]}"
+        counts[match[1]] += 1
+        value = text.removeprefix(f"{match[1]}: ")
+        yield Noise(name, value) if match[1] in TIMES else Value(name, value)

@@ -1,4 +1,4 @@
-"""The messages of ONNX; see messages for how to read them."""
+"""The messages of ONNX; the module messages reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reprokit.artifacts.elements import Limits, Part, Source, Value
 from reprokit.artifacts.formats import protobuf
-from reprokit.artifacts.formats.messages import TypedList, Values, Walker, schema
+from reprokit.artifacts.formats.messages import MessageWalker, TensorFields, TypedList, schema
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
 from reprokit.artifacts.sources import piece
 from reprokit.dtypes import PACKED as PACKED_NAME
@@ -39,19 +39,19 @@ _VALUES = {
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield every value by its path: nodes by their names, else their first outputs."""
-    walker = Walker(source, limits, SCHEMA, {"TensorProto": _tensor}, TYPES)
+    """Yield the values by path; nodes by name, or by their first output."""
+    walker = MessageWalker(source, limits, SCHEMA, {"TensorProto": _tensor}, TYPES)
     yield from walker.message("", "ModelProto")
 
 
-def _tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
-    """Yield a TensorProto: its elements as raw bytes, as a list, or in a file beside."""
-    found = Values(walker, path)
+def _tensor(walker: MessageWalker, path: str, at: int, end: int) -> Iterator[Part]:
+    """Yield a TensorProto, with its elements as raw bytes, as a list, or in an external file."""
+    elements = TensorFields(walker, path)
     dims: list[int] = []
     dtype = location = 0
     entries: list[Field] = []
-    wanted = {1: (BYTES, VARINT), 2: (VARINT,), 13: (BYTES,), 14: (VARINT,)}
-    for field in found.fields(at, end, 9, _VALUES, wanted):
+    yielded = {1: (BYTES, VARINT), 2: (VARINT,), 13: (BYTES,), 14: (VARINT,)}
+    for field in elements.fields(at, end, 9, _VALUES, yielded):
         if field.number == 1:
             dims += _lengths(walker, field)
         elif field.number == 2:
@@ -60,15 +60,15 @@ def _tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
             entries.append(field)
         else:
             location = field.value
-    yield from found.rest("TensorProto", SCHEMA)
+    yield from elements.rest("TensorProto", SCHEMA)
     name = TYPES.get(dtype, f"type {dtype}") + (PACKED_NAME if dtype in PACKED else "")
     if location == EXTERNAL or entries:
-        yield from _external(found, location, entries, name, tuple(dims))
+        yield from _external(elements, location, entries, name, tuple(dims))
     else:
-        yield from found.parts(name, tuple(dims))
+        yield from elements.parts(name, tuple(dims))
 
 
-def _lengths(walker: Walker, field: Field) -> Iterator[int]:
+def _lengths(walker: MessageWalker, field: Field) -> Iterator[int]:
     numbers = protobuf.packed_varints(walker.wire, field) if field.kind == BYTES else iter((field.value,))
     for count, number in enumerate(numbers):
         if count > 64:
@@ -77,30 +77,30 @@ def _lengths(walker: Walker, field: Field) -> Iterator[int]:
 
 
 def _external(
-    found: Values, location: int, entries: list[Field], dtype: str, shape: tuple[int, ...]
+    fields: TensorFields, location: int, entries: list[Field], dtype: str, shape: tuple[int, ...]
 ) -> Iterator[Part]:  # fmt: skip
-    """Yield a tensor whose bytes stand in a file beside, which is read where it is there."""
-    facts = _facts(found.walker, entries[:MOST_ENTRIES])
+    """Yield a tensor whose bytes are in an external file, if that file exists."""
+    facts = _facts(fields.walker, entries[:MOST_ENTRIES])
     if location != EXTERNAL or len(entries) > MOST_ENTRIES or "location" not in facts:
-        raise ArtifactDamaged(f"{found.path} does not say where its bytes are")
-    beside = getattr(found.walker.source, "beside", None)
-    file = beside.open(facts["location"]) if beside is not None else None
+        raise ArtifactDamaged(f"{fields.path} does not say where its bytes are")
+    siblings = getattr(fields.walker.source, "beside", None)
+    file = siblings.open(facts["location"]) if siblings is not None else None
     if file is None:
-        yield Value(found.path, f"{dtype} {list(shape)} in a file beside, which is not there: {sorted(facts.items())}")
+        yield Value(fields.path, f"{dtype} {list(shape)} in a file beside, which is not there: {sorted(facts.items())}")
         return
     offset, length = _number(facts, "offset", 0), _number(facts, "length", file.size)
     length = min(length, file.size - offset) if "length" not in facts else length
-    yield from found.beside(piece(file, offset, length), dtype, shape)
+    yield from fields.external(piece(file, offset, length), dtype, shape)
     for key, text in sorted(facts.items()):
         if key not in ("location", "offset", "length"):
-            yield Value(f"{found.path}/external_data/{key}", text)
+            yield Value(f"{fields.path}/external_data/{key}", text)
 
 
-def _facts(walker: Walker, entries: list[Field]) -> dict[str, str]:
+def _facts(walker: MessageWalker, entries: list[Field]) -> dict[str, str]:
     """Return the keys and values of external_data."""
     facts: dict[str, str] = {}
     for entry in entries:
-        texts = {one.number: walker.plain("string", one) for one in walker.wire.fields(entry.at, entry.end)}
+        texts = {field.number: walker.plain("string", field) for field in walker.wire.fields(entry.at, entry.end)}
         if texts.keys() - {1, 2} or texts.get(1, "") in facts:
             raise ArtifactDamaged("external_data is damaged")
         facts[texts.get(1, "")] = texts.get(2, "")

@@ -1,6 +1,6 @@
-"""Protocol buffers as they stand in a file: fields by number, without code made for their messages.
+"""Reads the wire format of Protocol Buffers: fields by number, without generated code.
 
-See https://protobuf.dev/programming-guides/encoding/. Groups, which nobody writes any more, are refused.
+See https://protobuf.dev/programming-guides/encoding/. The obsolete groups are refused.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from reprokit.errors import ArtifactDamaged
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 SIZES = {FIXED64: 8, FIXED32: 4}
-AHEAD = 1 << 16  # bytes that are read at once
+BUFFER = 1 << 16  # bytes per read
 LONGEST_VARINT = 10
-MOST_NUMBERS = 1 << 22  # of one packed field whose numbers have no fixed size
-FIELDS_PER_PART = 100  # of those that Limits allows: more fields than that many parts can need
+MOST_NUMBERS = 1 << 22  # varints in one packed field
+FIELDS_PER_PART = 100  # largest number of fields for each part that Limits allows
 
 
 class Field(NamedTuple):
     """One field of a message."""
 
     number: int
-    kind: int
-    value: int  # of a number its bits, of bytes how many
-    at: int  # where its bytes begin
+    kind: int  # the wire type
+    value: int  # the bits of a number, or the number of bytes
+    at: int  # the offset of its bytes
 
     @property
     def end(self) -> int:
-        """Where its bytes end."""
+        """The offset of the end of its bytes."""
         return self.at + self.value
 
 
-class Wire:
-    """The messages that stand in one source."""
+class WireReader:
+    """Reads the messages in a source through a buffer."""
 
     def __init__(self, source: Source, limits: Limits):
         self.source = source
-        self._left = FIELDS_PER_PART * limits.parts
+        self._fields_left = FIELDS_PER_PART * limits.parts
         self._data, self._start = b"", 0
 
     def fields(self, at: int, end: int) -> Iterator[Field]:
-        """Yield the fields of the message in these bytes, in their order."""
+        """Yield the fields of the message between two offsets, in order."""
         while at < end:
-            self._left -= 1
-            if self._left < 0:
+            self._fields_left -= 1
+            if self._fields_left < 0:
                 raise ArtifactDamaged("its messages have more fields than are read")
             tag, at = self.varint(at, end)
             field = self._field(tag, at, end)
@@ -55,9 +55,9 @@ class Wire:
             yield field
 
     def last(self, at: int, end: int, number: int) -> int:
-        """Return the bits of the last number of this field; 0, which is not written, where there is none."""
-        found = [field.value for field in self.fields(at, end) if field.number == number and field.kind != BYTES]
-        return found[-1] if found else 0
+        """Return the bits of the last number in a field; 0, the default, if there is none."""
+        values = [field.value for field in self.fields(at, end) if field.number == number and field.kind != BYTES]
+        return values[-1] if values else 0
 
     def _field(self, tag: int, at: int, end: int) -> Field:
         number, kind = tag >> 3, tag & 7
@@ -78,48 +78,48 @@ class Wire:
         return Field(number, kind, int.from_bytes(self.take(at, size), "little"), at + size)
 
     def varint(self, at: int, end: int) -> tuple[int, int]:
-        """Return a number of variable length, and where it ends."""
+        """Return a varint, and the offset of its end."""
         value = 0
-        data = self._ahead(at, min(end, at + LONGEST_VARINT))
-        place = at - self._start
+        data = self._buffered(at, min(end, at + LONGEST_VARINT))
+        position = at - self._start
         for shift in range(0, 7 * min(LONGEST_VARINT, max(0, end - at)), 7):
-            byte = data[place]
-            place += 1
+            byte = data[position]
+            position += 1
             value |= (byte & 127) << shift
             if byte < 128:
                 if value >> 64:
                     break
-                return value, self._start + place
+                return value, self._start + position
         raise ArtifactDamaged(f"at byte {at} there should be a number")
 
-    def _ahead(self, at: int, end: int) -> bytes:
-        """Return what was read ahead, with these bytes in it."""
+    def _buffered(self, at: int, end: int) -> bytes:
+        """Return the buffer, refilled if these bytes are not in it."""
         if at < self._start or end > self._start + len(self._data):
-            length = min(max(AHEAD, end - at), max(0, self.source.size - at))
+            length = min(max(BUFFER, end - at), max(0, self.source.size - at))
             self._data, self._start = read_exactly(self.source, at, length), at
             if end > at + length:
                 raise ArtifactDamaged(f"it ends at byte {self.source.size}, within a message")
         return self._data
 
     def take(self, at: int, size: int) -> bytes:
-        """Bytes, which must be few."""
-        if size > AHEAD:
+        """Return bytes at an offset, buffered if they are few."""
+        if size > BUFFER:
             return read_exactly(self.source, at, size)
-        data = self._ahead(at, at + size)
+        data = self._buffered(at, at + size)
         return data[at - self._start : at - self._start + size]
 
     def content(self, field: Field) -> bytes:
-        """Return the bytes of a field."""
+        """Return the bytes of a length-delimited field."""
         return self.take(field.at, field.value)
 
 
 def signed(value: int) -> int:
-    """Return the bits of a number that may be negative."""
+    """Return the signed value of 64 bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def zigzag(value: int) -> int:
-    """Return the bits of a number whose sign stands in its lowest bit."""
+    """Decode a zigzag number, whose sign is in its lowest bit."""
     return value >> 1 ^ -(value & 1)
 
 
@@ -133,7 +133,7 @@ def double(bits: int) -> float:
     return float(struct.unpack("<d", struct.pack("<Q", bits))[0])
 
 
-def packed_varints(wire: Wire, field: Field) -> Iterator[int]:
+def packed_varints(wire: WireReader, field: Field) -> Iterator[int]:
     """Yield the numbers of a packed field."""
     at, end, count = field.at, field.end, 0
     while at < end:

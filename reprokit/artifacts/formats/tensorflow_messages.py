@@ -1,4 +1,4 @@
-"""The messages of TensorFlow: SavedModel, checkpoints, events, examples; see messages for how to read them."""
+"""The messages of TensorFlow: SavedModel, checkpoints, events, examples; the module messages reads them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reprokit.artifacts.elements import Blob, Limits, Noise, Part, Source, Value
-from reprokit.artifacts.formats.messages import TypedList, Values, Walker, schema, written
+from reprokit.artifacts.formats.messages import MessageWalker, TensorFields, TypedList, python_literal, schema
 from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, signed
 from reprokit.artifacts.sources import piece
 from reprokit.errors import ArtifactDamaged
@@ -19,57 +19,57 @@ TYPES = {
     30: "uint4", 31: "int2", 32: "uint2", 33: "float4_e2m1fn",
 }  # fmt: skip
 QUANTIZED = {name: name[1:] for name in ("qint8", "quint8", "qint32", "qint16", "quint16")}
-NAMES = {number: QUANTIZED.get(name, name) for number, name in TYPES.items()}  # as elements are compared
+NAMES = {number: QUANTIZED.get(name, name) for number, name in TYPES.items()}  # dtypes for the comparison
 MOST_DIMENSIONS = 254
 
 SCHEMA = schema(Path(__file__).with_suffix(".schema").read_text(encoding="utf-8"))
-# The first is a sum over saved_model.pb, whose maps are written in any order; what is in it is compared there.
+# The first is a checksum of saved_model.pb, whose maps have no fixed order; its content is compared by itself.
 NOISE = ("saved_model_checksum", "uuid")
 
 
-def walker(source: Source, limits: Limits) -> Walker:
-    """Reads the messages of a source."""
-    return Walker(source, limits, SCHEMA, {"TensorProto": tensor, "TensorShapeProto": _shape_part}, TYPES)
+def walker(source: Source, limits: Limits) -> MessageWalker:
+    """Return a walker over the messages of a source."""
+    return MessageWalker(source, limits, SCHEMA, {"TensorProto": tensor, "TensorShapeProto": _shape_part}, TYPES)
 
 
-def shape(walker: Walker, at: int, end: int) -> tuple[tuple[int, ...], str]:
-    """Return the lengths of a TensorShapeProto, and what it says besides."""
+def shape(walker: MessageWalker, at: int, end: int) -> tuple[tuple[int, ...], str]:
+    """Return the dimensions of a TensorShapeProto, and a text of its other fields."""
     lengths: list[int] = []
     more = ""
-    for found in walker.wire.fields(at, end):
-        if found.number == 2 and found.kind == BYTES:
-            length, name = _dimension(walker, found)
+    for field in walker.wire.fields(at, end):
+        if field.number == 2 and field.kind == BYTES:
+            length, name = _dimension(walker, field)
             lengths.append(length)
             more += f" {len(lengths) - 1} is {name}" if name else ""
         else:
-            more += " of unknown rank" if found[:3] == (3, VARINT, 1) else f" field {found.number} is {found.value}"
+            more += " of unknown rank" if field[:3] == (3, VARINT, 1) else f" field {field.number} is {field.value}"
         if len(lengths) > MOST_DIMENSIONS:
             raise ArtifactDamaged("a shape has more dimensions than there can be")
     return tuple(lengths), more
 
 
-def _dimension(walker: Walker, dimension: Field) -> tuple[int, str]:
+def _dimension(walker: MessageWalker, dimension: Field) -> tuple[int, str]:
     length, name = 0, ""
-    for found in walker.wire.fields(dimension.at, dimension.end):
-        if found.number == 1 and found.kind == VARINT:
-            length = signed(found.value)
+    for field in walker.wire.fields(dimension.at, dimension.end):
+        if field.number == 1 and field.kind == VARINT:
+            length = signed(field.value)
         else:
-            name += walker.plain("string", found)
+            name += walker.plain("string", field)
     return length, name
 
 
-def _shape_part(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
+def _shape_part(walker: MessageWalker, path: str, at: int, end: int) -> Iterator[Part]:
     lengths, more = shape(walker, at, end)
     texts = ("?" if length == -1 else str(length) for length in lengths)
     yield Value(path, f"[{', '.join(texts)}]{more}")
 
 
-def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
-    """Yield a TensorProto: its elements as they stand in tensor_content, or in the list for their type."""
-    found = Values(walker, path)
+def tensor(walker: MessageWalker, path: str, at: int, end: int) -> Iterator[Part]:
+    """Yield a TensorProto, with its elements in tensor_content or in the list for their type."""
+    elements = TensorFields(walker, path)
     lengths: tuple[int, ...] = ()
     dtype, more = 0, ""
-    for field in found.fields(at, end, 4, _VALUES, {1: (VARINT,), 2: (BYTES,)}):
+    for field in elements.fields(at, end, 4, _VALUES, {1: (VARINT,), 2: (BYTES,)}):
         if field.number == 1:
             dtype = field.value
         else:
@@ -77,10 +77,10 @@ def tensor(walker: Walker, path: str, at: int, end: int) -> Iterator[Part]:
     if more or any(length < 0 for length in lengths):
         yield Value(f"{path}/shape", f"{lengths}{more}")
         lengths = ()
-    yield from found.rest("TensorProto", SCHEMA)
+    yield from elements.rest("TensorProto", SCHEMA)
     if TYPES.get(dtype) in QUANTIZED:
         yield Value(f"{path}/type", TYPES[dtype])
-    yield from found.parts(NAMES.get(dtype, "") or f"type {dtype}", lengths, repeats=True)
+    yield from elements.parts(NAMES.get(dtype, "") or f"type {dtype}", lengths, repeats=True)
 
 
 _VALUES = {
@@ -99,23 +99,23 @@ _VALUES = {
 
 
 def string(name: str, source: Source, start: int, size: int) -> Part:
-    """Bytes of a tensor of strings."""
+    """Return an element of a string tensor as a part."""
     if size > 1 << 16:
         return Blob(name, piece(source, start, size))
-    return Value(name, written(source.read(start, size)))
+    return Value(name, python_literal(source.read(start, size)))
 
 
 def saved_model(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield every value by its path, nodes by their names; the variables are a checkpoint beside it."""
+    """Yield the values of a SavedModel by path, nodes by name; its variables are in a separate checkpoint."""
     yield from walker(source, limits).message("", "SavedModel")
 
 
 def meta_graph(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the same of NAME.meta."""
+    """Yield the values of a MetaGraphDef (NAME.meta)."""
     yield from walker(source, limits).message("", "MetaGraphDef")
 
 
 def fingerprint(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each field: sums of the parts of a SavedModel, a random identity, and the sum of how the file was written."""
+    """Yield the checksums of the parts of a SavedModel; the random id and the checksum of the file are noise."""
     for part in walker(source, limits).message("", "FingerprintDef"):
         yield Noise(part.name, part.text) if isinstance(part, Value) and part.name in NOISE else part

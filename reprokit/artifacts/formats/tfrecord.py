@@ -89,7 +89,7 @@ def _record(number: int, record: Source, limits: Limits) -> Iterator[Part]:
 
 def _kind(record: Source) -> str:
     """Return whether it is an Example or one of sequences; both begin with features."""
-    wire = protobuf.Wire(record, Limits())
+    wire = protobuf.WireReader(record, Limits())
     numbers = {found.number for found in wire.fields(0, record.size)}
     if not numbers <= {1, 2}:
         raise ArtifactDamaged("it is no example")

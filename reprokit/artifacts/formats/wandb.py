@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 
 from reprokit.artifacts.elements import Limits, Noise, Part, Source, Value
-from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, Wire, signed
+from reprokit.artifacts.formats.protobuf import BYTES, VARINT, Field, WireReader, signed
 from reprokit.artifacts.sources import BytesSource, read_exactly
 from reprokit.errors import ArtifactDamaged
 
@@ -48,10 +48,10 @@ def _part(name: str, key: str, text: str) -> Part:
     return Noise(name, text) if key.startswith(VOLATILE) else Value(name, text)
 
 
-def entries(source: Source, limits: Limits) -> Iterator[tuple[int, Wire, Field]]:
+def entries(source: Source, limits: Limits) -> Iterator[tuple[int, WireReader, Field]]:
     """Yield what each record holds: the number of its field, and where its message stands."""
     for record in records(source, limits):
-        wire = Wire(BytesSource(record), limits)
+        wire = WireReader(BytesSource(record), limits)
         for found in wire.fields(0, len(record)):
             if found.kind == BYTES and found.number not in AROUND:
                 yield found.number, wire, found
@@ -94,7 +94,7 @@ def _joined(waiting: bytearray | None, kind: int, data: bytes, limits: Limits) -
     return found
 
 
-def history(wire: Wire, record: Field, number: int) -> tuple[int, dict[str, str]]:
+def history(wire: WireReader, record: Field, number: int) -> tuple[int, dict[str, str]]:
     """Return the step of a line of the history, and its values as JSON; those without a step are counted."""
     step, values = number, {}
     for one in _fields(wire, record):
@@ -107,7 +107,7 @@ def history(wire: Wire, record: Field, number: int) -> tuple[int, dict[str, str]
     return (int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 19 else step), values
 
 
-def _item(wire: Wire, item: Field) -> tuple[str, str]:
+def _item(wire: WireReader, item: Field) -> tuple[str, str]:
     """Return a key, of nested ones all with dots between, and its value as JSON."""
     keys, text = [], ""
     for one in _fields(wire, item):
@@ -118,7 +118,7 @@ def _item(wire: Wire, item: Field) -> tuple[str, str]:
     return ".".join(keys), text
 
 
-def _update(last: dict[str, str], place: str, wire: Wire, record: Field) -> None:
+def _update(last: dict[str, str], place: str, wire: WireReader, record: Field) -> None:
     """Take in what was set, and forget what was removed."""
     for one in _fields(wire, record):
         if one.kind == BYTES and one.number in (ITEM, REMOVED):
@@ -129,5 +129,5 @@ def _update(last: dict[str, str], place: str, wire: Wire, record: Field) -> None
                 last.pop(f"{place}/{key}", None)
 
 
-def _fields(wire: Wire, message: Field) -> Iterator[Field]:
+def _fields(wire: WireReader, message: Field) -> Iterator[Field]:
     return wire.fields(message.at, message.end)
