@@ -1,6 +1,6 @@
-"""Reads pickles, also several in one file, and those of joblib: never unpickled, only looked at.
+"""Reads pickles, also several in one file, and those of joblib, without executing them.
 
-joblib writes the elements of an array right behind the object that describes it.
+joblib writes the elements of an array right after the object that describes it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from reprokit.artifacts.elements import Limits, Part, Source
 from reprokit.artifacts.formats import PICKLE
 from reprokit.artifacts.formats.pickle_nodes import Creation, GlobalName, JoblibArray, PickledDict, PickledObject, exact
-from reprokit.artifacts.formats.pickle_numpy import ArrayElements, recognize_numpy, shape_of, shown, type_of
+from reprokit.artifacts.formats.pickle_numpy import ArrayElements, array_parts, recognize_numpy, shape_of, type_of
 from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
-from reprokit.artifacts.formats.pickle_walk import ROOT, PickleWalk, Seen
+from reprokit.artifacts.formats.pickle_walk import ROOT, NodeParts, PickleWalk
 from reprokit.artifacts.sources import ForwardReader, piece
 
 MOST = 10_000  # pickles in one file
@@ -23,17 +23,17 @@ ATTRIBUTES = {"subclass", "shape", "order", "dtype", "allow_mmap", "numpy_array_
 
 
 def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject | JoblibArray:
-    """Return the array in place of its description, as joblib's own unpickler does it."""
+    """Replace the description of an array by the array, as joblib's own unpickler does."""
     is_wrapper = isinstance(item.function, GlobalName) and str(item.function).endswith(WRAPPER)
     if item.creation is not Creation.NEW or not is_wrapper:
         return item
     state = item.state()
     items = state.items if isinstance(state, PickledDict) and len(state.items) <= len(ATTRIBUTES) else []
-    said = {key: value for key, value in items if isinstance(key, str)}
-    kind, alignment = said.get("subclass"), said.get("numpy_array_alignment_bytes")
-    shape, type_, order = shape_of(said.get("shape")), type_of(said.get("dtype")), said.get("order")
-    is_known = said.keys() <= ATTRIBUTES and len(said) == len(items) and not (item.arguments or item.keywords)
-    is_known = is_known and order in ("C", "F") and exact(said.get("allow_mmap")) is not None
+    facts = {key: value for key, value in items if isinstance(key, str)}
+    kind, alignment = facts.get("subclass"), facts.get("numpy_array_alignment_bytes")
+    shape, type_, order = shape_of(facts.get("shape")), type_of(facts.get("dtype")), facts.get("order")
+    is_known = facts.keys() <= ATTRIBUTES and len(facts) == len(items) and not (item.arguments or item.keywords)
+    is_known = is_known and order in ("C", "F") and exact(facts.get("allow_mmap")) is not None
     is_known = is_known and (alignment is None or isinstance(alignment, int))
     if not is_known or not isinstance(kind, GlobalName) or shape is None or type_ is None:
         unpickler.fail("joblib's description of an array is not understood")
@@ -46,13 +46,13 @@ def after_build(item: PickledObject, unpickler: InertUnpickler) -> PickledObject
     return JoblibArray(item, ArrayElements(type_, shape, order == "F", elements, note))
 
 
-def recognize_joblib(walk: PickleWalk, path: str, item: PickledObject | JoblibArray) -> Seen | None:
-    """Return an array that joblib wrote behind the object that describes it."""
+def recognize_joblib(walk: PickleWalk, path: str, item: PickledObject | JoblibArray) -> NodeParts | None:
+    """Return the parts of an array of joblib; None for other nodes."""
     if not isinstance(item, JoblibArray):
         return None
     if item.array is None:
         return (walk.value(f"{path or ROOT} (kind)", item.kind),), [(path, item.objects)]
-    return shown(walk, path, item.array), ()
+    return array_parts(walk, path, item.array), ()
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:

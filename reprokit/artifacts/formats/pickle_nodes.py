@@ -1,7 +1,7 @@
-"""What a pickle describes: inert nodes instead of objects, in which names stay text and calls are never made.
+"""The content of a pickle as inert nodes instead of objects: names stay text, and calls are never executed.
 
-None, truth values, numbers and short strings stand for themselves, lists and tuples are Python's own. All else is a
-node, and the same node wherever the pickle means the same object. Nothing of it is ever hashed or compared by contents.
+None, booleans, numbers and short strings represent themselves, lists and tuples are Python's own. Everything else is a
+node, one for each object of the pickle. Nodes are never hashed or compared by content.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, TypeAlias
 
 from reprokit.artifacts.elements import Source
 
-ATOM = 4096  # characters or bytes of the longest string that is no node
+ATOM = 4096  # characters or bytes of the longest string that is not a node
 
 
 class OldString(bytes):
-    """A `str` of Python 2, of which nobody knows whether it means text or bytes."""
+    """A `str` of Python 2, which may be text or bytes."""
 
 
 @dataclass(frozen=True)
 class GlobalName:
-    """The name of a class or function, which is never looked up."""
+    """The name of a class or function, which is never imported."""
 
     module: str
     name: str
@@ -35,7 +35,7 @@ class GlobalName:
 
 @dataclass(eq=False, slots=True)
 class PickledSet:
-    """A set or frozenset: its elements as they were added."""
+    """A set or frozenset: its elements in the order of addition."""
 
     kind: str
     items: list[Item]
@@ -46,7 +46,7 @@ class PickledSet:
 
 @dataclass(eq=False, slots=True)
 class PickledDict:
-    """A dict: its pairs as they were set, the same key twice if that is what the pickle does."""
+    """A dict: its items in the order in which they were set, duplicate keys included."""
 
     items: list[tuple[Item, Item]]
 
@@ -56,35 +56,35 @@ class PickledDict:
 
 @dataclass(eq=False, slots=True)
 class LongString:
-    """Long bytes, a bytearray, a long string or number: where they stand."""
+    """Long bytes, a bytearray, a long string or number: the source of its bytes."""
 
     kind: str  # bytes, bytearray, str, string (of Python 2), int
     source: Source
-    as_bytes: Any = None  # what it is as Latin-1, once that was asked for
+    as_bytes: Any = None  # the cached conversion to Latin-1
 
 
 class Creation(Enum):
-    """How an object comes to be."""
+    """How an object is created."""
 
     CALL = "call"  # function(*arguments)
     NEW = "new"  # class.__new__(class, *arguments)
     INSTANCE = "instance"  # of a class of Python 2
-    PERSISTENT = "persistent"  # looked up by whoever reads the pickle
+    PERSISTENT = "persistent"  # by a persistent id, resolved by the reader
     EXTENSION = "extension"  # a number of copyreg's registry
-    BUFFER = "buffer"  # handed over beside the pickle
+    BUFFER = "buffer"  # an out-of-band buffer
 
 
 @dataclass(eq=False, slots=True)
 class PickledObject:
-    """What a call would return, and what is done to it afterwards."""
+    """The result that a call would have, and the changes to it afterwards."""
 
     creation: Creation
     function: Item
     arguments: tuple[Item, ...]
     keywords: PickledDict | None = None
-    number: int = 0  # of the calls of a pickle, from one on; 0 for what is no call
+    number: int = 0  # the number of the call in the pickle, from 1; 0: no call
     changes: list[tuple[str, Item, Item]] = field(default_factory=list)  # state, append, set or add, with key and value
-    array_type: Any = None  # the type of NumPy that it describes, if it does
+    array_type: Any = None  # the NumPy dtype that it describes, if any
 
     def append(self, item: Item) -> None:
         self.changes.append(("append", None, item))
@@ -96,11 +96,11 @@ class PickledObject:
         self.changes.append(("set", key, value))
 
     def called(self, *names: str) -> bool:
-        """Return whether it comes of a call of one of these functions, written module.name."""
+        """Return whether the object is the result of calling one of these functions (module.name)."""
         return self.creation is Creation.CALL and isinstance(self.function, GlobalName) and str(self.function) in names
 
     def state(self) -> Item:
-        """Return what one BUILD sets, where nothing else is done to it; else None."""
+        """Return the state set by a single BUILD opcode if there are no other changes, else None."""
         if len(self.changes) == 1 and self.changes[0][0] == "state":
             return self.changes[0][2]
         return None
@@ -108,11 +108,11 @@ class PickledObject:
 
 @dataclass(eq=False, slots=True)
 class JoblibArray:
-    """A NumPy array whose elements follow the object that describes it, as joblib writes them."""
+    """A NumPy array of joblib, whose elements follow the object that describes it."""
 
     description: PickledObject
-    array: Any  # its elements, as pickle_numpy has them; None for one of objects
-    kind: str = ""  # of one of objects
+    array: Any  # its pickle_numpy.ArrayElements; None for an array of objects
+    kind: str = ""  # class and shape of an array of objects
     objects: Item = None
 
 
@@ -123,36 +123,36 @@ NODES = (list, tuple, PickledSet, PickledDict, LongString, PickledObject, Joblib
 
 
 def calls_in_order(root: Item) -> list[int]:
-    """Return the numbers of the calls that the tree below a node holds, in the order in which a pickler makes them."""
-    found: list[int] = []
-    seen: dict[int, bool] = {}  # nodes by identity, with whether their call was counted
-    waiting = [root]
-    while waiting:
-        item = waiting.pop()
+    """Return the numbers of the calls in a tree, in the order in which a pickler would write them."""
+    numbers: list[int] = []
+    seen: dict[int, bool] = {}  # whether the call of a node was counted, by id of the node
+    pending = [root]
+    while pending:
+        item = pending.pop()
         if not isinstance(item, NODES):
             continue
         if id(item) in seen:
             if isinstance(item, PickledObject) and not seen[id(item)]:
                 seen[id(item)] = True
-                found.append(item.number)
+                numbers.append(item.number)
             continue
         seen[id(item)] = not isinstance(item, PickledObject) or not item.number
         if isinstance(item, PickledObject):
-            changed = [one for _, key, value in item.changes for one in (key, value)]
-            waiting += [*reversed(changed), item, item.keywords, item.arguments, item.function]
+            changed_nodes = [node for _, key, value in item.changes for node in (key, value)]
+            pending += [*reversed(changed_nodes), item, item.keywords, item.arguments, item.function]
         elif isinstance(item, (list, tuple)):
-            waiting += reversed(item)
+            pending += reversed(item)
         elif isinstance(item, PickledSet):
-            waiting += reversed(item.items)
+            pending += reversed(item.items)
         elif isinstance(item, PickledDict):
-            waiting += [one for pair in reversed(item.items) for one in reversed(pair)]
+            pending += [node for pair in reversed(item.items) for node in reversed(pair)]
         elif isinstance(item, JoblibArray):
-            waiting += [item.objects, item.description]
-    return found
+            pending += [item.objects, item.description]
+    return numbers
 
 
 def exact(item: Item) -> str | None:
-    """Return an atom, or a tuple of few atoms, as text that says it exactly; None for a node."""
+    """Return the exact text of an atom, or of a short tuple of atoms; None for a node."""
     if isinstance(item, float):
         return exact_float(item)
     if isinstance(item, OldString):
@@ -167,7 +167,7 @@ def exact(item: Item) -> str | None:
 
 
 def exact_float(number: float) -> str:
-    """Return the shortest decimals that give this number again; a NaN with its bits."""
+    """Return the shortest decimal text that reproduces a number; for a NaN its bits, too."""
     if number == number:
         return repr(number)
     bits = struct.pack(">d", number).hex()
@@ -175,13 +175,13 @@ def exact_float(number: float) -> str:
 
 
 def exact_tuple(items: list[Item] | tuple[Item, ...]) -> str | None:
-    """Return a tuple or list of up to eight short atoms."""
+    """Return the exact text of a tuple or list of up to eight short atoms, else None."""
     if len(items) > 8:
         return None
-    texts = [None if isinstance(one, (list, tuple)) else exact(one) for one in items]
-    known = [text for text in texts if text is not None]
-    if len(known) < len(texts) or sum(map(len, known)) > ATOM:
+    texts = [None if isinstance(item, (list, tuple)) else exact(item) for item in items]
+    exact_texts = [text for text in texts if text is not None]
+    if len(exact_texts) < len(texts) or sum(map(len, exact_texts)) > ATOM:
         return None
     if isinstance(items, list):
-        return f"[{', '.join(known)}]"
-    return f"({known[0]},)" if len(known) == 1 else f"({', '.join(known)})"
+        return f"[{', '.join(exact_texts)}]"
+    return f"({exact_texts[0]},)" if len(exact_texts) == 1 else f"({', '.join(exact_texts)})"

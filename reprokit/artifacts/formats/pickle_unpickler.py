@@ -1,6 +1,6 @@
-"""Reads pickles by the standard library's unpickler, in which what would import or call is replaced by inert nodes.
+"""Reads pickles by the standard library's unpickler, with inert nodes instead of imports and calls.
 
-The replacements build the nodes of pickle_nodes.py. An opcode that is not listed here is refused.
+The overridden handlers build the nodes of pickle_nodes.py. Opcodes that are not listed here are refused.
 https://github.com/python/cpython/blob/main/Lib/pickletools.py describes each one.
 """
 
@@ -32,19 +32,19 @@ from reprokit.artifacts.formats.pickle_numpy import NUMPY_DTYPE, array_type, cos
 from reprokit.artifacts.sources import BytesSource, ForwardReader
 from reprokit.errors import ArtifactDamaged
 
-OPCODES_PER_PART = 8  # more opcodes than so many for each part allowed are not executed
-LONGEST_NAME = 4000  # also of numbers in decimals, which take quadratic time
-LONGEST_PLACE = 12  # digits of a place in the memo, which is a dict: larger numbers could all have one hash
+OPCODES_PER_PART = 8  # largest number of executed opcodes for each part that Limits allows
+LONGEST_NAME = 4000  # also of decimal numbers, which take quadratic time
+LONGEST_PLACE = 12  # digits of a memo index: larger numbers could be chosen to collide in the dict
 CHANGEABLE = (list, PickledDict, PickledSet, PickledObject)
 
 
-PYTHON_UNPICKLER: Any = pickle._Unpickler  # the one written in Python, whose handlers can be replaced one by one
+PYTHON_UNPICKLER: Any = pickle._Unpickler  # written in Python: its handlers can be overridden one by one
 AfterBuild: TypeAlias = "Callable[[PickledObject, InertUnpickler], PickledObject | JoblibArray]"
 PersistentLoad: TypeAlias = "Callable[[Item], Item]"
 
 
 class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
-    """Builds nodes where pickle.Unpickler would import and call."""
+    """Builds inert nodes where pickle.Unpickler would import or call."""
 
     proto: int
     stack: list[Item]
@@ -53,38 +53,38 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         self,
         stream: ForwardReader,
         limits: Limits,
-        resolve: PersistentLoad | None = None,  # looks up what a persistent id means
-        after_build: AfterBuild | None = None,  # may put something else in place of an object whose state was set
+        resolve: PersistentLoad | None = None,  # resolves a persistent id
+        after_build: AfterBuild | None = None,  # may replace an object after its state was set
     ):
         super().__init__(stream, buffers=(self.created(Creation.BUFFER, None, (n,)) for n in itertools.count()))
         self.stream, self.limits, self.resolve, self.after_build = stream, limits, resolve, after_build
         self.start = self.stop = stream.at
         self.level = self.frames = 0
-        self.opcodes = iter(range(OPCODES_PER_PART * limits.parts))  # that may still be executed
+        self.opcodes = iter(range(OPCODES_PER_PART * limits.parts))  # the remaining budget of opcodes
         self.calls: list[PickledObject] = []
-        self.lost = 0  # calls whose results are thrown away
-        self.revised = False  # something that a call may have seen was changed after it
-        self.fetched: dict[int, int] = {}  # nodes that came out of the memo, with how many calls were made by then
-        self.borrowed: dict[tuple[int, int], int] = {}  # those nodes by their place on the stack
+        self.lost = 0  # calls whose results are discarded
+        self.changed_after_call = False  # whether an object was changed after a call that may have seen it
+        self.shared_nodes: dict[int, int] = {}  # nodes read from the memo, by id, with the number of calls before
+        self.shared_slots: dict[tuple[int, int], int] = {}  # ids of these nodes by their slot on the stack
 
     def load(self) -> Item:
-        """Return the root of what the opcodes up to STOP build."""
+        """Execute the opcodes up to STOP; return the root node."""
         self.stream.room, self.stream.longest_line = self.limits.header, self.limits.text
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of unknown escapes in strings, which stay as they are
-                root: Item = self._executed()
+                warnings.simplefilter("ignore")  # about unknown escapes in strings, which are kept
+                root: Item = self._execute()
         except (ArtifactDamaged, OSError):
             raise
-        except Exception as error:  # of whatever kind the handlers of the base class raise for nonsense
+        except Exception as error:  # the handlers of the base class raise various errors for malformed data
             self.fail(f"{type(error).__name__}: {ascii(str(error)[:80])[1:-1]}")
         self.stop = self.stream.at
         numbers = calls_in_order(root)
         self.lost = len(self.calls) - len(numbers)
-        self.revised |= any(one > other for one, other in itertools.pairwise(numbers))
+        self.changed_after_call |= any(number > next_number for number, next_number in itertools.pairwise(numbers))
         return root
 
-    def _executed(self) -> Any:
+    def _execute(self) -> Any:
         self.read, self.readline = self.stream.read, self.stream.readline
         self.metastack: list[list[Item]] = []
         self.stack = []
@@ -96,26 +96,26 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
                 return self.stack.pop()
             stream.longest_line = LONGEST_LINES.get(code, longest)
             dispatch[code](self)
-            if code in FETCHING:
-                self.note_fetched()
-            elif code in CHANGING:
+            if code in PUSHING:
+                self.note_shared()
+            elif code in MUTATING:
                 self.note_changed()
         return self.fail(f"it has more than {OPCODES_PER_PART * self.limits.parts} opcodes")
 
     def nested(self) -> Item:
-        """Return the object of another pickle, which stands in the midst of this one."""
+        """Load a pickle nested within this one; return its root node."""
         if self.level >= self.limits.depth:
             self.fail(f"pickles within pickles are nested more than {self.limits.depth} levels deep")
         inner = InertUnpickler(self.stream, self.limits)
         inner.level, inner.calls, inner.opcodes = self.level + 1, self.calls, self.opcodes
-        root: Item = inner._executed()
-        self.revised |= inner.revised
+        root: Item = inner._execute()
+        self.changed_after_call |= inner.changed_after_call
         return root
 
     def fail(self, what: str) -> NoReturn:
         raise ArtifactDamaged(f"the pickle is damaged or not supported before byte {self.stream.at}: {what}")
 
-    # What the handlers of the base class call
+    # Called by the handlers of the base class
 
     def find_class(self, module: str, name: str) -> Any:
         if self.proto < 3:  # as the base class does for Python 2
@@ -126,8 +126,8 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
         return GlobalName(module, name)
 
     def persistent_load(self, pid: Item) -> Item:
-        found = self.resolve(pid) if self.resolve else None
-        return found or self.created(Creation.PERSISTENT, None, (pid,))
+        resolved = self.resolve(pid) if self.resolve else None
+        return resolved or self.created(Creation.PERSISTENT, None, (pid,))
 
     def get_extension(self, code: int) -> None:
         self.append(self.created(Creation.EXTENSION, None, (code,)))
@@ -138,43 +138,43 @@ class InertUnpickler(PYTHON_UNPICKLER):  # type: ignore[misc]
     def _decode_string(self, value: bytes) -> Item:
         return OldString(value) if len(value) <= ATOM else LongString("string", BytesSource(value))
 
-    # What the handlers below call
+    # Called by the handlers below
 
     def created(
-        self, creation: Creation, function: Item, given: Item, keywords: PickledDict | None = None
+        self, creation: Creation, function: Item, arguments: Item, keywords: PickledDict | None = None
     ) -> PickledObject:
-        """Return an object in place of a call, which is never made."""
-        if not isinstance(given, tuple):
+        """Return a node in place of a call, which is never executed."""
+        if not isinstance(arguments, tuple):
             self.fail("the arguments of a call are no tuple")
-        made = PickledObject(creation, function, given, keywords)
-        if function != NUMPY_DTYPE:  # which has no effects but its result
-            self.calls.append(made)
-            made.number = len(self.calls)
-        return made
+        created_object = PickledObject(creation, function, arguments, keywords)
+        if function != NUMPY_DTYPE:  # a call without side effects
+            self.calls.append(created_object)
+            created_object.number = len(self.calls)
+        return created_object
 
-    def note_fetched(self) -> None:
-        """Remember that what is on top of the stack stands elsewhere, too."""
+    def note_shared(self) -> None:
+        """Remember that the node on top of the stack has other references, too."""
         item = self.stack[-1]
         if isinstance(item, CHANGEABLE):
-            self.fetched.setdefault(id(item), len(self.calls))
-            self.borrowed[len(self.metastack), len(self.stack)] = id(item)
+            self.shared_nodes.setdefault(id(item), len(self.calls))
+            self.shared_slots[len(self.metastack), len(self.stack)] = id(item)
 
     def note_changed(self) -> None:
-        """Look whether a call may have seen what is on top of the stack, before it was changed."""
-        seen = self.fetched.get(id(self.stack[-1]))
-        if seen is not None and len(self.calls) > seen:
-            self.revised = True
-        if self.calls and self.borrowed.get((len(self.metastack), len(self.stack))) == id(self.stack[-1]):
-            self.revised = True
+        """Check whether a call may have seen the node on top of the stack before this change."""
+        calls_before = self.shared_nodes.get(id(self.stack[-1]))
+        if calls_before is not None and len(self.calls) > calls_before:
+            self.changed_after_call = True
+        if self.calls and self.shared_slots.get((len(self.metastack), len(self.stack))) == id(self.stack[-1]):
+            self.changed_after_call = True
 
 
-Spelling: TypeAlias = "Callable[[InertUnpickler, tuple[Item, ...]], Item]"
+Converter: TypeAlias = "Callable[[InertUnpickler, tuple[Item, ...]], Item]"
 Handler: TypeAlias = "Callable[[InertUnpickler], None]"
 BASE: dict[int, Handler] = PYTHON_UNPICKLER.dispatch
-# Opcodes of which the base class's handlers touch nothing but the stack, the memo, and what is on the stack.
-KEPT = b"(012NIJKLMPGFSUC]acegh)ijlopqrstuQ\x80\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8c\x90\x93\x94\x97"
-FETCHING = b"2hjg"  # push what is there already
-CHANGING = b"aesu\x90"  # change what is then on top of the stack
+# Opcodes whose handlers in the base class only access the stack, the memo, and the nodes on the stack.
+INHERITED = b"(012NIJKLMPGFSUC]acegh)ijlopqrstuQ\x80\x82\x83\x84\x85\x86\x87\x88\x89\x8a\x8c\x90\x93\x94\x97"
+PUSHING = b"2hjg"  # push an existing node
+MUTATING = b"aesu\x90"  # change the node that is then on top of the stack
 LONGEST_LINES = {**dict.fromkeys(b"ILciP", LONGEST_NAME), **dict.fromkeys(b"gp", LONGEST_PLACE)}
 
 
@@ -186,8 +186,8 @@ DECODERS: dict[str, Callable[[bytes], Item]] = {
 }
 
 
-def string_of(kind: str, size: int) -> Handler:
-    """Reads a string or number whose length comes first, in so many bytes; a long one stays in the file."""
+def string_loader(kind: str, size: int) -> Handler:
+    """Return a handler for strings or numbers with a length prefix of `size` bytes; long ones stay in the file."""
 
     def load_string(self: InertUnpickler) -> None:
         length = int.from_bytes(self.read(size), "little")
@@ -210,28 +210,28 @@ def load_dict(self: InertUnpickler) -> None:
 
 
 def load_frozenset(self: InertUnpickler) -> None:
-    items = self.pop_mark()  # which puts another append in place
+    items = self.pop_mark()  # before self.append, which it replaces
     self.append(PickledSet("frozenset", items))
 
 
 def load_newobj(self: InertUnpickler) -> None:
-    given, class_ = self.stack.pop(), self.stack.pop()
-    self.append(self.created(Creation.NEW, class_, given))
+    arguments, class_ = self.stack.pop(), self.stack.pop()
+    self.append(self.created(Creation.NEW, class_, arguments))
 
 
 def load_newobj_ex(self: InertUnpickler) -> None:
-    keywords, given, class_ = self.stack.pop(), self.stack.pop(), self.stack.pop()
+    keywords, arguments, class_ = self.stack.pop(), self.stack.pop(), self.stack.pop()
     if not isinstance(keywords, PickledDict):
         self.fail("keyword arguments are no dict")
-    self.append(self.created(Creation.NEW, class_, given, keywords if keywords.items else None))
+    self.append(self.created(Creation.NEW, class_, arguments, keywords if keywords.items else None))
 
 
 def load_reduce(self: InertUnpickler) -> None:
-    """A call; those by which lower protocols write what higher ones have opcodes for are such objects."""
-    given, function = self.stack.pop(), self.stack.pop()
-    known = SPELLINGS.get(function) if isinstance(function, GlobalName) else None
-    found = known(self, given) if known and isinstance(given, tuple) else None
-    self.append(self.created(Creation.CALL, function, given) if found is None else found)
+    """Handle a call; calls by which lower protocols write builtin objects become these objects."""
+    arguments, function = self.stack.pop(), self.stack.pop()
+    convert = CONVERTERS.get(function) if isinstance(function, GlobalName) else None
+    node = convert(self, arguments) if convert and isinstance(arguments, tuple) else None
+    self.append(self.created(Creation.CALL, function, arguments) if node is None else node)
 
 
 def load_build(self: InertUnpickler) -> None:
@@ -265,76 +265,76 @@ def load_readonly_buffer(self: InertUnpickler) -> None:
         self.fail("no buffer is there to be made read-only")
 
 
-# Calls by which lower protocols write what higher ones have opcodes for; None where they mean something else
+# Calls by which lower protocols write what higher ones have opcodes for; None: a call with another meaning
 
 
-def spelt_bytes(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
+def convert_bytes(self: InertUnpickler, arguments: tuple[Item, ...]) -> Item:
     """_codecs.encode(text, "latin1")"""
-    if len(given) != 2 or given[1] not in ("latin1", "latin-1"):
+    if len(arguments) != 2 or arguments[1] not in ("latin1", "latin-1"):
         return None
-    text = given[0]
+    text = arguments[0]
     if isinstance(text, LongString) and text.kind == "str":
         if text.as_bytes is None:
             data = UnpackedSource(text.source, AS_TEXT, self.limits)
             text.as_bytes = data.read(0, ATOM) if data.size <= ATOM else LongString("bytes", data)
-            data.release()  # until it is compared
+            data.release()  # it is unpacked again for the comparison
         return text.as_bytes  # type: ignore[no-any-return]
     self.stream.hold(len(text) if isinstance(text, str) else 0)
     return text.encode("latin-1") if isinstance(text, str) else None
 
 
-def spelt_bytearray(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
+def convert_bytearray(self: InertUnpickler, arguments: tuple[Item, ...]) -> Item:
     """bytearray(b"..."), or bytearray("...", "latin-1") before protocol 3"""
-    data = given[0] if len(given) == 1 else spelt_bytes(self, given) if given else b""
+    data = arguments[0] if len(arguments) == 1 else convert_bytes(self, arguments) if arguments else b""
     if type(data) is bytes:
         return LongString("bytearray", BytesSource(data))
     is_long = isinstance(data, LongString) and data.kind == "bytes"
     return LongString("bytearray", data.source) if is_long else None  # type: ignore[union-attr]
 
 
-def spelt_set(kind: str) -> Spelling:
-    def spelt(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
-        if len(given) != 1 or not isinstance(given[0], list):
+def set_converter(kind: str) -> Converter:
+    def convert_set(self: InertUnpickler, arguments: tuple[Item, ...]) -> Item:
+        if len(arguments) != 1 or not isinstance(arguments[0], list):
             return None
-        self.stream.hold(8 * len(given[0]))
-        return PickledSet(kind, list(given[0]))
+        self.stream.hold(8 * len(arguments[0]))
+        return PickledSet(kind, list(arguments[0]))
 
-    return spelt
+    return convert_set
 
 
-def spelt_new(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
+def convert_newobj(self: InertUnpickler, arguments: tuple[Item, ...]) -> Item:
     """copyreg.__newobj__(class, ...)"""
-    self.stream.hold(8 * len(given))
-    return self.created(Creation.NEW, given[0], given[1:]) if given else None
+    self.stream.hold(8 * len(arguments))
+    return self.created(Creation.NEW, arguments[0], arguments[1:]) if arguments else None
 
 
-def spelt_old_new(self: InertUnpickler, given: tuple[Item, ...]) -> Item:
+def convert_reconstructor(self: InertUnpickler, arguments: tuple[Item, ...]) -> Item:
     """copyreg._reconstructor(class, object, None)"""
-    if len(given) == 3 and given[1] == GlobalName("builtins", "object") and given[2] is None:
-        return self.created(Creation.NEW, given[0], ())
+    if len(arguments) == 3 and arguments[1] == GlobalName("builtins", "object") and arguments[2] is None:
+        return self.created(Creation.NEW, arguments[0], ())
     return None
 
 
-SPELLINGS: dict[GlobalName, Spelling] = {
-    GlobalName("_codecs", "encode"): spelt_bytes,
-    GlobalName("builtins", "bytes"): lambda self, given: None if given else b"",
-    GlobalName("builtins", "bytearray"): spelt_bytearray,
-    GlobalName("builtins", "set"): spelt_set("set"),
-    GlobalName("builtins", "frozenset"): spelt_set("frozenset"),
-    GlobalName("copyreg", "__newobj__"): spelt_new,
-    GlobalName("copyreg", "_reconstructor"): spelt_old_new,
+CONVERTERS: dict[GlobalName, Converter] = {
+    GlobalName("_codecs", "encode"): convert_bytes,
+    GlobalName("builtins", "bytes"): lambda self, arguments: None if arguments else b"",
+    GlobalName("builtins", "bytearray"): convert_bytearray,
+    GlobalName("builtins", "set"): set_converter("set"),
+    GlobalName("builtins", "frozenset"): set_converter("frozenset"),
+    GlobalName("copyreg", "__newobj__"): convert_newobj,
+    GlobalName("copyreg", "_reconstructor"): convert_reconstructor,
 }
 InertUnpickler.dispatch = {
-    **{code: BASE[code] for code in KEPT},
+    **{code: BASE[code] for code in INHERITED},
     b"b"[0]: load_build,
     b"V"[0]: load_unicode,
-    b"T"[0]: string_of("string", 4),
-    b"X"[0]: string_of("str", 4),
-    b"\x8d"[0]: string_of("str", 8),
-    b"B"[0]: string_of("bytes", 4),
-    b"\x8e"[0]: string_of("bytes", 8),
-    b"\x96"[0]: string_of("bytearray", 8),
-    b"\x8b"[0]: string_of("int", 4),
+    b"T"[0]: string_loader("string", 4),
+    b"X"[0]: string_loader("str", 4),
+    b"\x8d"[0]: string_loader("str", 8),
+    b"B"[0]: string_loader("bytes", 4),
+    b"\x8e"[0]: string_loader("bytes", 8),
+    b"\x96"[0]: string_loader("bytearray", 8),
+    b"\x8b"[0]: string_loader("int", 4),
     b"}"[0]: lambda self: self.append(PickledDict([])),
     b"d"[0]: load_dict,
     b"\x8f"[0]: lambda self: self.append(PickledSet("set", [])),

@@ -1,7 +1,7 @@
-"""Walks the nodes of a pickle into parts with readable names, each node once, with no recursion.
+"""Converts the nodes of a pickle to parts with readable names, each node once, without recursion.
 
-Every node says what it is and what it holds in which order, so that two pickles of different meaning never come out
-the same. What a pickle would call and then throw away cannot be named: then all of its opcodes are compared.
+The parts describe type, content and order of each node, so that pickles of different meaning never compare equal.
+Results of calls that a pickle discards have no name: then all of its opcodes are compared.
 """
 
 from __future__ import annotations
@@ -33,46 +33,46 @@ from reprokit.errors import ArtifactDamaged
 ROOT = "(root)"
 ORDERED = "collections.OrderedDict"
 LONGEST_SEGMENT = 120  # characters of one level of a name
-LONGEST_ORDER = 2000  # characters of keys that are listed one by one
-NUMBERS = 32  # a list of more numbers of one type is a tensor
-SHORT_STRING = 256  # characters or bytes that are shown as a value
-OVER_AND_OVER = 4  # how often the bytes of a file may be shown by several tensors
+LONGEST_ORDER = 2000  # characters of keys that are listed individually
+NUMBERS = 32  # a longer list of numbers of one type is a tensor
+SHORT_STRING = 256  # characters or bytes of the longest string shown as a value
+MOST_REPEATS = 4  # how many times the size of a file its tensors may add up to
 
 if TYPE_CHECKING:
     from reprokit.artifacts.formats.pickle_unpickler import InertUnpickler
 
 Step: TypeAlias = "tuple[str, Item]"
-Seen: TypeAlias = "tuple[Iterable[Part], Iterable[Step]]"
-Recognizer: TypeAlias = "Callable[[PickleWalk, str, Any], Seen | None]"
+NodeParts: TypeAlias = "tuple[Iterable[Part], Iterable[Step]]"
+Recognizer: TypeAlias = "Callable[[PickleWalk, str, Any], NodeParts | None]"
 
 
 class PickleWalk:
-    """One walk over the nodes of a file: the names given so far and what it may still yield."""
+    """One walk over the nodes of a file: the names used so far, and the remaining limits."""
 
     def __init__(self, limits: Limits, size: int, recognizers: Iterable[Recognizer] = ()):
         self.limits = limits
         self.recognizers = tuple(recognizers)
-        self.room = OVER_AND_OVER * size + limits.header
-        self.held = 0
-        self.names: dict[str, int] = {}  # each name given, with how many were asked for
+        self.room = MOST_REPEATS * size + limits.header
+        self.total_length = 0
+        self.names: dict[str, int] = {}  # each name in use, with the last number appended to it
         self.nodes: dict[str, int] = {}
         self.seen: dict[int, str] = {}
-        self.keep: list[object] = []  # of what seen knows by its id
+        self.keep: list[object] = []  # keeps the nodes in `seen` alive, so that their ids stay unique
 
     def pickle(self, loaded: InertUnpickler, root: Item, path: str = "") -> Iterator[Part]:
-        """Yield all that a pickle means; and all of its opcodes where that is not all of what it does."""
+        """Yield the parts of a pickle; also all of its opcodes if the parts do not cover all of its effects."""
         yield from self.tree(under(path, root_name(root)), root)
-        if loaded.lost or loaded.revised:
-            lost = f"{loaded.lost} results of calls are thrown away"
-            what = lost if loaded.lost else "objects change after calls that know them"
-            yield self.value(under(path, "(opcodes)"), what)
+        if loaded.lost or loaded.changed_after_call:
+            discarded = f"{loaded.lost} results of calls are thrown away"
+            reason = discarded if loaded.lost else "objects change after calls that know them"
+            yield self.value(under(path, "(opcodes)"), reason)
             opcodes = piece(loaded.stream.source, loaded.start, loaded.stop - loaded.start)
             yield self.blob(under(path, "(all opcodes)"), opcodes)
         frames = f", {loaded.frames} frames" if loaded.frames else ""
         yield Noise(self.named(under(path, "(protocol)")), f"{loaded.proto}{frames}")
 
     def tree(self, path: str, root: Item) -> Iterator[Part]:
-        """One node and all below it."""
+        """Yield the parts of a node and of all its descendants."""
         steps: list[Iterator[Step]] = [iter([(path, root)])]
         while steps:
             step = next(steps[-1], None)
@@ -85,13 +85,13 @@ class PickleWalk:
             yield from parts
             steps.append(iter(below))
 
-    def node(self, path: str, item: Item) -> Seen:
-        """Return the parts of one node, and the steps to those below it."""
+    def node(self, path: str, item: Item) -> NodeParts:
+        """Return the parts of one node, and the steps to its children."""
         if not isinstance(item, NODES) or item == ():
             return self.atom(path, item), ()
-        before = self.first_seen(item, path)
-        if before is not None:
-            return (self.value(path, f"the same object as {before}"),), ()
+        first_path = self.first_seen(item, path)
+        if first_path is not None:
+            return (self.value(path, f"the same object as {first_path}"),), ()
         if isinstance(item, (list, tuple)):
             return self.sequence(path, item)
         if isinstance(item, PickledSet):
@@ -102,14 +102,14 @@ class PickleWalk:
         if isinstance(item, LongString):
             return self.string(path, item.kind, item.source), ()
         recognized = (recognizer(self, path, item) for recognizer in self.recognizers)
-        found = next((one for one in recognized if one is not None), None)
-        if found is None:
-            assert isinstance(item, PickledObject)  # as joblib's arrays are recognized wherever they are found
-            found = self.ordered_dict(path, item) or self.object(path, item)
-        return found
+        node_parts = next((parts for parts in recognized if parts is not None), None)
+        if node_parts is None:
+            assert isinstance(item, PickledObject)  # as a recognizer handles all arrays of joblib
+            node_parts = self.ordered_dict(path, item) or self.object(path, item)
+        return node_parts
 
     def first_seen(self, item: object, path: str) -> str | None:
-        """Return the name under which this very node came before, if it did."""
+        """Return the path of the first visit to a node; None at the first visit."""
         if id(item) in self.seen:
             return self.seen[id(item)]
         self.seen[id(item)] = unused(self.nodes, path or ROOT)
@@ -119,14 +119,14 @@ class PickleWalk:
     # Parts
 
     def named(self, path: str) -> str:
-        """Return a name that no part has yet."""
+        """Return an unused name for a part."""
         name = unused(self.names, path or ROOT)
         self.hold(len(name))
         return name
 
     def hold(self, length: int) -> None:
-        self.held += length
-        if self.held > self.limits.header:
+        self.total_length += length
+        if self.total_length > self.limits.header:
             raise ArtifactDamaged(f"names and values come to more than {self.limits.header} bytes")
 
     def spend(self, path: str, size: int) -> None:
@@ -139,7 +139,7 @@ class PickleWalk:
         return Value(self.named(path), text)
 
     def noise(self, path: str, text: str) -> Noise:
-        """Return what the object's own library chose, and no value of it says."""
+        """Return a property that the library of the object chose by itself, as noise."""
         self.hold(len(text))
         return Noise(self.named(path), text)
 
@@ -148,7 +148,7 @@ class PickleWalk:
         return Blob(self.named(path), source)
 
     def tensor(self, path: str, tensor: TensorPart, size: int) -> TensorPart:
-        """Return the tensor under a name of its own; size in bytes."""
+        """Return a tensor under an unused name; size in bytes."""
         self.spend(path, size)
         return replace(tensor, name=self.named(path))
 
@@ -168,7 +168,7 @@ class PickleWalk:
 
     # Containers
 
-    def sequence(self, path: str, items: list[Item] | tuple[Item, ...]) -> Seen:
+    def sequence(self, path: str, items: list[Item] | tuple[Item, ...]) -> NodeParts:
         text = exact(items) if items else None
         if text is not None:
             return (self.value(path, text),), ()
@@ -179,24 +179,24 @@ class PickleWalk:
         return (self.value(path, f"{kind} of {len(items)}"),), self.elements(path, items)
 
     def elements(self, path: str, items: Iterable[Item]) -> Iterator[Step]:
-        return ((under(path, str(i)), one) for i, one in enumerate(items))
+        return ((under(path, str(i)), element) for i, element in enumerate(items))
 
-    def numbers(self, path: str, what: str, tensor: TensorPart) -> Iterator[Part]:
+    def numbers(self, path: str, description: str, tensor: TensorPart) -> Iterator[Part]:
         size = tensor.source.size
         self.hold(size)
-        yield self.value(f"{path or ROOT} (type)", what)
+        yield self.value(f"{path or ROOT} (type)", description)
         yield self.tensor(path, tensor, size)
 
-    def set(self, path: str, item: PickledSet) -> Seen:
-        """Return a set, whose order is noise; where it cannot be sorted, it is compared in the order of the file."""
-        texts = sorted_texts(item.items, self.limits.header - self.held)
-        what = f"{item.kind} of {len(item.items)}"
+    def set(self, path: str, item: PickledSet) -> NodeParts:
+        """Return the parts of a set: sorted, or in the order of the file if it cannot be sorted."""
+        texts = sorted_texts(item.items, self.limits.header - self.total_length)
+        description = f"{item.kind} of {len(item.items)}"
         if texts is None:
-            return (self.value(path, f"{what}, in this order"),), self.elements(path, item.items)
-        return (self.value(path, f"{what}: {self.listed(texts)}"),), ()
+            return (self.value(path, f"{description}, in this order"),), self.elements(path, item.items)
+        return (self.value(path, f"{description}: {self.listed(texts)}"),), ()
 
-    def keyed(self, path: str, what: str, keys: list[Item]) -> Iterator[Part]:
-        yield self.value(path, what)
+    def keyed(self, path: str, description: str, keys: list[Item]) -> Iterator[Part]:
+        yield self.value(path, description)
         if keys:
             yield self.order(path, "keys", keys)
 
@@ -205,7 +205,7 @@ class PickleWalk:
         return self.value(f"{path or ROOT} (order of {what})", self.listed(texts))
 
     def listed(self, texts: Iterable[str]) -> str:
-        return listed(texts, self.limits.header - self.held)
+        return listed(texts, self.limits.header - self.total_length)
 
     def pairs(self, path: str, items: Iterable[tuple[Item, Item]]) -> Iterator[Step]:
         for number, (key, value) in enumerate(items):
@@ -217,11 +217,11 @@ class PickleWalk:
 
     # Objects
 
-    def ordered_dict(self, path: str, item: PickledObject) -> Seen | None:
-        """Return an OrderedDict, whose items stand below it like those of a dict."""
+    def ordered_dict(self, path: str, item: PickledObject) -> NodeParts | None:
+        """Return the parts of an OrderedDict, with items like those of a dict; None for other objects."""
         if not item.called(ORDERED) or item.keywords is not None or any(how != "set" for how, _, _ in item.changes):
             return None
-        pairs = given_pairs(item)
+        pairs = initial_pairs(item)
         if pairs is None:
             return None
         later = [(key, value) for _, key, value in item.changes]
@@ -229,17 +229,17 @@ class PickleWalk:
         below = itertools.chain(self.pairs(path, pairs), self.pairs(path, later))
         return self.keyed(path, f"OrderedDict of {len(keys)}", keys), below
 
-    def object(self, path: str, item: PickledObject) -> Seen:
-        """Return what would make an object, and what would be done to it."""
-        named = item.function is None or isinstance(item.function, GlobalName)
-        said = f"{item.creation.value} {'(function)' if not named else str(item.function or '')}"
-        given = exact(item.arguments)
-        if given is not None and named and not (item.changes or item.keywords):
-            return (self.value(path, f"{said}{given}"),), ()
-        return self.described(path, item, said.strip()), self.below(path, item)
+    def object(self, path: str, item: PickledObject) -> NodeParts:
+        """Return the parts of an object: the call that would create it, and the later changes."""
+        is_named = item.function is None or isinstance(item.function, GlobalName)
+        description = f"{item.creation.value} {'(function)' if not is_named else str(item.function or '')}"
+        arguments = exact(item.arguments)
+        if arguments is not None and is_named and not (item.changes or item.keywords):
+            return (self.value(path, f"{description}{arguments}"),), ()
+        return self.described(path, item, description.strip()), self.below(path, item)
 
-    def described(self, path: str, item: PickledObject, said: str) -> Iterator[Part]:
-        words = [said, f"{len(item.arguments)} arguments"]
+    def described(self, path: str, item: PickledObject, description: str) -> Iterator[Part]:
+        words = [description, f"{len(item.arguments)} arguments"]
         if item.keywords is not None:
             words.append(f"{len(item.keywords.items)} keywords")
         yield self.value(path, ", ".join([*words, *changes_of(item)]))
@@ -268,7 +268,7 @@ class PickleWalk:
                 yield under(path, str(number)), value
 
     def state(self, path: str, value: Item, number: int) -> Iterator[Step]:
-        """Yield an object's attributes right below it, where they are a dict of its own."""
+        """Yield the attributes of an object as its direct children if its state is an unshared dict."""
         attributes = under(path, "(attributes)")
         if isinstance(value, PickledDict) and number == 0 and self.first_seen(value, attributes) is None:
             yield from self.pairs(path, value.items)
@@ -277,31 +277,31 @@ class PickleWalk:
 
 
 def unused(names: dict[str, int], name: str) -> str:
-    """Return the name, or the name with the first number under which it is not taken; it is taken then."""
-    found, number = name, names.get(name, 0)
-    while found in names:
+    """Reserve and return a name, with a number appended if it is in use."""
+    candidate, number = name, names.get(name, 0)
+    while candidate in names:
         number += 1
-        found = f"{name} ({number + 1})"
+        candidate = f"{name} ({number + 1})"
     names[name] = number
-    names.setdefault(found, 0)
-    return found
+    names.setdefault(candidate, 0)
+    return candidate
 
 
 def root_name(item: Item) -> str:
-    """Return the class of an object; nothing for anything else, whose parts are named by their keys alone."""
-    named = isinstance(item, PickledObject) and isinstance(item.function, GlobalName)
-    if named and item.creation in (Creation.NEW, Creation.INSTANCE):  # type: ignore[union-attr]
+    """Return the class name of an object as the root name; empty for other values."""
+    is_named = isinstance(item, PickledObject) and isinstance(item.function, GlobalName)
+    if is_named and item.creation in (Creation.NEW, Creation.INSTANCE):  # type: ignore[union-attr]
         return segment(item.function.name)  # type: ignore[union-attr]
     return ""
 
 
 def under(path: str, name: str) -> str:
-    """Return the name of what stands below something."""
+    """Return the path of a name below a path."""
     return f"{path}/{name}" if path and name else path or name
 
 
 def segment(key: Item) -> str:
-    """One level of a name: short, and text that can be written anywhere."""
+    """Return a key as one level of a path: short, in valid UTF-8."""
     text = key if isinstance(key, str) else exact(key) or ""
     if isinstance(key, bytes):
         text = key.decode("ascii", "backslashreplace")
@@ -310,7 +310,7 @@ def segment(key: Item) -> str:
 
 
 def listed(texts: Iterable[str], most: int) -> str:
-    """Return all of the texts, or some of them and the digest of all."""
+    """Join texts; if they are too long, some of them and the digest of all."""
     digest = hashlib.sha256()
     shown: list[str] = []
     length = 0
@@ -327,25 +327,25 @@ def listed(texts: Iterable[str], most: int) -> str:
 
 
 def changes_of(item: PickledObject) -> list[str]:
-    """Return what is done to an object, in order, with how often."""
+    """Describe the changes to an object in order, with counts."""
     words = {"state": "state", "append": "appended", "add": "added", "set": "set"}
     runs = itertools.groupby(how for how, _, _ in item.changes)
     return [f"{len(list(run))} {words[how]}" for how, run in runs]
 
 
-def given_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:
-    """Return what an OrderedDict is made with: nothing, or as Python 2 writes it a list of pairs."""
+def initial_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:
+    """Return the pairs passed to OrderedDict(): none, or the list that Python 2 writes; None for others."""
     if not item.arguments:
         return []
-    given = item.arguments[0]
-    if len(item.arguments) != 1 or not isinstance(given, list):
+    items = item.arguments[0]
+    if len(item.arguments) != 1 or not isinstance(items, list):
         return None
-    pairs = [tuple(pair) for pair in given if isinstance(pair, (list, tuple)) and len(pair) == 2]
-    return pairs if len(pairs) == len(given) else None
+    pairs = [tuple(pair) for pair in items if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    return pairs if len(pairs) == len(items) else None
 
 
 def numbers_of(items: list[Item] | tuple[Item, ...]) -> TensorPart | None:
-    """Many numbers of one type as a tensor."""
+    """Return a list of numbers of one type as a tensor; None for others."""
     kind = type(items[0])
     if kind not in (float, int) or any(type(item) is not kind for item in items):
         return None
@@ -357,11 +357,11 @@ def numbers_of(items: list[Item] | tuple[Item, ...]) -> TensorPart | None:
 
 
 def sorted_texts(items: list[Item], most: int) -> list[str] | None:
-    """Return the elements of a set in one order; None where that is not clear, or where some of them are equal."""
+    """Return the sorted texts of the elements of a set; None if they are ambiguous or not unique."""
     texts: list[str] = []
     for item in items:
         text = exact(item)
-        if text is None or (isinstance(item, (list, tuple)) and any(type(one) is not str for one in item)):
+        if text is None or (isinstance(item, (list, tuple)) and any(type(left) is not str for left in item)):
             return None
         texts.append(text)
         most -= len(text)
@@ -369,5 +369,5 @@ def sorted_texts(items: list[Item], most: int) -> list[str] | None:
             raise ArtifactDamaged("the elements of a set come to more than are read")
     numbers = sorted(item for item in items if isinstance(item, (int, float)) and item == item)
     texts.sort()
-    equal = any(one == other for found in (numbers, texts) for one, other in itertools.pairwise(found))
+    equal = any(left == right for values in (numbers, texts) for left, right in itertools.pairwise(values))
     return None if equal else texts

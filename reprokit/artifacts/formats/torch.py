@@ -1,4 +1,4 @@
-"""Reads what torch.save and torch.jit.save write: zip archives, and the older stream of pickles."""
+"""Reads the files of torch.save and torch.jit.save: zip archives, and the older stream of pickles."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ SHORT = 100
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Reads whichever of the two formats it is."""
-    read_format = zipped if source.read(0, 2) == b"PK" else streamed
+    """Yield the parts of a file in either format."""
+    read_format = read_archive if source.read(0, 2) == b"PK" else read_stream
     return read_format(source, limits)
 
 
-def zipped(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield an archive of one pickle or two, their storages, and for TorchScript the code."""
-    found = zip_format.members(source, limits)
-    top = next((m.name.removesuffix("data.pkl") for m in found if is_main(m.name)), None)
-    if top is None or any(not member.name.startswith(top) for member in found):
+def read_archive(source: Source, limits: Limits) -> Iterator[Part]:
+    """Yield the parts of an archive: one or two pickles, their storages, and the code of TorchScript."""
+    archive_members = zip_format.members(source, limits)
+    top = next((m.name.removesuffix("data.pkl") for m in archive_members if is_main(m.name)), None)
+    if top is None or any(not member.name.startswith(top) for member in archive_members):
         yield from zip_format.read(source, limits)
         return
-    members = {member.name.removeprefix(top): member for member in found}
-    if len(members) < len(found):
+    members = {member.name.removeprefix(top): member for member in archive_members}
+    if len(members) < len(archive_members):
         raise ArtifactDamaged("two of its members have the same name")
     yield Noise("(name of the archive)", top)
     yield from zip_format.noise([replace(member, name=name) for name, member in members.items()])
-    big = order_of(members) == "big"
-    taken = {"byteorder", ".data/serialization_id", ".storage_alignment"}
+    is_big = byte_order(members) == "big"
+    used = {"byteorder", ".data/serialization_id", ".storage_alignment"}
     for name in PICKLES:
         if f"{name}.pkl" in members:
             storages = storages_of(name, members)
-            taken |= {f"{name}.pkl", *(storage.name for storage in storages.values())}
+            used |= {f"{name}.pkl", *(storage.name for storage in storages.values())}
             prefix = "" if name == "data" else f"({name})"
-            yield from unpickled(members[f"{name}.pkl"], storages, limits, big, prefix)
+            yield from archive_pickle(members[f"{name}.pkl"], storages, limits, is_big, prefix)
     for name, member in members.items():
-        if name in taken:
+        if name in used:
             continue
         if name in ("version", ".format_version"):
             yield Noise(f"({name})", read_whole(member.source, SHORT, name).decode("latin-1").strip())
         else:
             yield zip_format.part(replace(member, name=name))
-    for name in sorted(taken & members.keys()):
+    for name in sorted(used & members.keys()):
         if name.startswith(".") or name == "byteorder":
             yield Noise(f"({name})", read_whole(members[name].source, 4096, name).decode("latin-1"))
 
 
 def is_main(name: str) -> bool:
-    """Return whether this is the pickle of an archive: data.pkl in its one directory."""
+    """Return whether a member is the main pickle of an archive: data.pkl in its only directory."""
     return name == "data.pkl" or (name.endswith("/data.pkl") and name.count("/") == 1)
 
 
-def order_of(members: dict[str, ZipMember]) -> str:
+def byte_order(members: dict[str, ZipMember]) -> str:
     if "byteorder" not in members:
         return "little"
     order = read_whole(members["byteorder"].source, SHORT, "byteorder").decode("latin-1").strip()
@@ -74,7 +74,7 @@ def order_of(members: dict[str, ZipMember]) -> str:
 
 
 def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
-    """Return the storages of a pickle, by key."""
+    """Return the storages of a pickle by key."""
     start = f"{name}/"
     return {
         key.removeprefix(start): Storage(member.source, key)
@@ -83,29 +83,29 @@ def storages_of(name: str, members: dict[str, ZipMember]) -> dict[str, Storage]:
     }
 
 
-def unpickled(
+def archive_pickle(
     member: ZipMember, storages: dict[str, Storage], limits: Limits, big_endian: bool, prefix: str
 ) -> Iterator[Part]:
-    """Yield the objects of one pickle of an archive, then the rest of its storages."""
+    """Yield the objects of one pickle of an archive, then its unused storages."""
     size = member.source.size + sum(storage.source.size for storage in storages.values())
     tensors = TorchTensors(storages, size, big_endian=big_endian)
     try:
         loaded = InertUnpickler(ForwardReader(member.source, "the pickle"), limits, tensors.persistent_load)
-        walk = walk_of(tensors, limits, size)
-        yield from all_of(walk, tensors, loaded, loaded.load(), prefix)
+        walk = new_walk(tensors, limits, size)
+        yield from pickle_parts(walk, tensors, loaded, loaded.load(), prefix)
     except ArtifactDamaged as error:
         raise ArtifactDamaged(f"{member.name[:80]}: {error}") from None
 
 
-def walk_of(tensors: TorchTensors, limits: Limits, size: int) -> PickleWalk:
-    """Return a walk that knows tensors and arrays."""
+def new_walk(tensors: TorchTensors, limits: Limits, size: int) -> PickleWalk:
+    """Return a walk that recognizes tensors and arrays."""
     return PickleWalk(limits, size, (tensors.recognize, recognize_numpy))
 
 
-def all_of(
+def pickle_parts(
     walk: PickleWalk, tensors: TorchTensors, loaded: InertUnpickler, root: Item, prefix: str = ""
 ) -> Iterator[Part]:
-    """Yield a pickle, the source code of classes, which old files carry along, and what no tensor shows."""
+    """Yield a pickle, the source code of classes in old files, and bytes that are in no tensor."""
     yield from walk.pickle(loaded, root, prefix)
     for class_, pair in tensors.classes:
         yield from walk.tree(under(prefix, f"(source of {str(class_)[:SHORT]})"), pair)
@@ -115,10 +115,10 @@ def all_of(
         yield walk.blob(under(prefix, "(after the end)"), piece(source, end, source.size - end))
 
 
-def streamed(source: Source, limits: Limits) -> Iterator[Part]:
-    """Magic number, version, system, object, keys, then each storage behind the number of its elements.
+def read_stream(source: Source, limits: Limits) -> Iterator[Part]:
+    """Yield the parts of a stream, as torch.save wrote it before 1.6.
 
-    So torch.save wrote before 1.6.
+    It has magic number, version, system, object, keys, then for each storage the number of elements and the elements.
     """
     stream = ForwardReader(source, "the file")
     tensors = TorchTensors({}, source.size)
@@ -136,15 +136,15 @@ def streamed(source: Source, limits: Limits) -> Iterator[Part]:
             left = source.size - stream.at
             raise ArtifactDamaged(f"{name} is to have {count} elements of {size} bytes, and {left} bytes are left")
         tensors.storages[key] = Storage(stream.skip(count * size), name)
-    walk = walk_of(tensors, limits, source.size)
-    yield from written_on(walk, system)
-    yield from all_of(walk, tensors, loaded, root)
+    walk = new_walk(tensors, limits, source.size)
+    yield from system_parts(walk, system)
+    yield from pickle_parts(walk, tensors, loaded, root)
 
 
-def written_on(walk: PickleWalk, system: Item) -> Iterator[Part]:
-    """What the file says of the machine that wrote it, which changes nothing: its numbers are little-endian always."""
-    known = [("protocol_version", VERSION), ("little_endian", True)]
-    if isinstance(system, PickledDict) and system.items[:2] == known and len(system.items) == 3:
+def system_parts(walk: PickleWalk, system: Item) -> Iterator[Part]:
+    """Yield facts about the machine that wrote the file: noise, as the numbers are always little-endian."""
+    expected = [("protocol_version", VERSION), ("little_endian", True)]
+    if isinstance(system, PickledDict) and system.items[:2] == expected and len(system.items) == 3:
         name, sizes = system.items[2]
         if name == "type_sizes" and isinstance(sizes, PickledDict) and len(sizes.items) < 10:
             texts = [f"{exact(key)}: {exact(value)}" for key, value in sizes.items]
@@ -154,11 +154,11 @@ def written_on(walk: PickleWalk, system: Item) -> Iterator[Part]:
 
 
 def keys_of(item: Item) -> list[str]:
-    """Return the keys of the storages that follow."""
+    """Return the keys of the storages that follow, in order."""
     if not isinstance(item, list):
         raise ArtifactDamaged("its storages have no list of keys")
     keys = [text(key) for key in item]
-    known = [key for key in keys if key is not None]
-    if len(known) < len(keys):
+    texts = [key for key in keys if key is not None]
+    if len(texts) < len(keys):
         raise ArtifactDamaged("the key of a storage is no text")
-    return known
+    return texts
