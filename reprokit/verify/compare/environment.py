@@ -17,7 +17,7 @@ from reprokit.verify.compare.processes import not_told_side
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
 from reprokit.verify.read.scan import MetricsScan, natural
 
-MAX_FACTS = 20_000  # of environment.json; packages come in hundreds
+MAX_FACTS = 20_000  # compared of environment.json; hundreds of packages are usual
 
 
 CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
@@ -41,16 +41,16 @@ GROUPS = (
     RECORDING,
 )
 Values = tuple[str, str, str]  # the fact's name, and what each run has
-_ORDER = "the same names in another order: what goes through them as they come takes another turn"
-_NAMES = "other names were listed"
-_HALF = "it was listed to the end in one run only, or as far as another name"
-NONE = "(none)"  # for a fact that one side lacks
+_OTHER_ORDER = "the same names in another order: what goes through them as they come takes another turn"
+_OTHER_NAMES = "other names were listed"
+_INCOMPLETE = "it was listed to the end in one run only, or as far as another name"
+NONE = "(none)"  # shown for a fact that one side lacks
 SHOWN = 5  # names in one sentence
 Facts = dict[str, Any]
 
 
 class FactRule(NamedTuple):
-    """What it means when a fact of this name differs."""
+    """The meaning of a difference in the facts that match a pattern."""
 
     pattern: str
     group: str
@@ -62,25 +62,25 @@ _GPU = "another GPU or driver may compute in another order"
 _THREADS = "sums are split over another number of threads, and rounded otherwise"
 _PROCESSOR = "libraries choose their code by the processor"
 _ADDRESSES = "code that depends on addresses may take another turn"
-_LISTED = "only through its libraries, which are listed by themselves"
+_LISTED_LIBRARIES = "only through its libraries, which are listed by themselves"
 _PRINTED = "it says what is printed, kept or checked, and is in no computation"
 _CUDA = "another CUDA or cuDNN has other kernels, which add in another order"
 _REDUCED = "gradients and sums of several ranks are added in another order"
 _SEARCHED = "other libraries or modules may have been found"
 
-# Variables that frameworks obey and that change nothing in what is computed.
+# Variables that frameworks read and that do not change computations.
 _HARMLESS = (
     "cuda_cache_*", "keras_home", "nccl_debug*", "numba_cache_dir", "pythondontwritebytecode", "pythonfaulthandler",
     "pythonioencoding", "pythonnodebugranges", "pythonunbuffered", "pythonwarnings", "tf_cpp_*", "torch_cpp_log_level",
     "torch_home", "torch_logs*", "torch_show_cpp_stacktraces", "torchinductor_cache_dir", "triton_cache_dir",
 )  # fmt: skip
-# Beginnings of those that libraries of collectives obey.
+# Prefixes of variables that libraries of collectives read.
 _OF_COLLECTIVES = (
     "ccl_", "fi_", "gloo_", "hccl_", "horovod_", "i_mpi_", "mpich_", "mpir_cvar_", "mv2_", "nccl_",
     "ompi_mca_", "pmix_mca_", "prte_mca_", "rccl_", "ucx_",
 )  # fmt: skip
 
-# The first pattern that fits counts; names are paths of keys joined by dots, in lower case.
+# The first matching pattern counts; names are paths of keys joined by dots, in lower case.
 RULES = (
     *(FactRule(f"variables.{name}", VARIABLES, False, _PRINTED) for name in _HARMLESS),
     FactRule("variables.*_visible_devices", VARIABLES, True, _GPU),
@@ -151,7 +151,7 @@ RULES = (
     FactRule("system.machine", PROCESSOR, True, _PROCESSOR),
     FactRule("system.libc", SYSTEM, True, "another C library rounds mathematical functions otherwise"),
     FactRule("system.kernel", SYSTEM, False, "the kernel takes no part in arithmetic"),
-    FactRule("system.distribution", SYSTEM, False, _LISTED),
+    FactRule("system.distribution", SYSTEM, False, _LISTED_LIBRARIES),
     FactRule("system.os", SYSTEM, True, "another operating system has other libraries"),
     FactRule("limits.stack", SYSTEM, True, _ADDRESSES),
     FactRule("limits.*", SYSTEM, False, "a run that comes to its end was not limited"),
@@ -166,10 +166,10 @@ RULES = (
     FactRule("director*", DATA, False, "what is listed follows from something else"),
     FactRule("data*", DATA, True, "the data has other bytes"),
 )
-_OTHERWISE = FactRule("*", SYSTEM, True, "nothing is known about this fact")
+_UNKNOWN_FACT = FactRule("*", SYSTEM, True, "nothing is known about this fact")
 
-# What is compared elsewhere: the agent tells it for every process, or it has words of its own.
-_ELSEWHERE = (
+# Facts compared elsewhere: the agent reports them for every process, or they have leaves of their own.
+_COMPARED_ELSEWHERE = (
     "format", "python", "python.python", "python.implementation", "frameworks.*", "packages.*", "imported", "data*",
     "code.*", "git.dirty", "git.untracked.*",
 )  # fmt: skip
@@ -181,23 +181,23 @@ def compare(runs: RunPair) -> Difference:
     runs.normalizations.ignore(RUN_IDS, left.run_id, right.run_id)
     runs.normalizations.ignore(HOSTS, left.host, right.host)
     runs.normalizations.ignore(PROCESS_IDS, _pids(runs.left), _pids(runs.right))
-    found = [*_launched(left, right), *_host(runs), *_frameworks(runs)]
-    found += starmap(fact, _compute_facts(runs))
-    found += [*script_variables.compare(runs), *_listings(runs)]
+    facts = [*_launch_facts(left, right), *_host_facts(runs), *_frameworks(runs)]
+    facts += starmap(fact, _compute_facts(runs))
+    facts += [*script_variables.compare(runs), *_listings(runs)]
     changes = (change for run in runs.files for change in run.changed)
-    found += [information("noticed by the replay", "", "", change) for change in changes]
-    differing = {leaf.name for leaf in found if leaf.left != leaf.right}
+    facts += [information("noticed by the replay", "", "", change) for change in changes]
+    differing = {leaf.name for leaf in facts if leaf.left != leaf.right}
     by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
-    for leaf in found:
-        if not (_is_told(leaf, differing) or _is_unknown(leaf, runs)):
+    for leaf in facts:
+        if not (_is_reported_elsewhere(leaf, differing) or _is_unknown(leaf, runs)):
             is_of_recording = leaf.name in ("host facts", "noticed by the replay")
             by_group[RECORDING if is_of_recording else rule_for(leaf.name).group].append(leaf)
     children = (group(name, tuple(leaves)) for name, leaves in by_group.items() if leaves)
     return group("environment", tuple(children))
 
 
-def _is_told(leaf: Difference, differing: set[str]) -> bool:
-    """Return whether another leaf that differs says the same."""
+def _is_reported_elsewhere(leaf: Difference, differing: set[str]) -> bool:
+    """Return whether another differing leaf reports the same difference."""
     if leaf.name.startswith("code."):
         return f"files.{leaf.name.removeprefix('code.')}" in differing
     if leaf.name.startswith(f"{script_variables.NAME} "):
@@ -209,7 +209,7 @@ def _is_told(leaf: Difference, differing: set[str]) -> bool:
 
 
 def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
-    """Whether a module is absent on a side where a process was stopped before it named those that it had imported."""
+    """Return whether a module is missing because a process was stopped before it reported its imports."""
     if not leaf.name.startswith("code."):
         return False
     sides = [scan for scan, text in ((runs.left, leaf.left), (runs.right, leaf.right)) if text == NONE]
@@ -217,8 +217,8 @@ def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
 
 
 def rule_for(name: str) -> FactRule:
-    """Return what it means when this fact differs."""
-    return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _OTHERWISE)
+    """Return the rule for the difference of this fact."""
+    return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _UNKNOWN_FACT)
 
 
 def fact(name: str, left: str, right: str) -> Difference:
@@ -226,15 +226,15 @@ def fact(name: str, left: str, right: str) -> Difference:
     if left == right:
         return Difference(name, Verdict.IDENTICAL if left else Verdict.NOT_RECORDED, left, right)
     rule = rule_for(name)
-    return _told(name, left, right, rule.meaning, can_change=rule.can_change_results)
+    return _differing_leaf(name, left, right, rule.meaning, can_change=rule.can_change_results)
 
 
 def _state(part: Switch | Loading | None) -> str:
     return "" if part is None else part.words
 
 
-def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
-    """Yield what run.json says of the surroundings."""
+def _launch_facts(left: RunFile, right: RunFile) -> Iterator[Difference]:
+    """Yield the surroundings recorded in run.json."""
     names = sorted({*left.variables, *right.variables})
     for name in names:
         yield fact(f"variables.{name}", left.variables.get(name, ""), right.variables.get(name, ""))
@@ -249,51 +249,51 @@ def _launched(left: RunFile, right: RunFile) -> Iterator[Difference]:
 
 
 def _patches(run: RunFile) -> dict[str, str]:
-    """Return what became of each patch; of one that was given several values, of each of them."""
-    found: dict[str, list[str]] = {}
+    """Return the state of each patch; one with several values has several states."""
+    states_by_patch: dict[str, list[str]] = {}
     for patch in run.patches[:MAX_FACTS]:
-        found.setdefault(patch.id, []).append(f"{patch.value} {patch.state}".strip())
-    return {name: ", ".join(states) for name, states in found.items()}
+        states_by_patch.setdefault(patch.id, []).append(f"{patch.value} {patch.state}".strip())
+    return {name: ", ".join(states) for name, states in states_by_patch.items()}
 
 
 def _number(value: int) -> str:
     return str(value) if value else ""
 
 
-def _host(runs: RunPair) -> Iterator[Difference]:
-    """Yield what environment.json says, fact by fact."""
+def _host_facts(runs: RunPair) -> Iterator[Difference]:
+    """Yield the facts of environment.json one by one."""
     left, right = (run.environment() for run in runs.directories)
-    # One side has none only where its launcher died at once, or somebody took the file away.
+    # A side lacks the file only if its launcher died at once, or if the file was removed.
     if left is None and right is None:
         yield Difference("host facts", Verdict.NOT_RECORDED)
         return
     if left is None or right is None:
         yield missing("host facts", "" if left is None else "recorded", "" if right is None else "recorded")
         return
-    yield from _many(left, right)
+    yield from _many_files(left, right)
     facts = dict(flat(left)), dict(flat(right))
     for name in sorted({*facts[0], *facts[1]}, key=natural)[:MAX_FACTS]:
-        if not any(fnmatchcase(name.lower(), pattern) for pattern in _ELSEWHERE):
+        if not any(fnmatchcase(name.lower(), pattern) for pattern in _COMPARED_ELSEWHERE):
             yield fact(name, facts[0].get(name, ""), facts[1].get(name, ""))
 
 
 def flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the facts of a nested object by the path of their keys; described files by their path."""
+    """Yield the facts of a nested object by the path of their keys; entries of files by their path."""
     for key, inner in value.items():
         if isinstance(inner, dict):
             yield from flat(inner, f"{prefix}{key}.")
-        elif isinstance(inner, list) and all(isinstance(one, dict) and "path" in one for one in inner):
-            for one in inner:
-                facts = {name: fact for name, fact in one.items() if name != "path"}
-                yield from flat(facts, f"{prefix}{key}.{one['path']}.")
+        elif isinstance(inner, list) and all(isinstance(item, dict) and "path" in item for item in inner):
+            for item in inner:
+                facts = {name: fact for name, fact in item.items() if name != "path"}
+                yield from flat(facts, f"{prefix}{key}.{item['path']}.")
         elif isinstance(inner, list):
-            yield f"{prefix}{key}", ", ".join(str(one) for one in inner)
+            yield f"{prefix}{key}", ", ".join(str(item) for item in inner)
         else:
             yield f"{prefix}{key}", "" if inner is None else str(inner)
 
 
 def _frameworks(runs: RunPair) -> Iterator[Difference]:
-    """Yield the versions that the training imported, and the Python that it ran under."""
+    """Yield the imported frameworks' versions and the Python that ran the training."""
     left, right = runs.left, runs.right
     pythons = _pythons(runs, 0), _pythons(runs, 1)
     yield fact("python of the training", ", ".join(pythons[0]), ", ".join(pythons[1]))
@@ -313,11 +313,11 @@ def _pids(scan: MetricsScan) -> list[int]:
 
 
 def _compute_facts(runs: RunPair) -> Iterator[Values]:
-    """Yield every library that both runs have the same facts of, and every fact that differs."""
+    """Yield the libraries with equal facts in both runs, and each fact that differs."""
     pairs = [pair for pair in runs.of("compute") if not_told_side(runs, pair) is None]
     yield from dict.fromkeys(_same(pair) for pair in pairs if pair.same)
-    found = Counter(values for pair in pairs if not pair.same for values in _different(pair))
-    for (name, left, right), count in found.items():
+    counts = Counter(values for pair in pairs if not pair.same for values in _different(pair))
+    for (name, left, right), count in counts.items():
         yield (name if count == 1 else f"{name} ({count} processes)"), left, right
 
 
@@ -339,8 +339,8 @@ def _different(pair: SeriesPair) -> Iterator[Values]:
 
 
 def _facts(line: Raw | None) -> Raw:
-    found: Raw = (line or {}).get("facts", {})
-    return found
+    facts: Raw = (line or {}).get("facts", {})
+    return facts
 
 
 def _text(value: object) -> str:
@@ -348,7 +348,7 @@ def _text(value: object) -> str:
 
 
 def _listings(runs: RunPair) -> Iterator[Difference]:
-    """One leaf a directory whose listings differ; the others are counted."""
+    """Yield a leaf for each directory whose listings differ, and the number of others."""
     pairs = list(runs.of("listing"))
     same = sum(pair.same for pair in pairs)
     if same:
@@ -367,7 +367,7 @@ def _leaf(pair: SeriesPair) -> Difference:
 
 
 def _short(line: Raw | None) -> str:
-    """Return a listing in a few words, so that two of them can be told apart."""
+    """Return a listing in a few words that distinguish it from another."""
     return "not listed again" if line is None else f"{line['count']} names, order {line['order'][:12]}"
 
 
@@ -375,15 +375,17 @@ def _meaning(left: Raw | None, right: Raw | None) -> str:
     if left is None or right is None:
         return "can change results: it changed while only one of the runs went on"
     if (left["count"], left["names"]) == (right["count"], right["names"]):
-        return f"can change results: {_ORDER}"
-    return f"can change results: {_NAMES if left['whole'] and right['whole'] else _HALF}"
+        return f"can change results: {_OTHER_ORDER}"
+    return f"can change results: {_OTHER_NAMES if left['whole'] and right['whole'] else _INCOMPLETE}"
 
 
-def _many(left: Facts, right: Facts) -> Iterator[Difference]:
-    """A leaf for each of the many files and packages that differs, and one for those of a kind that are the same."""
+def _many_files(left: Facts, right: Facts) -> Iterator[Difference]:
+    """Yield a leaf for each file or package that differs, and one per kind for the equal ones."""
     yield from _files("code", _texts(left.get("code")), _texts(right.get("code")), "the script or a module of its own")
-    untracked, other = (_texts(_object(facts.get("git")).get("untracked")) for facts in (left, right))
-    yield from _files("git.untracked", untracked, other, "a file that git does not know, and no run was seen to read,")
+    untracked_left, untracked_right = (_texts(_object(facts.get("git")).get("untracked")) for facts in (left, right))
+    yield from _files(
+        "git.untracked", untracked_left, untracked_right, "a file that git does not know, and no run was seen to read,"
+    )
     yield from _packages(left, right)
     yield from _data(_entries(left), _entries(right))
 
@@ -393,15 +395,15 @@ def _object(value: Any) -> Facts:
 
 
 def _texts(value: Any) -> dict[str, str]:
-    """Return the texts by name of what should be an object of texts."""
+    """Return the texts of what should be an object of texts, by name."""
     pairs = list(_object(value).items())[:MAX_FACTS]
     return {name: text for name, text in pairs if isinstance(text, str)}
 
 
 def _entries(facts: Facts) -> dict[str, Facts]:
-    """Return what was read, by path."""
-    listed = facts.get("data")
-    entries = listed[:MAX_FACTS] if isinstance(listed, list) else []
+    """Return the entries of data that was read, by path."""
+    data = facts.get("data")
+    entries = data[:MAX_FACTS] if isinstance(data, list) else []
     return {entry["path"]: entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("path"), str)}
 
 
@@ -409,50 +411,50 @@ def _union(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     return sorted({*left, *right})
 
 
-def _told(name: str, left: str, right: str, meaning: str, *, can_change: bool = True) -> Difference:
+def _differing_leaf(name: str, left: str, right: str, meaning: str, *, can_change: bool = True) -> Difference:
     """Return a leaf for a fact that differs."""
     words = f"{'can' if can_change else 'cannot'} change results: {meaning}"
     texts, absent = (left or NONE, right or NONE), lacking(left, right)
     return Difference(name, Verdict.INFORMATION, *texts, words, can_change, lacking=absent)
 
 
-def _the_same(name: str, count: int) -> Iterator[Difference]:
+def _same_count(name: str, count: int) -> Iterator[Difference]:
     if count:
         yield Difference(name, Verdict.IDENTICAL, f"{count} the same", f"{count} the same")
 
 
-def _files(kind: str, left: dict[str, str], right: dict[str, str], what: str) -> Iterator[Difference]:
+def _files(kind: str, left: dict[str, str], right: dict[str, str], description: str) -> Iterator[Difference]:
     names = _union(left, right)
     differing = [name for name in names if left.get(name) != right.get(name)]
     for name in differing:
         texts = left.get(name, ""), right.get(name, "")
-        how = "has other bytes" if all(texts) else "was there in one run only"
-        yield _told(f"{kind}.{name}", *texts, f"{what} {how}")
-    yield from _the_same(f"{kind}.files", len(names) - len(differing))
+        difference = "has other bytes" if all(texts) else "was there in one run only"
+        yield _differing_leaf(f"{kind}.{name}", *texts, f"{description} {difference}")
+    yield from _same_count(f"{kind}.files", len(names) - len(differing))
 
 
 def _packages(left: Facts, right: Facts) -> Iterator[Difference]:
-    """Yield those that the training imported one by one; the others in a line, as they cannot have changed anything."""
+    """Yield imported packages one by one, and the others in one line, as they cannot have changed anything."""
     versions = _texts(left.get("packages")), _texts(right.get("packages"))
-    known = _texts(left.get("frameworks")), _texts(right.get("frameworks"))
-    used = _imported(left), _imported(right)
+    frameworks = _texts(left.get("frameworks")), _texts(right.get("frameworks"))
+    imported = _imported(left), _imported(right)
     names = _union(*versions)
     differing = [name for name in names if versions[0].get(name) != versions[1].get(name)]
-    idle = []
+    not_imported = []
     for name in differing:
         texts = versions[0].get(name, ""), versions[1].get(name, "")
-        if (known[0].get(name), known[1].get(name)) == texts:
-            continue  # told as a framework
-        if used[0] is not None and used[1] is not None and name not in used[0] | used[1]:
-            idle.append(f"{name} {texts[0] or '(none)'} against {texts[1] or '(none)'}")
+        if (frameworks[0].get(name), frameworks[1].get(name)) == texts:
+            continue  # reported as a framework
+        if imported[0] is not None and imported[1] is not None and name not in imported[0] | imported[1]:
+            not_imported.append(f"{name} {texts[0] or '(none)'} against {texts[1] or '(none)'}")
             continue
-        sure = used[0] is not None and used[1] is not None
-        yield _told(f"packages.{name}", *texts, _IMPORTED if sure else _PERHAPS)
-    if idle:
-        some = "; ".join(idle[:SHOWN]) + ("; ..." if len(idle) > SHOWN else "")
-        words = f"{len(idle)} differ that no run imported: {some}"
+        is_known_imported = imported[0] is not None and imported[1] is not None
+        yield _differing_leaf(f"packages.{name}", *texts, _IMPORTED if is_known_imported else _PERHAPS)
+    if not_imported:
+        shown = "; ".join(not_imported[:SHOWN]) + ("; ..." if len(not_imported) > SHOWN else "")
+        words = f"{len(not_imported)} differ that no run imported: {shown}"
         yield information("packages that were not imported", "", "", f"cannot change results: {words}")
-    yield from _the_same("packages.all", len(names) - len(differing))
+    yield from _same_count("packages.all", len(names) - len(differing))
 
 
 _IMPORTED = "another version of a package that the training imported may compute otherwise"
@@ -460,39 +462,39 @@ _PERHAPS = "another version of a package may compute otherwise; a run was killed
 
 
 def _imported(facts: Facts) -> set[str] | None:
-    """Return the packages that were imported; None where nobody could tell."""
-    listed = facts.get("imported")
-    return {name for name in listed[:MAX_FACTS] if isinstance(name, str)} if isinstance(listed, list) else None
+    """Return the imported packages; None if unknown."""
+    names = facts.get("imported")
+    return {name for name in names[:MAX_FACTS] if isinstance(name, str)} if isinstance(names, list) else None
 
 
 def _data(left: dict[str, Facts], right: dict[str, Facts]) -> Iterator[Difference]:
     names = _union(left, right)
     same = 0
     for name in names:
-        leaf = _datum(f"data.{name}", left.get(name), right.get(name))
+        leaf = _data_leaf(f"data.{name}", left.get(name), right.get(name))
         same += leaf is None
         if leaf is not None:
             yield leaf
-    yield from _the_same("data.files", same)
+    yield from _same_count("data.files", same)
 
 
-def _datum(name: str, left: Facts | None, right: Facts | None) -> Difference | None:
-    """One file; None where its digests are the same."""
+def _data_leaf(name: str, left: Facts | None, right: Facts | None) -> Difference | None:
+    """Return a leaf for one file; None if its digests are equal."""
     texts = data_reads.described(left), data_reads.described(right)
     if left is None or right is None:
-        return _told(name, *texts, f"only the {'right' if left is None else 'left'} run read it")
+        return _differing_leaf(name, *texts, f"only the {'right' if left is None else 'left'} run read it")
     digests = str(left.get("digest", "")), str(right.get("digest", ""))
     if digests[0] and digests[0] == digests[1]:
         return None
     if all(digest.startswith("etag:") for digest in digests):
-        return _told(name, *texts, "the object was overwritten: its ETag is another one")
+        return _differing_leaf(name, *texts, "the object was overwritten: its ETag is another one")
     if all(digest.startswith("pipe-") for digest in digests):
-        return _told(name, *texts, data_reads.pipe_words(left, right))
+        return _differing_leaf(name, *texts, data_reads.pipe_words(left, right))
     if left.get("size") != right.get("size"):
-        return _told(name, *texts, "the data has another size")
+        return _differing_leaf(name, *texts, "the data has another size")
     if all(digests) and digests[0].partition(":")[0] == digests[1].partition(":")[0]:
-        return _told(name, *texts, "the data has other bytes")
+        return _differing_leaf(name, *texts, "the data has other bytes")
     notes = [str(entry["note"]) for entry in (left, right) if entry.get("note") and not entry.get("digest")]
-    why = f" ({notes[0]})" if notes else ""
-    meaning = f"its bytes were not compared, as they were not read whole or in the same way both times{why}"
+    reason = f" ({notes[0]})" if notes else ""
+    meaning = f"its bytes were not compared, as they were not read whole or in the same way both times{reason}"
     return Difference(name, Verdict.NOT_RECORDED, *texts, meaning)
