@@ -1,4 +1,4 @@
-"""Compares the trails of two runs: the first step and the first quantity, in causal order, in which they part."""
+"""Compares the trails of two runs: finds the first step, and the first quantity in causal order, that differs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from reprokit.verify.compare.resumption import Resumption
 from reprokit.verify.compare.series_leaves import judged
 from reprokit.verify.read.scan import natural
 
-LISTED = 100  # tensors in figures
+LISTED = 100  # tensors listed in figures
 
 Key = tuple[str, str]  # process, series
 
@@ -42,69 +42,69 @@ class TrailPair:
     def __init__(self, runs: RunPair):
         self._runs, self._accepted = runs.directories, runs.accepted("trail")
         self._trails = [list(trails.read(run)) for run in runs.directories]
-        self.resumed: dict[Key, Resumption] = {}  # where one run goes on in the middle of the other
-        self.idle: set[Key] = set()  # process and generator that differ, though no step drew from them
+        self.resumed: dict[Key, Resumption] = {}  # series in which one run resumes the other
+        self.idle: set[Key] = set()  # process and generator that differ, although no step drew from them
 
     @property
     def has_steps(self) -> bool:
-        """Whether any step was seen in either."""
-        return any(series.count for found in self._trails for trail in found for series in trail.series)
+        """Return whether either run recorded a step."""
+        return any(series.count for trails_of_run in self._trails for trail in trails_of_run for series in trail.series)
 
     def compare(self) -> Difference:
-        """One leaf a series that is the same; of others a leaf each quantity, causes before effects."""
-        both = sides(self._runs[0], self._trails[0]), sides(self._runs[1], self._trails[1])
-        if any(both) and not all(both):
-            return group("trail", (_one_sided(self._runs, bool(both[0])),))
-        return judged(self._compare(*both), self._accepted)
+        """Return a leaf for each equal series; for others a leaf for each quantity, causes before effects."""
+        sides_of_runs = sides(self._runs[0], self._trails[0]), sides(self._runs[1], self._trails[1])
+        if any(sides_of_runs) and not all(sides_of_runs):
+            return group("trail", (_recorded_once(self._runs, bool(sides_of_runs[0])),))
+        return judged(self._compare(*sides_of_runs), self._accepted)
 
     def _compare(self, *sides: Mapping[Key, TrailSide]) -> Difference:
-        parted: list[tuple[Point, Difference]] = []
-        others: list[Difference] = []
-        drawn: set[Key] = set()
+        differing: list[tuple[Point, Difference]] = []
+        equal: list[Difference] = []
+        drawn_from: set[Key] = set()
         for key in sorted({*sides[0], *sides[1]}, key=lambda key: (natural(key[0]), natural(key[1]))):
             left, right = sides[0].get(key), sides[1].get(key)
             if left is None or right is None:
-                others.append(_missing(key, left, right))
+                equal.append(_missing(key, left, right))
                 continue
             resumed = Resumption.find(left, right)
-            found = compared(left, right) if resumed is None else resumed.compared(left, right)
+            diff = compared(left, right) if resumed is None else resumed.compared(left, right)
             if resumed is not None:
                 self.resumed[key] = resumed
-                parted += [] if found.differing else [((NEVER, 0), _resumption(key, resumed, found))]
-            for name in set(GENERATORS).intersection(found.differing):
-                (self.idle if found.is_idle(name) else drawn).add((key[0], name))
-            if found.differing:
-                parted.append((found.point(found.differing[0]), _parted(key, found, resumed)))
+                differing += [] if diff.differing else [((NEVER, 0), _resumption(key, resumed, diff))]
+            for name in set(GENERATORS).intersection(diff.differing):
+                (self.idle if diff.is_idle(name) else drawn_from).add((key[0], name))
+            if diff.differing:
+                differing.append((diff.point(diff.differing[0]), _difference_group(key, diff, resumed)))
             else:
-                others += [_same(key, found), *_without_effect(key, found)]
-        self.idle -= drawn
-        parted.sort(key=lambda one: one[0])
-        return group("trail", tuple([node for _, node in parted] + others), _summary(parted, others))
+                equal += [_same_leaf(key, diff), *_without_effect(key, diff)]
+        self.idle -= drawn_from
+        differing.sort(key=lambda item: item[0])
+        return group("trail", tuple([leaf for _, leaf in differing] + equal), _summary(differing, equal))
 
     def notes(self) -> Iterator[str]:
-        """Trails that end before their training did."""
-        for found, side in zip(self._trails, SIDES, strict=True):
-            for trail in found:
+        """Yield notes on trails that end before their training."""
+        for trails_of_run, side in zip(self._trails, SIDES, strict=True):
+            for trail in trails_of_run:
                 if trail.gave_up or trail.lost:
-                    why = trail.gave_up or "its file could not grow"
-                    yield f"the {side} run's trail of process {trail.process} lacks {counted(trail.lost)}: {why}"
+                    reason = trail.gave_up or "its file could not grow"
+                    yield f"the {side} run's trail of process {trail.process} lacks {counted(trail.lost)}: {reason}"
 
 
-def sides(run: RunDirectory, read: Sequence[Trail]) -> dict[Key, TrailSide]:
-    """Return the series of a run's trails, by process and name."""
-    found = {}
-    for trail in read:
+def sides(run: RunDirectory, trails_of_run: Sequence[Trail]) -> dict[Key, TrailSide]:
+    """Return the series of a run's trails by process and name."""
+    result = {}
+    for trail in trails_of_run:
         process = trail.process if not trail.incarnation else f"{trail.process} (start {trail.incarnation + 1})"
-        whole = run.run.trails is not None and not trail.gave_up
-        found.update({(process, series.name): TrailSide(series, whole, run.run.trail) for series in trail.series})
-    return found
+        is_whole = run.run.trails is not None and not trail.gave_up
+        result.update({(process, series.name): TrailSide(series, is_whole, run.run.trail) for series in trail.series})
+    return result
 
 
-def _one_sided(runs: tuple[RunDirectory, RunDirectory], of_left: bool) -> Difference:
-    """Only one run has trails: no difference where the other was asked not to keep any."""
+def _recorded_once(runs: tuple[RunDirectory, RunDirectory], of_left: bool) -> Difference:
+    """Return the leaf where only one run has trails: no difference if the other was told to keep none."""
     texts = ("recorded", "") if of_left else ("", "recorded")
-    without, side = (runs[1], "right") if of_left else (runs[0], "left")
-    trail = without.run.trail
+    other_run, side = (runs[1], "right") if of_left else (runs[0], "left")
+    trail = other_run.run.trail
     if trail is not None and not trail.is_on:
         return information("trails", *texts, f"the {side} run has no trail ({trail.why}): its steps cannot be compared")
     return missing("trails", *texts, f"only the {'left' if of_left else 'right'} run recorded a trail")
@@ -115,72 +115,72 @@ def _missing(key: Key, left: TrailSide | None, right: TrailSide | None) -> Diffe
     return missing(_title("trail", key), texts[0], texts[1])
 
 
-def _title(what: str, key: Key) -> str:
-    return f"{what} of {key[1]} of process {key[0]}"
+def _title(kind: str, key: Key) -> str:
+    return f"{kind} of {key[1]} of process {key[0]}"
 
 
-def _same(key: Key, found: SeriesDivergence) -> Difference:
-    text = counted(min(found.left.count, found.right.count))
-    known = [name for name in ORDER if found.quantities[name].known]
-    figures = {"steps": [found.left.count, found.right.count], "known": known}
-    left, right = counted(found.left.count), counted(found.right.count)
-    if left != right:  # of which one was cut off
+def _same_leaf(key: Key, diff: SeriesDivergence) -> Difference:
+    text = counted(min(diff.left.count, diff.right.count))
+    known_quantities = [name for name in ORDER if diff.quantities[name].known]
+    figures = {"steps": [diff.left.count, diff.right.count], "known": known_quantities}
+    left, right = counted(diff.left.count), counted(diff.right.count)
+    if left != right:  # one of them was cut off
         return information(_title("trail", key), left, right, f"identical for {text}, as far as both go")
     return Difference(_title("trail", key), Verdict.IDENTICAL, left, right, figures=figures)
 
 
-def _without_effect(key: Key, found: SeriesDivergence) -> Iterator[Difference]:
-    """Model inputs that differ in steps whose results do not: no difference of the training's."""
-    inputs = found.quantities[INPUTS]
-    if found.has_no_effect(INPUTS):
+def _without_effect(key: Key, diff: SeriesDivergence) -> Iterator[Difference]:
+    """Yield a leaf for model inputs that differ only in steps with equal results: no difference of the training."""
+    inputs = diff.quantities[INPUTS]
+    if diff.has_no_effect(INPUTS):
         where = f"first at step {inputs.first:,}, in {counted(inputs.count)}"
         detail = f"they differ, {where}; no result of these steps does, so they are no cause"
         texts = [_text(INPUTS, value) for value in (inputs.left, inputs.right)]
-        yield information(_title(noun(found, INPUTS), key), texts[0], texts[1], detail)
+        yield information(_title(noun(diff, INPUTS), key), texts[0], texts[1], detail)
 
 
-def _summary(parted: Sequence[tuple[Point, Difference]], others: Sequence[Difference]) -> str:
-    """Return what the whole category says where series differ."""
-    if not parted:
+def _summary(differing: Sequence[tuple[Point, Difference]], equal: Sequence[Difference]) -> str:
+    """Return the sentence for the whole category if series differ."""
+    if not differing:
         return ""
-    more = len(parted) - 1 + sum(1 for other in others if other.verdict.differs)
-    also = (
+    more = len(differing) - 1 + sum(1 for other in equal if other.verdict.differs)
+    addition = (
         f" (and {more} more optimizer{'' if more == 1 else 's'} or process{'' if more == 1 else 'es'})" if more else ""
     )
-    first = parted[0][1].first()
-    return f"{first.detail}{also}" if first is not None else ""
+    first = differing[0][1].first()
+    return f"{first.detail}{addition}" if first is not None else ""
 
 
-def _resumption(key: Key, resumed: Resumption, found: SeriesDivergence) -> Difference:
-    """Return what is said where one run goes on in the middle of the other, and nothing else differs."""
-    count = min(found.left.count, found.right.count)
+def _resumption(key: Key, resumed: Resumption, diff: SeriesDivergence) -> Difference:
+    """Return the leaf for a run that resumes the other and is identical from there on."""
+    count = min(diff.left.count, diff.right.count)
     detail = f"{_title('trail', key)}: {resumed.words}; all {counted(count)} from there on are identical"
     texts = resumed.texts
     return Difference(_title("resumption", key), Verdict.DIFFERENT, *texts, detail, is_sentence=True)
 
 
-def _parted(key: Key, found: SeriesDivergence, resumed: Resumption | None) -> Difference:
+def _difference_group(key: Key, diff: SeriesDivergence, resumed: Resumption | None) -> Difference:
     """Return a group of the quantities, in the order in which they part."""
-    names = found.differing
-    leaves = [_leaf(key, found, name, is_first=name == names[0]) for name in names]
-    equal = [name for name in PER_STEP if found.quantities[name].first is None]
+    names = diff.differing
+    leaves = [_leaf(key, diff, name, is_first=name == names[0]) for name in names]
+    equal = [name for name in PER_STEP if diff.quantities[name].first is None]
     if resumed is not None:
         leaves.append(information(_title("resumption", key), *resumed.texts, resumed.words))
-    leaves += [*(_equal(key, found, name) for name in equal), *_without_effect(key, found)]
+    leaves += [*(_equal_leaf(key, diff, name) for name in equal), *_without_effect(key, diff)]
     return group(_title("trail", key), tuple(leaves), leaves[0].detail)
 
 
-def _equal(key: Key, found: SeriesDivergence, name: str) -> Difference:
-    title = _title(noun(found, name), key)
-    if not found.quantities[name].known:
+def _equal_leaf(key: Key, diff: SeriesDivergence, name: str) -> Difference:
+    title = _title(noun(diff, name), key)
+    if not diff.quantities[name].known:
         return Difference(title, Verdict.NOT_RECORDED)
-    text = counted(min(found.left.count, found.right.count))
+    text = counted(min(diff.left.count, diff.right.count))
     return Difference(title, Verdict.IDENTICAL, text, text)
 
 
-def _leaf(key: Key, found: SeriesDivergence, name: str, *, is_first: bool) -> Difference:
-    quantity, title = found.quantities[name], _title(noun(found, name), key)
-    meaning = sentence(found, name) if is_first else place(found, name)
+def _leaf(key: Key, diff: SeriesDivergence, name: str, *, is_first: bool) -> Difference:
+    quantity, title = diff.quantities[name], _title(noun(diff, name), key)
+    meaning = sentence(diff, name) if is_first else place(diff, name)
     texts = [_text(name, value) for value in (quantity.left, quantity.right)]
     return Difference(
         title,
@@ -188,10 +188,10 @@ def _leaf(key: Key, found: SeriesDivergence, name: str, *, is_first: bool) -> Di
         texts[0],
         texts[1],
         f"{title}: {meaning}",
-        figures=_figures(found, name),
+        figures=_figures(diff, name),
         is_sentence=True,
-        lacking=None if name != LENGTH else "left" if found.left.count < found.right.count else "right",
-        role=Role.IDLE if found.is_idle(name) else Role.OWN,
+        lacking=None if name != LENGTH else "left" if diff.left.count < diff.right.count else "right",
+        role=Role.IDLE if diff.is_idle(name) else Role.OWN,
     )
 
 
@@ -201,28 +201,28 @@ def _text(name: str, value: int | None) -> str:
     return counted(value) if name == LENGTH else f"{value:016x}"
 
 
-def _figures(found: SeriesDivergence, name: str) -> dict[str, Any]:
-    quantity = found.quantities[name]
+def _figures(diff: SeriesDivergence, name: str) -> dict[str, Any]:
+    quantity = diff.quantities[name]
     tensors = quantity.tensors or []
     return {
-        "step": found.step(name),
+        "step": diff.step(name),
         "quantity": NAMES.get(name, name),
-        **({"generator": found.left.framework if name == "torch" else name} if name in GENERATORS else {}),
+        **({"generator": diff.left.framework if name == "torch" else name} if name in GENERATORS else {}),
         "tensor": tensors[0] if tensors else None,
         "tensors": tensors[:LISTED],
-        "steps": [found.left.count, found.right.count],
+        "steps": [diff.left.count, diff.right.count],
         "differing_steps": quantity.count,
     }
 
 
 def is_before(trail: Difference, step: int | None) -> bool:
-    """Whether the trail differs before that step."""
+    """Return whether the trail differs before that step."""
     first = trail.first()
     return first is not None and step is not None and bool(first.figures.get("step", step) < step)
 
 
 def is_after(trail: Difference, runs: RunPair) -> bool:
-    """Whether losses differ at an earlier step than the trail does; those of which there is one a step at least."""
+    """Return whether losses, recorded at least once per step, differ at an earlier step than the trail."""
     first = trail.first()
     if first is None or "step" not in first.figures:
         return False
