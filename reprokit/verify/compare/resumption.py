@@ -1,4 +1,4 @@
-"""Finds where a resumed training goes on with a whole one: its first parameters are those that a step left."""
+"""Finds the step of a whole training from which another one resumes it: one step left its first parameters."""
 
 from __future__ import annotations
 
@@ -6,73 +6,73 @@ from dataclasses import dataclass, replace
 
 from reprokit.verify.compare.divergences import INPUTS, SeriesDivergence, TrailSide, compared
 
-TRIED = 16  # steps of which a batch is looked for; the first may have others that were skipped
+TRIED = 16  # resumed steps whose batch is searched for; batches skipped before may confuse the first ones
 
 
 def offset(whole: TrailSide, resumed: TrailSide) -> int | None:
-    """Return how many steps the whole run had taken when the resumed one begins; None where that is not known."""
+    """Return how many steps the whole run had taken before the resumed one begins; None if unknown."""
     first = next(resumed.series.steps(0, 1), None)
     start = next(whole.series.steps(0, 1), None)
     if first is None or start is None or first.before is None:
         return None
     if first.before == start.before:
         return 0
-    return _closest(whole, first.before, first.batch)
+    return _steps_before(whole, first.before, first.batch)
 
 
 def offset_by_batches(whole: TrailSide, resumed: TrailSide) -> int | None:
-    """Return the same by the first batch that only one step of the whole run had."""
+    """Return the same offset by the first batch that only one step of the whole run had; None if unknown."""
     steps: dict[int, list[int]] = {}
     for step in whole.series.steps():
         if step.batch is not None:
             steps.setdefault(step.batch, []).append(step.number)
     for step in resumed.series.steps(0, TRIED):
-        known = steps.get(step.batch, []) if step.batch is not None else []
-        if len(known) == 1 and known[0] >= step.number:
-            return known[0] - step.number
+        numbers = steps.get(step.batch, []) if step.batch is not None else []
+        if len(numbers) == 1 and numbers[0] >= step.number:
+            return numbers[0] - step.number
     return None
 
 
-def _closest(whole: TrailSide, parameters: int, batch: int | None) -> int | None:
-    """Of several steps that left these parameters, take the one that the same batch follows."""
-    found: int | None = None
-    last: int | None = None
+def _steps_before(whole: TrailSide, parameters: int, batch: int | None) -> int | None:
+    """Return the number of steps before these parameters; if several fit, before the step with this batch."""
+    candidate: int | None = None
+    parameters_before: int | None = None
     for step in whole.series.steps():
-        if last == parameters:
+        if parameters_before == parameters:
             if batch is not None and step.batch == batch:
                 return step.number
-            found = step.number if found is None else found
-        last = step.parameters
-    return found if found is not None or last != parameters else whole.series.count
+            candidate = step.number if candidate is None else candidate
+        parameters_before = step.parameters
+    return candidate if candidate is not None or parameters_before != parameters else whole.series.count
 
 
 def aligned(whole: TrailSide, resumed: TrailSide, steps: int) -> SeriesDivergence:
     """Compare a resumed run with the whole one from a step on."""
-    return _compared(_later(whole, steps), resumed)
+    return _compare(_from_step(whole, steps), resumed)
 
 
-def _later(side: TrailSide, steps: int) -> TrailSide:
+def _from_step(side: TrailSide, steps: int) -> TrailSide:
     return replace(side, series=side.series.later(steps))
 
 
-def _compared(left: TrailSide, right: TrailSide) -> SeriesDivergence:
-    found = compared(left, right)
-    firsts = {name: quantity.first for name, quantity in found.quantities.items()}
-    if firsts["batch"] == 0 and found.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
-        _leave_out_skipped(found)
-    return found
+def _compare(left: TrailSide, right: TrailSide) -> SeriesDivergence:
+    diff = compared(left, right)
+    firsts = {name: quantity.first for name, quantity in diff.quantities.items()}
+    if firsts["batch"] == 0 and diff.quantities["loss"].known and 0 not in (firsts["loss"], firsts[INPUTS]):
+        _ignore_skipped_batches(diff)
+    return diff
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """That one of two runs goes on in the middle of the other."""
+    """States that one of two runs resumes the other in its middle."""
 
-    steps: int  # that the other had taken
-    is_right: bool  # which is the resumed one
+    steps: int  # steps of the whole run before the resumed one begins
+    is_right: bool  # whether the right run is the resumed one
 
     @classmethod
     def find(cls, left: TrailSide, right: TrailSide) -> Resumption | None:
-        """Return which of two runs is resumed; None where they begin alike, or nothing tells."""
+        """Return which of two runs is resumed; None if they begin alike, or if it is unknown."""
         for is_right, pair in ((True, (left, right)), (False, (right, left))):
             steps = offset(*pair)
             if steps == 0:
@@ -82,20 +82,20 @@ class Resumption:
         return None
 
     def compared(self, left: TrailSide, right: TrailSide) -> SeriesDivergence:
-        """Compare both from that step on."""
+        """Compare both runs from that step on."""
         if self.is_right:
-            return _compared(_later(left, self.steps), right)
-        return _compared(left, _later(right, self.steps))
+            return _compare(_from_step(left, self.steps), right)
+        return _compare(left, _from_step(right, self.steps))
 
     @property
     def texts(self) -> tuple[str, str]:
-        """What stands for each run."""
+        """Return the text for each run."""
         texts = f"from step {self.steps:,} on", "from step 0 on"
         return texts if self.is_right else texts[::-1]
 
     @property
     def words(self) -> str:
-        """What was compared."""
+        """Return a sentence on what was compared."""
         resumed, whole = ("right", "left") if self.is_right else ("left", "right")
         return (
             f"the {resumed} run resumes the {whole} one, as it begins with the parameters that step {self.steps - 1:,}"
@@ -103,11 +103,15 @@ class Resumption:
         )
 
 
-def _leave_out_skipped(found: SeriesDivergence) -> None:
-    """Leave out the batches that a resumed run fetched, and did not use, to come to its place in the data."""
-    batch, stop = found.quantities["batch"], min(found.left.count, found.right.count)
-    pairs = zip(found.left.steps(1, stop), found.right.steps(1, stop), strict=True)
-    later = ((one.number, one.batch, other.batch) for one, other in pairs if one.batch != other.batch)
-    batch.first, batch.left, batch.right = next(later, (None, None, None))
+def _ignore_skipped_batches(diff: SeriesDivergence) -> None:
+    """Ignore the batches that a resumed run fetched and skipped to reach its place in the data."""
+    batch, stop = diff.quantities["batch"], min(diff.left.count, diff.right.count)
+    pairs = zip(diff.left.steps(1, stop), diff.right.steps(1, stop), strict=True)
+    differing = (
+        (left_step.number, left_step.batch, right_step.batch)
+        for left_step, right_step in pairs
+        if left_step.batch != right_step.batch
+    )
+    batch.first, batch.left, batch.right = next(differing, (None, None, None))
     batch.count -= 1
-    found.steps -= all(quantity.first != 0 for quantity in found.quantities.values())
+    diff.steps -= all(quantity.first != 0 for quantity in diff.quantities.values())
