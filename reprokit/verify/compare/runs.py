@@ -1,4 +1,4 @@
-"""Compares two runs: every comparator in causal order, and what must be said beside the verdict."""
+"""Compares two runs by every comparator in causal order, and collects the notes beside the verdict."""
 
 from __future__ import annotations
 
@@ -43,46 +43,46 @@ from reprokit.verify.read.execution import SharedTrait, shared
 from reprokit.verify.read.metric_lines import OUTCOMES
 from reprokit.verify.read.scan import MetricsScan
 
-STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that tell of steps
-TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are seen
-# Facts of the environment that become known while a training goes on, or when its processes end.
+STEPS = frozenset({"loss", "epoch", "history"})  # kinds of lines that are written for steps
+TRAINING = frozenset({"torch", "keras", "tensorflow"})  # frameworks whose steps are recorded
+# Environment facts that are known only while a training runs or when its processes end.
 _KNOWN_LATE = ("code.*", "compute.*", "data.*", "frameworks.*", "listing of *", "packages.*")
-_WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written until the end
-MAX_WARNINGS, MAX_READ = 20, 1000  # of a run that are named, and looked at
+_WRITTEN_LATE = ("random states", "outputs", "snapshots", "console")  # categories of what is written up to the end
+MAX_WARNINGS, MAX_READ = 20, 1000  # warnings of a run that are shown, and that are read
 _ENVIRONMENT, _PROCESSES = "environment", "processes"
-# Of categories, those that are counted from the start: by calls, steps or epochs.
+# Categories whose entries are counted from the start, by calls, steps or epochs.
 _FROM_START = frozenset(["seeds", "process metrics", "weights"])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs, the tree of their differences and what went into it."""
+    """Two runs, the tree of their differences and its context."""
 
     left: RunDirectory
     right: RunDirectory
     tree: Difference
     normalizations: tuple[str, ...]
-    notes: tuple[str, ...]  # what a reader must know beside the verdict
-    tolerances: str = ""  # that were asked for, in words
+    notes: tuple[str, ...]  # what the user must know beside the verdict
+    tolerances: str = ""  # requested tolerances, in words
 
     @property
     def shared(self) -> SharedTrait | None:
-        """What shows that both directories hold one execution, which proves nothing."""
+        """Return what shows that both directories hold the same execution, which proves nothing; else None."""
         return shared(self.left.run, self.right.run)
 
     @property
     def identical(self) -> bool:
-        """Whether nothing that was compared differs; something was, or there were no comparison."""
+        """Return whether nothing that was compared differs."""
         return self.verdict is Verdict.IDENTICAL
 
     @property
     def verdict(self) -> Verdict:
-        """Identical, different, or within the tolerances that were asked for."""
+        """Return whether the runs are identical, different, or within the requested tolerances."""
         return overall(self.tree)
 
 
 def require_whole(path: Path) -> None:
-    """Raise RunInProgress where a run goes on, RunDamaged where its random profile is not what was recorded."""
+    """Raise RunInProgress if a run is in progress, RunDamaged if its random profile was altered."""
     run = RunDirectory(path)
     run.require_finished()
     if run.orphaned and entropy_profile.being_written(path / ENTROPY):
@@ -92,100 +92,108 @@ def require_whole(path: Path) -> None:
 
 
 def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None = None) -> Comparison:
-    """Compare two finished runs; raises a RunError or NothingComparable where that is impossible."""
+    """Compare two finished runs; raise a RunError or NothingComparable if that is impossible."""
     left, right = RunDirectory(left_path), RunDirectory(right_path)
     left.require_finished()
     right.require_finished()
     for run in (left, right):
         integrity.check(run)
     runs = match(left, right, tolerances or Tolerances())
-    in_files = tracker_metrics.compare(runs)
+    tracker_categories = tracker_metrics.compare(runs)
     has_results = runs.has(OUTCOMES) or any(map(outputs.comparable, runs.outputs))
-    has_results = has_results or any(map(tracker_metrics.compared, in_files))
+    has_results = has_results or any(map(tracker_metrics.compared, tracker_categories))
     has_results = has_results or any(map(snapshots.comparable, (left, right)))
-    printed = console.compare(runs)
-    if not (has_results or console.comparable(printed)):
-        raise NothingComparable(_nothing(runs, printed))
-    trail = trails.TrailPair(runs)
-    children = (
+    console_category = console.compare(runs)
+    if not (has_results or console.comparable(console_category)):
+        raise NothingComparable(_nothing_reason(runs, console_category))
+    trail_pair = trails.TrailPair(runs)
+    categories = (
         command.compare(runs),
         environment.compare(runs),
         entropy.compare(runs),
         processes.compare(runs),
         seeds.compare(runs),
-        *_training(trail, runs),
+        *_training(trail_pair, runs),
         weights.compare(runs),
         evaluation.compare(runs),
-        *in_files,
-        random_states.compare(runs, trail.idle),
+        *tracker_categories,
+        random_states.compare(runs, trail_pair.idle),
         outputs.compare(runs),
         *snapshots.compare(runs),
-        printed,
+        console_category,
         status.compare(runs),
         status.times(runs),
     )
-    tree = told_apart(runs, group("runs", children))
-    if trail.resumed:
-        tree = replace(tree, children=tuple(map(_counted_apart, tree.children)))
+    tree = told_apart(runs, group("runs", categories))
+    if trail_pair.resumed:
+        tree = replace(tree, children=tuple(map(_resumed_as_consequence, tree.children)))
     notes = (
         *_notes(runs, tree),
         *outputs.beside(runs),
-        *console.notes(runs, printed),
+        *console.notes(runs, console_category),
         *processes.stopped(runs),
         *(note for run, scan, side in _sides(runs) for note in ranks.deaths(run, scan, side)),
-        *trail.notes(),
+        *trail_pair.notes(),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in ranks.notes(run, side)),
         *(note for run, side in zip((left, right), SIDES, strict=True) for note in samples.notes(run, side)),
-        *_untrained(runs, trail),
+        *_untrained_note(runs, trail_pair),
     )
     return Comparison(left, right, tree, runs.normalizations.applied, notes, str(tolerances or ""))
 
 
-def _training(trail: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
-    """Return samples, trail and process metrics, each of which makes the next differ unless that does so before it."""
-    steps, values = trail.compare(), metrics.compare(runs)
-    drawn = samples.compare(runs, trail.resumed)
-    if trail.resumed:  # losses of a resumed run are at other steps
-        return steps, values, drawn
-    later = (values, steps) if trails.is_after(steps, runs) else (steps, values)
-    return (*later, drawn) if trails.is_before(steps, samples.step_of(drawn)) else (drawn, *later)
+def _training(trail_pair: trails.TrailPair, runs: RunPair) -> tuple[Difference, ...]:
+    """Return samples, trail and process metrics, ordered by which of them differs first."""
+    trail_category, metrics_category = trail_pair.compare(), metrics.compare(runs)
+    samples_category = samples.compare(runs, trail_pair.resumed)
+    if trail_pair.resumed:  # a resumed run numbers its losses' steps differently
+        return trail_category, metrics_category, samples_category
+    ordered = (
+        (metrics_category, trail_category)
+        if trails.is_after(trail_category, runs)
+        else (trail_category, metrics_category)
+    )
+    return (
+        (*ordered, samples_category)
+        if trails.is_before(trail_category, samples.step_of(samples_category))
+        else (samples_category, *ordered)
+    )
 
 
 def _sides(runs: RunPair) -> Iterator[tuple[RunDirectory, MetricsScan, Side]]:
     return zip(runs.directories, (runs.left, runs.right), SIDES, strict=True)
 
 
-def _nothing(runs: RunPair, printed: Difference) -> str:
-    """Why there is nothing to compare, in one line."""
+def _nothing_reason(runs: RunPair, console_category: Difference) -> str:
+    """Return why there is nothing to compare, in one line."""
     agents = (run.agent for run in runs.files)
     reasons = {agent.words for agent in agents if agent is not None and not agent.is_loaded}
-    why = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
-    what = "neither run recorded metrics, weights or outputs"
-    about = (
-        *console.notes(runs, printed),
+    agent_words = f" (agent {'; '.join(sorted(reasons))})" if reasons else ""
+    problem = "neither run recorded metrics, weights or outputs"
+    about_console = (
+        *console.notes(runs, console_category),
         *map(console.unseen, runs.directories),
         "neither printed anything that is kept",
     )
-    printing = next(filter(None, about))
+    first_reason = next(filter(None, about_console))
     advice = "let the script print its results, call reprokit.log or write a file"
-    return f"{what}{why}, and {printing}; an equal exit status proves nothing, {advice}"
+    return f"{problem}{agent_words}, and {first_reason}; an equal exit status proves nothing, {advice}"
 
 
-def _untrained(runs: RunPair, trail: trails.TrailPair) -> Iterator[str]:
-    """That no training may have been compared, where there was a framework to train with."""
+def _untrained_note(runs: RunPair, trail_pair: trails.TrailPair) -> Iterator[str]:
+    """Yield a note if a framework was imported, but no training step was recorded."""
     if not all(run.trail is not None and run.trail.is_on for run in runs.files):
         return
-    seen = trail.has_steps or runs.has(STEPS)
-    if not seen and any(not TRAINING.isdisjoint(side.frameworks) for side in (runs.left, runs.right)):
+    has_steps = trail_pair.has_steps or runs.has(STEPS)
+    if not has_steps and any(not TRAINING.isdisjoint(scan.frameworks) for scan in (runs.left, runs.right)):
         yield "neither run was seen to take a step of an optimizer: if they were to train, nothing was left to train"
 
 
 def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
-    """Yield what qualifies the verdict."""
+    """Yield notes that qualify the verdict."""
     left, right = runs.files
-    common = shared(left, right)
-    if common is not None:
-        yield f"this compares a run with itself, as {common.value} is the same in both: it proves nothing"
+    shared_trait = shared(left, right)
+    if shared_trait is not None:
+        yield f"this compares a run with itself, as {shared_trait.value} is the same in both: it proves nothing"
     if left.kind == right.kind == REPLAY:
         yield "both runs are replays, which can agree and be wrong alike: compare one with its recording"
     for run, side in zip(runs.directories, SIDES, strict=True):
@@ -200,106 +208,110 @@ def _notes(runs: RunPair, tree: Difference) -> Iterator[str]:
 
 
 def not_loaded(run: RunFile, side: Side) -> Iterator[tuple[Loading, str]]:
-    """Yield what of reprokit was not at work in a run, as data and in words."""
+    """Yield the parts of reprokit that were not loaded in a run, as data and in words."""
     for name, loaded in (("shim", run.shim), ("agent", run.agent)):
         if loaded is not None and not loaded.is_loaded:
             yield loaded, f"the {side} run's {name} was {loaded.words}"
 
 
 def _limits(runs: RunPair, tree: Difference) -> Iterator[str]:
-    """Yield what the comparison could not see."""
+    """Yield what the comparison could not cover."""
     for run, scan, side in zip(runs.files, (runs.left, runs.right), SIDES, strict=True):
         yield from (text for _, text in not_loaded(run, side))
-        told = list(filter(None, (run.out_of_reach_in_words, run.unsupervised)))
-        said = list(filter(None, (*told, *scan.warnings)))
-        told += [one for one in dict.fromkeys(run.warnings[:MAX_READ]) if not any(text in one for text in said)]
-        yield from (f"of the {side} run, {words}" for words in told[:MAX_WARNINGS])
+        run_notes = list(filter(None, (run.out_of_reach_in_words, run.unsupervised)))
+        known_texts = list(filter(None, (*run_notes, *scan.warnings)))
+        run_notes += [
+            warning_text
+            for warning_text in dict.fromkeys(run.warnings[:MAX_READ])
+            if not any(text in warning_text for text in known_texts)
+        ]
+        yield from (f"of the {side} run, {words}" for words in run_notes[:MAX_WARNINGS])
         for warning in scan.warnings:
             yield f"the {side} run's agent warns: {warning}"
-    results = next(child for child in tree.children if child.name == "outputs")
-    skipped = [leaf for leaf in results.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
-    of_trackers = [leaf for leaf in skipped if leaf.exclusion is Exclusion.VOLATILE]
-    if of_trackers:
-        count = f"{len(of_trackers)} of the outputs, first {of_trackers[0].name}"
+    outputs_category = next(child for child in tree.children if child.name == "outputs")
+    skipped = [leaf for leaf in outputs_category.leaves() if leaf.verdict is Verdict.NOT_RECORDED]
+    tracker_leaves = [leaf for leaf in skipped if leaf.exclusion is Exclusion.VOLATILE]
+    if tracker_leaves:
+        count = f"{len(tracker_leaves)} of the outputs, first {tracker_leaves[0].name}"
         yield f"not compared, as an experiment tracker writes times and run ids into them: {count}"
     skipped = [leaf for leaf in skipped if leaf.exclusion is None]
     if skipped:
         yield f"not compared, as not read when the runs ended: {len(skipped)} of the outputs, first {skipped[0].name}"
     if tree.verdict.differs:
-        surroundings = next(child for child in tree.children if child.name == _ENVIRONMENT)
-        yield from data_reads.unknown_data(surroundings)
-    in_files = any(map(tracker_metrics.compared, tree.children))
-    if not (in_files or runs.has(OUTCOMES)):
+        environment_category = next(child for child in tree.children if child.name == _ENVIRONMENT)
+        yield from data_reads.unknown_data(environment_category)
+    has_tracker_metrics = any(map(tracker_metrics.compared, tree.children))
+    if not (has_tracker_metrics or runs.has(OUTCOMES)):
         bases = [("outputs", "the outputs"), ("snapshots", "captured states"), ("console", "what was printed")]
-        base = [words for name, words in bases if any(_is_of(child, name) for child in tree.children)]
-        yield f"no metrics and no weights were recorded: the verdict rests on {' and '.join(base)} alone"
+        compared_bases = [words for name, words in bases if any(_was_compared(child, name) for child in tree.children)]
+        yield f"no metrics and no weights were recorded: the verdict rests on {' and '.join(compared_bases)} alone"
 
 
-def _is_of(category: Difference, name: str) -> bool:
-    """Return whether it is the category of this name, and something in it was compared."""
+def _was_compared(category: Difference, name: str) -> bool:
+    """Return whether this is the category of that name, and something in it was compared."""
     verdicts = {leaf.verdict for leaf in category.leaves()}
     return category.name == name and not verdicts <= {Verdict.NOT_RECORDED, Verdict.INFORMATION}
 
 
 def told_apart(runs: RunPair, tree: Difference) -> Difference:
-    """Return the tree of two runs with the role of each leaf, where one of them or both ended early."""
-    cut = _cut(runs)
-    if not cut:
+    """Return the tree with the role of each leaf, if one of the runs or both ended early."""
+    cut_short = _cut_short_sides(runs)
+    if not cut_short:
         return tree
-    tree = replace(tree, children=tuple(_marked(child, child.name, cut) for child in tree.children))
+    tree = replace(tree, children=tuple(_with_role(child, child.name, cut_short) for child in tree.children))
     if len({*map(status.ended, runs.files)}) > 1:
-        tree = replace(tree, children=tuple(map(_as_consequence, tree.children)))
+        tree = replace(tree, children=tuple(map(_ends_as_consequence, tree.children)))
     if (first := tree.first()) is None or first.role is not Role.END:
         return tree
     detail = f"{first.detail}; until then nothing that was recorded differs, and what else differs may follow from it"
-    return _with(tree, first, replace(first, detail=detail))
+    return _replace_leaf(tree, first, replace(first, detail=detail))
 
 
-def _counted_apart(category: Difference) -> Difference:
-    """Return a category; where one run resumes the other, what is counted from its start differs as a consequence."""
-    return _as_consequences(category) if category.name in _FROM_START else category
+def _resumed_as_consequence(category: Difference) -> Difference:
+    """Return a category of a resumed run; what is counted from its start differs as a consequence."""
+    return _all_consequences(category) if category.name in _FROM_START else category
 
 
-def _as_consequences(node: Difference) -> Difference:
+def _all_consequences(node: Difference) -> Difference:
     role = Role.CONSEQUENCE if node.role is Role.OWN and node.judged is not None else node.role
-    return replace(node, role=role, children=tuple(map(_as_consequences, node.children)))
+    return replace(node, role=role, children=tuple(map(_all_consequences, node.children)))
 
 
-def _cut(runs: RunPair) -> frozenset[Side]:
-    """Return the runs that failed, were killed, or lost a process that the other has to its end."""
-    found: set[Side] = set()
+def _cut_short_sides(runs: RunPair) -> frozenset[Side]:
+    """Return the runs that failed, were killed, or lost a process that finished in the other run."""
+    sides: set[Side] = set()
     for run, name in zip(runs.directories, SIDES, strict=True):
         if status.failed(run.run) or run.unfinished:
-            found.add(name)
-    found.update(side for name in runs.left.processes if (side := ended_in_one(name, *runs.process(name))))
-    return frozenset(found)
+            sides.add(name)
+    sides.update(side for name in runs.left.processes if (side := ended_in_one(name, *runs.process(name))))
+    return frozenset(sides)
 
 
-def _marked(node: Difference, category: str, cut: frozenset[Side]) -> Difference:
-    """Return the tree, in which what a run that ended early lacks is a consequence, and what it wrote late may be."""
+def _with_role(node: Difference, category: str, cut_short: frozenset[Side]) -> Difference:
+    """Return the tree, where lines missing in a run that ended early, and what it wrote late, are consequences."""
     if node.judged is None:
-        return replace(node, children=tuple(_marked(child, category, cut) for child in node.children))
+        return replace(node, children=tuple(_with_role(child, category, cut_short) for child in node.children))
     if category == _ENVIRONMENT:
         is_late = any(fnmatchcase(node.name, pattern) for pattern in _KNOWN_LATE)
-        if not (is_late and node.lacking in cut and node.can_change_results):
+        if not (is_late and node.lacking in cut_short and node.can_change_results):
             return node
-        meaning = f"the {node.lacking} run ended before it could tell"
-        return replace(node, detail=meaning, can_change_results=False, role=Role.CONSEQUENCE)
-    if node.role is Role.OWN and (node.lacking in cut or category in _WRITTEN_LATE):
+        detail = f"the {node.lacking} run ended before it could tell"
+        return replace(node, detail=detail, can_change_results=False, role=Role.CONSEQUENCE)
+    if node.role is Role.OWN and (node.lacking in cut_short or category in _WRITTEN_LATE):
         return replace(node, role=Role.CONSEQUENCE)
     return node
 
 
-def _as_consequence(category: Difference) -> Difference:
-    """Return a category; the ends of processes follow from the exit status, where that says how a run ended."""
+def _ends_as_consequence(category: Difference) -> Difference:
+    """Return a category; ends of processes follow from the exit status, if that says how a run ended."""
     if category.name != _PROCESSES:
         return category
     children = (leaf if leaf.role is Role.OWN else replace(leaf, role=Role.CONSEQUENCE) for leaf in category.children)
     return replace(category, children=tuple(children))
 
 
-def _with(node: Difference, old: Difference, new: Difference) -> Difference:
-    """Return the tree with one leaf in the place of another."""
+def _replace_leaf(node: Difference, old: Difference, new: Difference) -> Difference:
+    """Return the tree with one leaf replaced."""
     if node is old:
         return new
-    return replace(node, children=tuple(_with(child, old, new) for child in node.children))
+    return replace(node, children=tuple(_replace_leaf(child, old, new) for child in node.children))
