@@ -1,4 +1,4 @@
-"""Compares the samples of each step of two runs, and counts for one run how often its epochs gave each sample."""
+"""Compares the samples of each step of two runs, and counts how often the epochs of one run yield each sample."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from reprokit.verify.compare.resumption import Resumption
 from reprokit.verify.read.scan import natural
 
 NAME = "samples"
-MAX_COUNTED = 1 << 22  # different samples that are counted at once
+MAX_COUNTED = 1 << 22  # distinct samples counted at a time
 SAMPLES, BATCHES = ("sample", "samples"), ("batch", "batches")
 
 
 # ---- two runs ----------------------------------------------------------------------------------------------
 
 
-def compare(runs: RunPair, resumed: Mapping[tuple[str, str], Resumption]) -> Difference:
-    """Return a leaf for each optimizer of each process; a resumed one is compared from where it goes on."""
-    kept = [{ledger.process: ledger for ledger in sample_ledgers.ledgers(run)} for run in runs.directories]
-    if any(kept) and not all(kept):
-        return group(NAME, (information("ledgers", *("recorded" if found else "" for found in kept)),))
+def compare(runs: RunPair, resumptions: Mapping[tuple[str, str], Resumption]) -> Difference:
+    """Return a leaf for each optimizer of each process; a resumed one is compared from where it resumes."""
+    ledgers = [{ledger.process: ledger for ledger in sample_ledgers.ledgers(run)} for run in runs.directories]
+    if any(ledgers) and not all(ledgers):
+        return group(NAME, (information("ledgers", *("recorded" if found else "" for found in ledgers)),))
     leaves = []
-    for process in sorted(kept[0].keys() & kept[1].keys(), key=natural):
-        left, right = kept[0][process], kept[1][process]
+    for process in sorted(ledgers[0].keys() & ledgers[1].keys(), key=natural):
+        left, right = ledgers[0][process], ledgers[1][process]
         for optimizer in sorted(_optimizers(left) & _optimizers(right), key=natural):
             title = f"samples of {optimizer} of process {process}"
-            found = resumed.get((process, optimizer))
+            found = resumptions.get((process, optimizer))
             leaf = _compared(title, optimizer, left, right, found)
-            is_apart = bool(resumed) and found is None  # no trail says with which step it goes on
-            leaves.append(replace(leaf, role=Role.CONSEQUENCE) if is_apart and leaf.verdict.differs else leaf)
+            is_unaligned = bool(resumptions) and found is None  # no trail shows from which step it resumes
+            leaves.append(replace(leaf, role=Role.CONSEQUENCE) if is_unaligned and leaf.verdict.differs else leaf)
     return group(NAME, tuple(leaves))
 
 
@@ -54,107 +54,113 @@ def _steps(ledger: ProcessLedger, optimizer: str) -> Iterator[SampleStep]:
             yield step
 
 
-def _numbered(
-    ledger: ProcessLedger, optimizer: str, resumed: Resumption | None, is_right: bool
+def _aligned_steps(
+    ledger: ProcessLedger, optimizer: str, resumption: Resumption | None, is_right: bool
 ) -> Iterator[SampleStep]:
-    """Yield steps by their number in the run that was not interrupted, from where the resumed one goes on."""
+    """Yield steps numbered as in the uninterrupted run, from where the resumed one begins."""
     for step in _steps(ledger, optimizer):
-        if resumed is None:
+        if resumption is None:
             yield step
-        elif is_right is resumed.is_right:
-            yield msgspec.structs.replace(step, number=step.number + resumed.steps)
-        elif step.number >= resumed.steps:
+        elif is_right is resumption.is_right:
+            yield msgspec.structs.replace(step, number=step.number + resumption.steps)
+        elif step.number >= resumption.steps:
             yield step
 
 
 def _pairs(
-    left: ProcessLedger, right: ProcessLedger, optimizer: str, resumed: Resumption | None
+    left: ProcessLedger, right: ProcessLedger, optimizer: str, resumption: Resumption | None
 ) -> Iterator[tuple[SampleStep, SampleStep]]:
-    """Yield the steps that both runs took; the first of a resumed one without what it skipped to come to its place."""
-    both = (_numbered(ledger, optimizer, resumed, ledger is right) for ledger in (left, right))
-    is_first = resumed is not None
-    for one, other in zip(*both, strict=False):
+    """Yield pairs of the steps that both runs took; skipped batches of a resumed run's first step are removed."""
+    steps_of_both = (_aligned_steps(ledger, optimizer, resumption, ledger is right) for ledger in (left, right))
+    is_first = resumption is not None
+    for left_step, right_step in zip(*steps_of_both, strict=False):
         if not is_first:
-            yield one, other
+            yield left_step, right_step
             continue
-        count, is_first = min(len(one.batches), len(other.batches)), False
-        kept = [msgspec.structs.replace(step, batches=step.batches[-count:]) for step in (one, other)]
-        yield kept[0], kept[1]
+        count, is_first = min(len(left_step.batches), len(right_step.batches)), False
+        trimmed = [msgspec.structs.replace(step, batches=step.batches[-count:]) for step in (left_step, right_step)]
+        yield trimmed[0], trimmed[1]
 
 
 def _compared(
-    title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger, resumed: Resumption | None
+    title: str, optimizer: str, left: ProcessLedger, right: ProcessLedger, resumption: Resumption | None
 ) -> Difference:
-    """Return a leaf for the steps that both runs took; that one took more is the trail's to say."""
-    first: tuple[SampleStep, SampleStep] | None = None
+    """Return a leaf for the steps that both runs took; further steps of one are the trail's to report."""
+    first_pair: tuple[SampleStep, SampleStep] | None = None
     steps = differing = 0
-    for one, other in _pairs(left, right, optimizer, resumed):
+    for left_step, right_step in _pairs(left, right, optimizer, resumption):
         steps += 1
-        if one.number != other.number or _content(one) != _content(other):
+        if left_step.number != right_step.number or _samples_of_batches(left_step) != _samples_of_batches(right_step):
             differing += 1
-            first = first or (one, other)
-    if first is None:
+            first_pair = first_pair or (left_step, right_step)
+    if first_pair is None:
         text = counted(steps)
         return Difference(title, Verdict.IDENTICAL, text, text)
-    meaning, figures = _divergence(*first, right, resumed)
-    left_text, right_text = (listed(list(map(str, step.samples)), 8, " ") for step in first)
+    meaning, figures = _divergence(*first_pair, right, resumption)
+    left_text, right_text = (listed(list(map(str, step.samples)), 8, " ") for step in first_pair)
     figures.update(steps=steps, differing_steps=differing)
-    more = f"; in {differing:,} of {counted(steps)}"
-    return different(title, left_text, right_text, f"{title}: {meaning}{more}", figures=figures)
+    counts = f"; in {differing:,} of {counted(steps)}"
+    return different(title, left_text, right_text, f"{title}: {meaning}{counts}", figures=figures)
 
 
-def _content(step: SampleStep) -> list[Sequence[Sample]]:
+def _samples_of_batches(step: SampleStep) -> list[Sequence[Sample]]:
     return [batch.samples for batch in step.batches]
 
 
 def _divergence(
-    left: SampleStep, right: SampleStep, ledger: ProcessLedger, resumed: Resumption | None
+    left: SampleStep, right: SampleStep, ledger: ProcessLedger, resumption: Resumption | None
 ) -> tuple[str, dict[str, Any]]:
-    """Return what differs in the first step that does, and when the right run saw the samples of the left one's."""
+    """Describe the first differing step, and when the right run saw the samples of the left one."""
     step, samples = min(left.number, right.number), left.samples
-    missing = Counter(samples) - Counter(right.samples)
-    count = missing.total()
+    missing_samples = Counter(samples) - Counter(right.samples)
+    count = missing_samples.total()
     figures: dict[str, Any] = {"step": step, "samples": len(samples), "differing_samples": count}
     if left.number != right.number:
         return f"step {step:,} has a batch in one run only", figures
     if not count:
         return f"batch of step {step:,} has the same samples in another order, or more of them", figures
-    seen = _seen(set(missing), left, ledger, resumed)
-    figures.update(seen_at=[min(seen.values()), max(seen.values())] if seen else None, never=len(missing) - len(seen))
+    steps_seen = _first_steps(set(missing_samples), left, ledger, resumption)
+    figures.update(
+        seen_at=[min(steps_seen.values()), max(steps_seen.values())] if steps_seen else None,
+        never=len(missing_samples) - len(steps_seen),
+    )
     is_digest = all(batch.is_digest for batch in left.batches)
-    what = "" if is_digest else f": {count:,} of {len(samples):,} samples"
-    return f"batch of step {step:,} differs{what}; {_seen_in_words(len(missing), seen, is_digest)}", figures
+    amount = "" if is_digest else f": {count:,} of {len(samples):,} samples"
+    return (
+        f"batch of step {step:,} differs{amount}; {_steps_in_words(len(missing_samples), steps_seen, is_digest)}",
+        figures,
+    )
 
 
-def _seen(
-    wanted: set[Sample], left: SampleStep, ledger: ProcessLedger, resumed: Resumption | None
+def _first_steps(
+    samples: set[Sample], left_step: SampleStep, ledger: ProcessLedger, resumption: Resumption | None
 ) -> dict[Sample, int]:
-    """Return the first step in the same epoch of the run at which it saw each of these samples.
+    """Return the first step in the same epoch at which the run saw each of these samples.
 
-    A resumed run counts its epochs anew: of it, and of the one that it resumes, all that are compared count.
+    A resumed run counts its epochs anew: then all compared steps count.
     """
-    epochs = {(batch.loader.name, batch.epoch) for batch in left.batches}
-    found: dict[Sample, int] = {}
-    for step in _numbered(ledger, left.optimizer, resumed, True):
+    epochs = {(batch.loader.name, batch.epoch) for batch in left_step.batches}
+    steps_seen: dict[Sample, int] = {}
+    for step in _aligned_steps(ledger, left_step.optimizer, resumption, True):
         for batch in step.batches:
-            if resumed is not None or (batch.loader.name, batch.epoch) in epochs:
-                for sample in wanted.intersection(batch.samples):
-                    found.setdefault(sample, step.number)
-    return found
+            if resumption is not None or (batch.loader.name, batch.epoch) in epochs:
+                for sample in samples.intersection(batch.samples):
+                    steps_seen.setdefault(sample, step.number)
+    return steps_seen
 
 
-def _seen_in_words(count: int, seen: dict[Sample, int], is_digest: bool) -> str:
-    it = "it" if is_digest else "them"
-    if not seen:
-        return f"the other run never saw {it} in that epoch"
-    low, high = min(seen.values()), max(seen.values())
+def _steps_in_words(count: int, steps_seen: dict[Sample, int], is_digest: bool) -> str:
+    pronoun = "it" if is_digest else "them"
+    if not steps_seen:
+        return f"the other run never saw {pronoun} in that epoch"
+    low, high = min(steps_seen.values()), max(steps_seen.values())
     steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
-    some = f" {len(seen):,} of" if len(seen) < count else ""
-    return f"the other run saw{some} {it} at {steps}"
+    part = f" {len(steps_seen):,} of" if len(steps_seen) < count else ""
+    return f"the other run saw{part} {pronoun} at {steps}"
 
 
 def step_of(category: Difference) -> int | None:
-    """Return the first step at which samples differ."""
+    """Return the first step at which samples differ; None if none do."""
     first = category.first()
     return None if first is None else first.figures["step"]
 
@@ -164,30 +170,30 @@ def step_of(category: Difference) -> int | None:
 
 @dataclass(frozen=True)
 class EpochCoverage:
-    """How often one epoch of a data loader gave its samples."""
+    """How often one epoch of a data loader yielded each sample."""
 
-    run: int  # of several, in which it ended
+    run: int  # index of the run in which it ended
     process: str
     loader: SampleLoader
     epoch: int
     batches: int
-    drawn: int  # samples, or batches of which only digests are known
+    drawn: int  # samples; batches if only their digests are known
     distinct: int | None  # None: too many to count
-    repeated: int = 0  # samples that came more than once
-    most: int = 1  # how often one of them came
+    repeated: int = 0  # samples yielded more than once
+    most: int = 1  # how often the most frequent sample was yielded
     is_digest: bool = False
-    is_whole: bool = False  # the loader had no further batch
-    resumed: bool = False  # it was begun in one run, and gone on with in the next
+    is_whole: bool = False  # whether the loader was exhausted
+    resumed: bool = False  # begun in one run and resumed in the next
 
     @property
     def never(self) -> int | None:
-        """Samples of the data set that did not come, where it is known how many there are."""
+        """Return how many samples of the data set were not yielded; None if its size is unknown."""
         size = self.loader.samples
         return None if size is None or self.distinct is None else max(size - self.distinct, 0)
 
     @property
     def is_finding(self) -> bool:
-        """Whether samples came twice or not at all, though each was to come once."""
+        """Return whether samples were repeated or missing, although each was due once."""
         if self.loader.replacement:
             return False
         may_repeat = self.is_digest and not (self.is_whole or self.resumed)  # a data set without an end
@@ -196,14 +202,14 @@ class EpochCoverage:
 
     @property
     def unit(self) -> tuple[str, str]:
-        """What is counted."""
+        """Return singular and plural of what is counted."""
         return BATCHES if self.is_digest else SAMPLES
 
     @property
     def words(self) -> str:
-        """What is to be said of it."""
-        often = "twice" if self.most == 2 else f"up to {self.most:,} times"
-        parts = [f"{counted_as(self.repeated, self.unit)} seen {often}"] if self.repeated else []
+        """Return a description of the epoch."""
+        how_often = "twice" if self.most == 2 else f"up to {self.most:,} times"
+        parts = [f"{counted_as(self.repeated, self.unit)} seen {how_often}"] if self.repeated else []
         if self.distinct is None:
             return f"more than {MAX_COUNTED:,} samples are not counted"
         if self.loader.replacement:
@@ -217,16 +223,16 @@ class EpochCoverage:
 
 
 def counted_as(count: int, unit: tuple[str, str]) -> str:
-    """Return a number with what it counts."""
+    """Return a number with its unit."""
     return f"{count:,} {unit[count != 1]}"
 
 
 class _OpenEpoch:
-    """An epoch whose samples are being counted."""
+    """An epoch whose samples are still being counted."""
 
     def __init__(self, run: int, process: str, loader: SampleLoader, epoch: int) -> None:
         self.process, self.loader, self.epoch = process, loader, epoch
-        self.current = run, epoch  # the run that goes on with it, and the epoch's number there
+        self.current = run, epoch  # the run that continues it, and the epoch's number there
         self.counts: Counter[Sample] | None = Counter()
         self.batches: list[Sequence[Sample]] = []
         self.is_digest = self.is_whole = self.resumed = False
@@ -239,16 +245,16 @@ class _OpenEpoch:
                 self.counts = None
 
     def resume(self, run: int, epoch: int, samples: Sequence[Sample]) -> None:
-        """Another run goes on. Steps that it takes again, from its checkpoint on, count once."""
+        """Continue in another run; steps repeated from its checkpoint count once."""
         self.current, self.resumed = (run, epoch), True
         if samples in self.batches and self.counts is not None:
-            kept = self.batches[: self.batches.index(samples)]
+            batches_before = self.batches[: self.batches.index(samples)]
             self.batches, self.counts = [], Counter()
-            for batch in kept:
+            for batch in batches_before:
                 self.add(batch)
 
     def coverage(self) -> EpochCoverage:
-        again = [] if self.counts is None else [count for count in self.counts.values() if count > 1]
+        repeated_counts = [] if self.counts is None else [count for count in self.counts.values() if count > 1]
         return EpochCoverage(
             self.current[0],
             self.process,
@@ -257,8 +263,8 @@ class _OpenEpoch:
             len(self.batches),
             sum(map(len, self.batches)),
             None if self.counts is None else len(self.counts),
-            len(again),
-            max(again, default=1),
+            len(repeated_counts),
+            max(repeated_counts, default=1),
             self.is_digest,
             self.is_whole,
             self.resumed,
@@ -266,49 +272,49 @@ class _OpenEpoch:
 
 
 def coverage(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:
-    """Return how often each epoch gave its samples; of several runs each resumes the one before."""
-    found: list[EpochCoverage] = []
-    last: dict[tuple[str, str], _OpenEpoch] = {}
+    """Return the coverage of each epoch; each of several runs resumes the previous one."""
+    coverages: list[EpochCoverage] = []
+    open_epochs: dict[tuple[str, str], _OpenEpoch] = {}
     for number, run in enumerate(runs):
         for ledger in sample_ledgers.ledgers(run):
             for event in ledger.read():
-                _count(number, ledger.process, event, last, found)
-    found += [epoch.coverage() for epoch in last.values()]
-    return sorted(found, key=lambda row: (natural(row.process), natural(row.loader.name), row.run, row.epoch))
+                _count_event(number, ledger.process, event, open_epochs, coverages)
+    coverages += [epoch.coverage() for epoch in open_epochs.values()]
+    return sorted(coverages, key=lambda row: (natural(row.process), natural(row.loader.name), row.run, row.epoch))
 
 
-def _count(
+def _count_event(
     run: int,
     process: str,
     event: SampleStep | EpochDone,
-    last: dict[tuple[str, str], _OpenEpoch],
-    found: list[EpochCoverage],
+    open_epochs: dict[tuple[str, str], _OpenEpoch],
+    coverages: list[EpochCoverage],
 ) -> None:
-    """Take in a step, or the end of an epoch; an epoch that another one follows is over."""
+    """Count a step or the end of an epoch; an epoch ends when the next one of its loader begins."""
     if isinstance(event, EpochDone):
-        epoch = last.get((process, event.loader.name))
+        epoch = open_epochs.get((process, event.loader.name))
         if epoch is not None and epoch.current == (run, event.epoch):
             epoch.is_whole = True
         return
     for batch in event.batches:
         key = process, batch.loader.name
-        epoch = last.get(key)
+        epoch = open_epochs.get(key)
         if epoch is not None and epoch.current[0] < run and not epoch.is_whole:
             epoch.resume(run, batch.epoch, batch.samples)
         elif epoch is None or epoch.current != (run, batch.epoch):
             if epoch is not None:
-                found.append(epoch.coverage())
-            epoch = last[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
+                coverages.append(epoch.coverage())
+            epoch = open_epochs[key] = _OpenEpoch(run, process, batch.loader, batch.epoch)
         epoch.is_digest = batch.is_digest
         epoch.add(batch.samples)
 
 
 def findings(runs: Sequence[RunDirectory]) -> list[EpochCoverage]:
-    """Return the epochs that gave samples twice or not at all."""
+    """Return the epochs with repeated or missing samples."""
     return [row for row in coverage(runs) if row.is_finding]
 
 
 def notes(run: RunDirectory, side: Side) -> Iterator[str]:
-    """Yield what must be said of a run that agrees with another one: both may have done the same wrong."""
+    """Yield findings of a run, which equality with another run does not show: both may have the same fault."""
     for row in findings([run]):
         yield f"of the {side} run, epoch {row.epoch:,} of {row.loader.name} of process {row.process}: {row.words}"
