@@ -1,4 +1,4 @@
-"""Turns a matched pair of series into a leaf, in the words of its kind."""
+"""Turns a matched pair of series into a leaf, worded for its kind of lines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from reprokit.verify.read.metric_lines import MetricValue, shown
 from reprokit.verify.read.scan import ScannedSeries, SeriesKey, order_of
 
 KINDS = {"record": "recording", "replay": "replay", "run": "run"}  # of runs
-FLOATS = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}  # hexadecimal digits
+FLOATS = {"float16": 4, "bfloat16": 4, "float32": 8, "float64": 16}  # number of hexadecimal digits
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|\b[0-9a-f]{16}\b")
-_NO_NUMBERS = "random state"  # the name of digests of what is near nothing else
-_APART = ("value", "values", "k", "p", "n", "t")  # what of a line is no part of its frame
+_RANDOM_STATE = "random state"  # prefix of leaves whose digests no tolerance applies to
+_NOT_IN_FRAME = ("value", "values", "k", "p", "n", "t")  # keys of a line that are not compared as its frame
 
 
 @dataclass(frozen=True)
 class LinePoint:
-    """Where two lines differ and what stands there on each side."""
+    """The place of the first difference in two lines, and the text of each side."""
 
     where: str
     left: str
@@ -33,30 +33,30 @@ class LinePoint:
 
 @dataclass(frozen=True)
 class LineWording:
-    """How one kind of line is spoken of."""
+    """How leaves describe one kind of line."""
 
-    noun: str  # "loss"; "" where the series' own name says it
-    unit: str  # "step": what the lines are counted in
-    place: Callable[[Raw, int], str]  # where a line stands
-    text: Callable[[Raw], str]  # what it says, as in a summary; may be empty
-    # The first difference of two lines at this position, where that is not all of what they say.
+    noun: str  # "loss"; empty if the series' own name suffices
+    unit: str  # "step": the unit in which lines are counted
+    place: Callable[[Raw, int], str]  # returns a line's place
+    text: Callable[[Raw], str]  # returns a line's content for a summary; may be empty
+    # Returns the first difference of two lines at this position, if their texts do not show it.
     point: Callable[[Raw, Raw, int], LinePoint] | None = None
 
     def difference(self, left: Raw, right: Raw, position: int) -> LinePoint:
-        """Return where two lines at this position differ first, and in what."""
+        """Return the first difference of two lines at this position."""
         if self.point is not None:
             return self.point(left, right, position)
         return LinePoint(self.place(left, position), self.text(left), self.text(right))
 
 
 def title(key: SeriesKey, noun: str) -> str:
-    """Return the name of a series for people."""
+    """Return the name of a series as users read it."""
     name = noun if noun and noun == key.name else f"{noun} {key.name}".strip()
     return f"{name} of process {key.process}"
 
 
 def leaf(pair: SeriesPair, wording: LineWording) -> Difference:
-    """Return what came out of comparing one series."""
+    """Return the result of comparing one series."""
     name = title(pair.key, wording.noun)
     left, right = _summary(pair.left, wording), _summary(pair.right, wording)
     if pair.left is None or pair.right is None:
@@ -79,16 +79,16 @@ def _ends_early(pair: SeriesPair, wording: LineWording, name: str) -> Difference
     assert pair.position is not None
     side: Side = "left" if pair.left_line is None else "right"
     meaning = f"{name} differs first at {wording.place(line, pair.position)}: the {side} run ends before it"
-    counts = _counted(pair.left, wording), _counted(pair.right, wording)
+    counts = _line_count(pair.left, wording), _line_count(pair.right, wording)
     return different(name, *counts, meaning, lacking=side)
 
 
-def _counted(series: ScannedSeries | None, wording: LineWording) -> str:
+def _line_count(series: ScannedSeries | None, wording: LineWording) -> str:
     return counted(series.count, wording.unit) if series is not None else ""
 
 
 def counted(number: int, unit: str) -> str:
-    """Return a number of things; of "call of fit" the first word takes the plural."""
+    """Return a number with its unit in the plural; of "call of fit" the first word takes it."""
     first, _, rest = unit.partition(" ")
     return f"{number} {first}{'' if number == 1 else 's'} {rest}".rstrip()
 
@@ -98,15 +98,15 @@ def _summary(series: ScannedSeries | None, wording: LineWording) -> str:
 
 
 def summary(series: ScannedSeries, wording: LineWording) -> str:
-    """Return how many lines, and the last of them."""
+    """Return the number of lines and the content of the last one."""
     last = wording.text(series.last) if series.last is not None else ""
     if last and series.count == 1:
         return last
-    return f"{_counted(series, wording)}, last {last}" if last else _counted(series, wording)
+    return f"{_line_count(series, wording)}, last {last}" if last else _line_count(series, wording)
 
 
 def numbered(unit: str) -> Callable[[Raw, int], str]:
-    """Names a place by the line's own step or epoch, or else by its position."""
+    """Return a function that names a place by the line's step or epoch, or by its position."""
 
     def place(line: Raw, position: int) -> str:
         number = line.get(unit)
@@ -116,28 +116,28 @@ def numbered(unit: str) -> Callable[[Raw, int], str]:
 
 
 def at_end(line: Raw, position: int) -> str:
-    """For what stands there once, at the end of a process."""
+    """Return the place of a line that is written once at the end of a process."""
     return "the end"
 
 
 def nothing(line: Raw) -> str:
-    """For kinds whose last line says nothing worth showing."""
+    """Return an empty text, for kinds whose last line is not worth showing."""
     return ""
 
 
 @dataclass
 class ValueComparison:
-    """What comparing two series value by value came to."""
+    """The result of comparing two series value by value."""
 
     values: int = 0
     differing: int = 0
     largest: float = -1.0
-    place: str = ""  # of the largest distance, with its figures
-    beyond: tuple[str, str, str] | None = None  # the first value that is not accepted: where, left, right
+    place: str = ""  # of the largest distance, with its numbers
+    beyond: tuple[str, str, str] | None = None  # place and both values of the first difference beyond the tolerance
 
 
 def judged_leaf(runs: RunPair, pair: SeriesPair, wording: LineWording) -> Difference:
-    """Return the leaf of a series: bit for bit, and where that differs, within the tolerance or beyond it."""
+    """Return the leaf of a series, compared bit by bit, and if it differs by its tolerance."""
     bitwise, tolerance = leaf(pair, wording), runs.accepted(QUANTITY.get(pair.key.kind, ""))
     if tolerance is None or not bitwise.verdict.differs or pair.left is None or pair.right is None:
         return bitwise
@@ -146,75 +146,82 @@ def judged_leaf(runs: RunPair, pair: SeriesPair, wording: LineWording) -> Differ
         return replace(bitwise, detail=f"{bitwise.detail}; too many values to be judged by a tolerance")
     if pair.left.count != pair.right.count:
         return bitwise
-    found = _compared(left, right, tolerance)
-    return bitwise if found is None else _leaf(title(pair.key, wording.noun), found, tolerance)
+    comparison = _compare_values(left, right, tolerance)
+    return bitwise if comparison is None else _values_leaf(title(pair.key, wording.noun), comparison, tolerance)
 
 
-def _leaf(name: str, found: ValueComparison, tolerance: Tolerance) -> Difference:
-    count = f"{found.differing} of {found.values} values of {name} are not bitwise the same"
-    figures = {"values": found.values, "differing": found.differing}
-    if found.beyond is not None:
-        where, left, right = found.beyond
+def _values_leaf(name: str, comparison: ValueComparison, tolerance: Tolerance) -> Difference:
+    count = f"{comparison.differing} of {comparison.values} values of {name} are not bitwise the same"
+    figures = {"values": comparison.values, "differing": comparison.differing}
+    if comparison.beyond is not None:
+        where, left, right = comparison.beyond
         meaning = f"{name} is beyond the tolerance ({tolerance}) first at {where}: {left} against {right}"
         meaning = f"{meaning}; {count}"
         return different(name, left, right, meaning, figures=figures)
-    meaning = f"{count}, all within {tolerance}; {found.place}"
+    meaning = f"{count}, all within {tolerance}; {comparison.place}"
     return different(name, "", "", meaning, Verdict.TOLERATED, figures)
 
 
-def _compared(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> ValueComparison | None:
-    """Return every value of two series; None where they differ in more than values."""
-    found = ValueComparison()
-    for number, (one, other) in enumerate(zip(left, right, strict=True)):
-        if _frame(one) != _frame(other):
+def _compare_values(left: list[Raw], right: list[Raw], tolerance: Tolerance) -> ValueComparison | None:
+    """Compare two series value by value; None if they differ in more than values."""
+    comparison = ValueComparison()
+    for number, (left_line, right_line) in enumerate(zip(left, right, strict=True)):
+        if _without_values(left_line) != _without_values(right_line):
             return None
-        values = dict(_values(one)), dict(_values(other))
+        values = dict(_values(left_line)), dict(_values(right_line))
         if values[0].keys() != values[1].keys():
             return None
         for name, value in values[0].items():
-            _add(found, f"{place(one, number, 'line')}{name}", value, values[1][name], tolerance)
-    return found if found.differing else None
+            _compare_value(comparison, f"{place(left_line, number, 'line')}{name}", value, values[1][name], tolerance)
+    return comparison if comparison.differing else None
 
 
-def _frame(line: Raw) -> Raw:
-    return {key: value for key, value in line.items() if key not in _APART}
+def _without_values(line: Raw) -> Raw:
+    return {key: value for key, value in line.items() if key not in _NOT_IN_FRAME}
 
 
 def _values(line: Raw) -> Iterator[tuple[str, MetricValue]]:
-    """Yield every value of a line, by what tells it from the others."""
+    """Yield each value of a line with the text that identifies it."""
     if "value" in line:
         yield "", msgspec.convert(line["value"], MetricValue)
     for name, value in line.get("values", {}).items():
         is_list = isinstance(value, list)
-        for epoch, one in enumerate(value if is_list else [value]):
-            yield f", {name}{f' of epoch {epoch}' if is_list else ''}", msgspec.convert(one, MetricValue)
+        for epoch, item in enumerate(value if is_list else [value]):
+            yield f", {name}{f' of epoch {epoch}' if is_list else ''}", msgspec.convert(item, MetricValue)
 
 
 def place(line: Raw, position: int, unit: str = "value") -> str:
-    """Return where a value stands, by its line's own account, or else by its position."""
+    """Return the place of a value by its line's epoch or step, or by its position."""
     parts = [f"{name} {line[name]}" for name in ("epoch", "step") if line.get(name) is not None]
     return ", ".join(parts) or f"{unit} {position + 1}"
 
 
-def _add(found: ValueComparison, where: str, left: MetricValue, right: MetricValue, tolerance: Tolerance) -> None:
-    found.values += 1
+def _compare_value(
+    comparison: ValueComparison, where: str, left: MetricValue, right: MetricValue, tolerance: Tolerance
+) -> None:
+    comparison.values += 1
     if (left.dtype, left.bits) == (right.dtype, right.bits) and (left.bits or left == right):
         return
-    found.differing += 1
-    one, other = number(left), number(right)
+    comparison.differing += 1
+    left_number, right_number = number(left), number(right)
     same_type = left.dtype == right.dtype
-    if one is None or other is None or not same_type or not tolerance.accepts(one, other, left.dtype):
-        found.beyond = found.beyond or (where, shown(left), shown(right))
+    if (
+        left_number is None
+        or right_number is None
+        or not same_type
+        or not tolerance.accepts(left_number, right_number, left.dtype)
+    ):
+        comparison.beyond = comparison.beyond or (where, shown(left), shown(right))
         return
-    apart = abs(one - other)
-    if apart > found.largest:  # of NaN against NaN no distance is known
-        found.largest = apart
-        units = ulps(one, other, left.dtype)
-        found.place = f"the largest distance is {apart:.6g}, {units} ULP, at {where}"
+    distance = abs(left_number - right_number)
+    if distance > comparison.largest:  # false for NaN, which has no distance
+        comparison.largest = distance
+        ulp_distance = ulps(left_number, right_number, left.dtype)
+        comparison.place = f"the largest distance is {distance:.6g}, {ulp_distance} ULP, at {where}"
 
 
 def number(value: MetricValue) -> float | None:
-    """Return the number that a value is; None for texts and truth values."""
+    """Return the number of a value; None for texts and truth values."""
     if value.dtype in FLOATS and value.bits is not None and len(value.bits) == FLOATS[value.dtype]:
         return dtypes.decoded(dtypes.named(value.dtype), int(value.bits, 16))
     if isinstance(value.decimal, bool) or value.text is not None:
@@ -223,13 +230,17 @@ def number(value: MetricValue) -> float | None:
 
 
 def judged(tree: Difference, tolerance: Tolerance | None) -> Difference:
-    """The tree with what only digests are known of judged: accepted where any number is, else with the reason."""
-    if tolerance is None or not tree.verdict.differs or tree.name.startswith(_NO_NUMBERS):
+    """Return the tree with leaves of digests judged: tolerated if any number is accepted, else with a reason."""
+    if tolerance is None or not tree.verdict.differs or tree.name.startswith(_RANDOM_STATE):
         return tree
     if tree.judged is None:
         return replace(tree, children=tuple(judged(child, tolerance) for child in tree.children), detail="")
-    frames = _DIGEST.sub("*", tree.left), _DIGEST.sub("*", tree.right)
-    if tree.judged is not Verdict.DIFFERENT or frames[0] != frames[1] or "*" not in frames[0]:
+    without_digests = _DIGEST.sub("*", tree.left), _DIGEST.sub("*", tree.right)
+    if (
+        tree.judged is not Verdict.DIFFERENT
+        or without_digests[0] != without_digests[1]
+        or "*" not in without_digests[0]
+    ):
         return tree
     if tolerance.accepts_any_number:
         return replace(tree, judged=Verdict.TOLERATED, detail="any values were accepted; only their digests are known")
