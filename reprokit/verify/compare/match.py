@@ -28,13 +28,13 @@ from reprokit.verify.read.scan import (
 )
 
 Raw = dict[str, Any]
-# Of the kinds of lines that hold values: the quantity for which a tolerance is asked.
+# Kinds of lines with values, and the quantity whose tolerance applies to them.
 QUANTITY = {"loss": "loss", "log": "metrics", "epoch": "metrics", "history": "metrics", "evaluate": "scores"}
 
 
 @dataclass(frozen=True)
 class SeriesPair:
-    """One series of both runs and, where they differ, the first position and its lines."""
+    """One series of both runs and, if they differ, the first position and its lines."""
 
     key: SeriesKey
     left: ScannedSeries | None
@@ -49,12 +49,12 @@ class SeriesPair:
 
     @property
     def differs(self) -> bool:
-        """Whether both runs have it, and not the same."""
+        """Return whether both runs have it and it differs."""
         return self.left is not None and self.right is not None and self.position is not None
 
     @property
     def shorter(self) -> Side | None:
-        """The side that lacks all, or the last, of the other one's lines, and differs in nothing else."""
+        """Return the side that only lacks lines of the other: all of them, or those at the end."""
         if self.left is None or self.right is None:
             return "left" if self.left is None else "right"
         if (self.left_line is None) == (self.right_line is None):
@@ -63,13 +63,13 @@ class SeriesPair:
 
     @property
     def positions(self) -> range:
-        """Of all its lines, in the run that has more of them."""
+        """Return the positions of all lines, in the longer of both series."""
         return range(max(side.count if side is not None else 0 for side in (self.left, self.right)))
 
 
 @dataclass(frozen=True)
 class RunPair:
-    """Two runs with their process records, matched: what every comparator is given."""
+    """Two runs with their metrics matched: the input of every comparator."""
 
     directories: tuple[RunDirectory, RunDirectory]
     left: MetricsScan
@@ -80,39 +80,39 @@ class RunPair:
 
     @property
     def files(self) -> tuple[RunFile, RunFile]:
-        """The two run.json."""
+        """Return the content of both run.json."""
         return self.directories[0].run, self.directories[1].run
 
     @cached_property
     def outputs(self) -> tuple[OutputsFile | None, OutputsFile | None]:
-        """The two outputs.json."""
+        """Return the content of both outputs.json."""
         return self.directories[0].outputs(), self.directories[1].outputs()
 
     @cached_property
     def lines(self) -> list[dict[SeriesKey, list[Raw]]]:
-        """The lines, by run, of the series that differ and have a tolerance: in one pass over each run."""
-        return self._collected(*{kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of})
+        """Return the lines, by run, of series that differ and have a tolerance, read in one pass each."""
+        return self._collect(*{kind for kind, quantity in QUANTITY.items() if quantity in self.tolerances.of})
 
     @cached_property
     def evaluations(self) -> list[dict[SeriesKey, list[Raw]]]:
-        """The lines, by run, of the evaluations that differ; what is collected at once is bounded."""
-        return self._collected("evaluation")
+        """Return the lines, by run, of evaluations that differ; their number is bounded."""
+        return self._collect("evaluation")
 
-    def _collected(self, *kinds: str) -> list[dict[SeriesKey, list[Raw]]]:
-        wanted = {pair.key: pair.positions for pair in self.of(*kinds) if pair.differs}
-        return [collect(run, wanted) for run in self.directories]
+    def _collect(self, *kinds: str) -> list[dict[SeriesKey, list[Raw]]]:
+        positions = {pair.key: pair.positions for pair in self.of(*kinds) if pair.differs}
+        return [collect(run, positions) for run in self.directories]
 
     def accepted(self, quantity: str) -> Tolerance | None:
-        """Return the tolerance that was asked for."""
+        """Return the requested tolerance of a quantity; None if there is none."""
         return self.tolerances.of.get(quantity)
 
     def of(self, *kinds: str) -> Iterator[SeriesPair]:
-        """Yield the pairs of these kinds, process by process, in the order of the kinds."""
+        """Yield the pairs of these kinds, in the order of the kinds, then of processes."""
         for kind in kinds:
             yield from (pair for pair in self.pairs if pair.key.kind == kind)
 
     def unknown(self) -> Iterator[SeriesPair]:
-        """Return the pairs of kinds that this version does not know: compared all the same."""
+        """Return the pairs of kinds that this version does not know; they are compared as well."""
         return (pair for pair in self.pairs if pair.key.kind not in {*metric_lines.KINDS, metric_lines.END_WEIGHTS})
 
     def has(self, kinds: frozenset[str]) -> bool:
@@ -125,63 +125,71 @@ class RunPair:
 
 
 def match(left: RunDirectory, right: RunDirectory, tolerances: Tolerances) -> RunPair:
-    """Read both runs and compare their series: one pass over each, a second one where they differ."""
+    """Read both runs and compare their series: one pass over each, and a second one if they differ."""
     normalizations = Normalizations()
     scans = (
         scan(left, Normalizations(), EvaluationChecker(left)),
         scan(right, Normalizations(), EvaluationChecker(right)),
     )
     keys = sorted({*scans[0].series, *scans[1].series}, key=lambda key: key.order)
-    both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
-    spans = {key: span for key in keys if (span := _span(*both[key])) is not None}
-    found = collect(left, spans), collect(right, spans)
+    series_of_both = {key: (scans[0].series.get(key), scans[1].series.get(key)) for key in keys}
+    spans = {key: span for key in keys if (span := _differing_span(*series_of_both[key])) is not None}
+    collected = collect(left, spans), collect(right, spans)
     pairs = []
     for key in keys:
-        pair = SeriesPair(key, *both[key])
+        pair = SeriesPair(key, *series_of_both[key])
         if key in spans:
-            pair = _located(pair, spans[key].start, found[0].get(key, []), found[1].get(key, []), normalizations)
+            pair = _with_first_difference(
+                pair, spans[key].start, collected[0].get(key, []), collected[1].get(key, []), normalizations
+            )
         pairs.append(pair)
     return RunPair((left, right), *scans, tuple(pairs), normalizations, tolerances)
 
 
-def _span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:
-    """Return where the lines lie among which the first difference is, None where there is none."""
+def _differing_span(left: ScannedSeries | None, right: ScannedSeries | None) -> range | None:
+    """Return the positions among which the first difference lies; None if there is none."""
     if left is None or right is None:
         return None
-    for one, other in zip_longest(left.chunks, right.chunks):
-        if one != other:
-            start = min(chunk[0] for chunk in (one, other) if chunk is not None)
-            longest = max(left.count, right.count)
-            if not (left.ordered and right.ordered) and longest <= MAX_SORTED:
-                return range(longest)
-            return range(start, _end(left, right, start))
+    for left_chunk, right_chunk in zip_longest(left.chunks, right.chunks):
+        if left_chunk != right_chunk:
+            start = min(chunk[0] for chunk in (left_chunk, right_chunk) if chunk is not None)
+            length = max(left.count, right.count)
+            if not (left.ordered and right.ordered) and length <= MAX_SORTED:
+                return range(length)
+            return range(start, _chunk_end(left, right, start))
     return None
 
 
-def _end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
-    """Return the end of the chunk that begins at start, in the series where it is longer."""
+def _chunk_end(left: ScannedSeries, right: ScannedSeries, start: int) -> int:
+    """Return the end of the chunk that begins at `start`, in the series where it is longer."""
     ends = []
     for series in (left, right):
-        following = [position for position, _ in series.chunks if position > start]
-        ends.append(following[0] if following else series.count)
+        next_starts = [position for position, _ in series.chunks if position > start]
+        ends.append(next_starts[0] if next_starts else series.count)
     return max(ends)
 
 
-def _located(
+def _with_first_difference(
     pair: SeriesPair, start: int, left: list[Raw], right: list[Raw], normalizations: Normalizations
 ) -> SeriesPair:
-    """Return the pair with the first difference among the lines collected from start on."""
+    """Return the pair with the first difference among the lines collected from `start` on."""
     assert pair.left is not None
     assert pair.right is not None
     if not (pair.left.ordered and pair.right.ordered):
         left, right = sorted(left, key=order_of), sorted(right, key=order_of)
-    scratch = Normalizations()
-    for index, (one, other) in enumerate(zip_longest(left, right), start):
-        beyond = (one is None and index < pair.left.count) or (other is None and index < pair.right.count)
-        if beyond:  # not collected for want of memory
+    discarded = Normalizations()
+    for index, (left_line, right_line) in enumerate(zip_longest(left, right), start):
+        is_uncollected = (left_line is None and index < pair.left.count) or (
+            right_line is None and index < pair.right.count
+        )
+        if is_uncollected:  # not collected, to bound memory
             return replace(pair, position=start)
-        if one is None or other is None or metric_lines.content(one, scratch) != metric_lines.content(other, scratch):
-            return replace(pair, position=index, left_line=one, right_line=other)
+        if (
+            left_line is None
+            or right_line is None
+            or metric_lines.content(left_line, discarded) != metric_lines.content(right_line, discarded)
+        ):
+            return replace(pair, position=index, left_line=left_line, right_line=right_line)
     if start == 0 and len(left) == pair.left.count and len(right) == pair.right.count:
         normalizations.add(ORDER)
         return pair
