@@ -1,8 +1,8 @@
-"""Compares lines that were printed. What differs in two of them is a difference, unless it is a time or the like.
+"""Compares printed lines. Two lines differ unless only volatile text differs in them, such as times.
 
-Only what stands in the place of a time, a rate, an address, a process id or a temporary name in both lines may differ,
-and what it was is counted. Right behind a metric's name a number is a result, whatever its unit ("MAE: 3.2 minutes").
-Of a line that was written over, as progress bars are, the last state counts.
+Only times, rates, addresses, process ids or temporary names at the same place of both lines may differ; their number
+is reported. A number right after a metric's name is a result, whatever its unit ("MAE: 3.2 minutes").
+Of a line that was overwritten, as progress bars are, the last state counts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-LOOKED_AT = 4096  # characters of a line in which times and the like are told
+LOOKED_AT = 4096  # characters of a line that are searched for volatile text
 DAY = 86400
 DIRECTORIES = "the working directory"
 LINE_ENDS = "blanks or carriage returns at the end"
-SMALLEST_ID = 1000  # a number below it is a process id only where the line says so
+SMALLEST_ID = 1000  # a smaller number is a process id only if the line says so
 
 _NUMBER = r"(?<![\w.])[-+]?\d{1,20}(?:[.,]\d{1,20})?(?:[eE][-+]?\d{1,3})?"
 _CLOCK = r"\d{1,4}:\d\d:\d\d(?:[.,]\d{1,9})?(?!\d)"
@@ -53,7 +53,7 @@ _KINDS = {
         r"(?<=/dev/shm/)[\w.-]{0,100}[-_.][A-Za-z0-9_]{6,8}(?=[\s'\"),;:]|$)",
     ),
     "progress bars": (r"(?<=%)\|[^|\n]{0,400}\|",),
-    "numbers": (r"(?<![\w.])\d{2,10}(?:\.\d{1,9})?(?![\w.])",),  # which can be process ids, and seconds since 1970
+    "numbers": (r"(?<![\w.])\d{2,10}(?:\.\d{1,9})?(?![\w.])",),  # possible process ids, or seconds since 1970
 }
 _TOKEN = re.compile(
     "|".join(rf"(?P<{name.replace(' ', '_')}>{'|'.join(forms)})" for name, forms in _KINDS.items()), re.IGNORECASE
@@ -63,102 +63,104 @@ _METRIC = (
     r"(?:loss(?:es)?|errors?|scores?|accuracy|(?<![^\W_])(?:acc|auc|bias|crps|err|f1|huber|mad|mae|mase|medae|metric|mse"
     r"|msle|nll|objective|pinball|ppl|perplexity|r2|regret|residuals?|rewards?|rmse|rmsle|rmspe|s?mape|w[am]pe))"
 )
-_OF_METRIC = (  # words between its name and the number: "loss_avg", "MAE on the test set is"
+_OF_METRIC = (  # words between a metric's name and the number: "loss_avg", "MAE on the test set is"
     r"(?:[ _/.-](?:(?:after|at|for|in|on|over) (?:the )?)?(?:average|avg|best|data|dev|eval|final|holdout|is|max|mean"
     r"|median|min|of|rate|set|std|sum|test|total|train|training|val|valid|validation|was"
     r"|(?:epochs?|fold|iter|steps?)[ _]?\d{0,9})|[_@-]\d{1,4})"
 )
-_BEHIND_METRIC = re.compile(
+_AFTER_METRIC = re.compile(
     rf"{_METRIC}{_OF_METRIC}{{0,5}}(?: ?[(\[][\w /%]{{1,20}}[)\]])?[^\w.,;]{{0,8}}"
     rf"(?:{_NUMBER}(?: ?{_UNIT})? ?\(?(?:±|\+/?-) ?)?$",
     re.IGNORECASE,
 )
-_BEFORE = 120  # characters of a line in which the name of a metric is looked for
+_BEFORE = 120  # characters before a number that are searched for a metric's name
 _QUANTITY = re.compile(rf"{_NUMBER} ?(?:{_UNIT}(?![a-z])|[a-z]{{1,20}}/|[dhm] ?\d)", re.IGNORECASE)
 _DURATION = re.compile(rf"(?:\d{{1,5}} days?,? )?{_CLOCK}", re.IGNORECASE)
-_OF_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
+_BEFORE_ID = re.compile(r"(?:pid|tid|process(?:\sid)?|worker)\W{0,3}$|[\[(]\s*$", re.IGNORECASE)
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
-_STATES = re.compile(r"\r|\x08+")  # where a line was begun again
-_SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # which moves between lines
+_STATES = re.compile(r"\r|\x08+")  # where a line was overwritten from its beginning
+_SCREEN = re.compile(r"\x1b\[\d{0,4}[ABFHJ]")  # cursor movement between lines
 _BAR = re.compile(r"\d{1,3}%\|[^|\n]{0,400}\| *(\d{1,20}(?:\.\d+)?\w?)/(\d{1,20}(?:\.\d+)?\w?|\?) *\[")
 
 
 @dataclass(frozen=True)
 class LineContext:
-    """What of one run can stand in its lines and is no result."""
+    """A run's values that may appear in its lines without being results."""
 
-    ids: frozenset[int] = frozenset()  # of its processes
+    ids: frozenset[int] = frozenset()  # ids of its processes
     started: float = 0.0  # seconds since the epoch
-    directory: str = ""  # in which it ran
+    directory: str = ""  # its working directory
 
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A line as it stood at the end, and its number from 1."""
+    """A line's last state, and its number from 1."""
 
     number: int
     text: str
-    end: str = ""  # blanks and the carriage return behind it
+    end: str = ""  # blanks and carriage return at its end
 
 
 @dataclass
 class LinesComparison:
-    """What came of comparing the lines of two streams."""
+    """The result of comparing the lines of two streams."""
 
-    varied: Counter[str] = field(default_factory=Counter)  # lines by what differs in them and is not compared
+    varied: Counter[str] = field(default_factory=Counter)  # number of lines by the volatile text that differs in them
     first: tuple[PrintedLine | None, PrintedLine | None] | None = None  # the first difference
 
 
 def printed_lines(data: bytes) -> tuple[list[PrintedLine], int]:
-    """Return the lines that are compared, and how many of them are a progress bar's: blank ones are neither."""
+    """Return the lines to compare, and the number of lines of progress bars; blank lines are neither."""
     lines, bars = [], 0
     for number, line in enumerate(data.decode("utf-8", "surrogateescape").split("\n"), 1):
         states = _STATES.split(line.rstrip("\r")) if "\r" in line or "\x08" in line else [line]
         text = states[-1].rstrip()
-        if _is_under_way(line, text):
+        if _is_unfinished_bar(line, text):
             bars += 1
         elif text:
             lines.append(PrintedLine(number, text, "" if len(states) > 1 else line[len(text) :]))
     return lines, bars
 
 
-def _is_under_way(line: str, text: str) -> bool:
-    """Return whether a line is of a progress bar that is not at its end, or moves on the screen as several do."""
+def _is_unfinished_bar(line: str, text: str) -> bool:
+    """Return whether a line is an unfinished progress bar, or moves the cursor as several bars do."""
     bar = _BAR.search(text) if "%|" in text else None
     return (bar is not None and bar[1] != bar[2]) or ("\x1b" in line and _SCREEN.search(line) is not None)
 
 
 def tells_results(lines: Sequence[PrintedLine]) -> bool:
-    """Return whether some line holds more than times and the like, and the words around them."""
-    return any(map(_tells, lines))
+    """Return whether some line holds more than volatile text and the words around it."""
+    return any(map(_has_result, lines))
 
 
-def _tells(line: PrintedLine) -> bool:
+def _has_result(line: PrintedLine) -> bool:
     text = _COLOR.sub("", line.text[:LOOKED_AT])
-    varying = [token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS and not _is_result(token)]
-    rest = "".join(_between(text, varying))
-    return re.search(r"\d" if varying else r"\w", rest) is not None
+    volatile_tokens = [
+        token for token in _TOKEN.finditer(text) if token.lastgroup != _NUMBERS and not _is_result(token)
+    ]
+    remaining_text = "".join(_text_between(text, volatile_tokens))
+    return re.search(r"\d" if volatile_tokens else r"\w", remaining_text) is not None
 
 
 def compare_lines(
     left: Sequence[PrintedLine], right: Sequence[PrintedLine], contexts: tuple[LineContext, LineContext]
 ) -> LinesComparison:
     """Compare two lists line by line, up to the first difference."""
-    found = LinesComparison()
-    for one, other in zip(left, right, strict=False):
-        kinds = varying(one.text, other.text, contexts)
+    comparison = LinesComparison()
+    for left_line, right_line in zip(left, right, strict=False):
+        kinds = varying(left_line.text, right_line.text, contexts)
         if kinds is None:
-            found.first = one, other
-            return found
-        kinds |= set() if one.end == other.end else {LINE_ENDS}
-        found.varied.update([" and ".join(sorted(kinds))] if kinds else [])
+            comparison.first = left_line, right_line
+            return comparison
+        kinds |= set() if left_line.end == right_line.end else {LINE_ENDS}
+        comparison.varied.update([" and ".join(sorted(kinds))] if kinds else [])
     if len(left) != len(right):
-        found.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
-    return found
+        comparison.first = next(iter(left[len(right) :]), None), next(iter(right[len(left) :]), None)
+    return comparison
 
 
 def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) -> frozenset[str] | None:
-    """Return the kinds of what differs in two lines and is not compared; None where they differ otherwise."""
+    """Return the kinds of volatile text that differ in two lines; None if they differ otherwise."""
     if left == right:
         return frozenset()
     if contexts[0].directory != contexts[1].directory:
@@ -174,36 +176,36 @@ def varying(left: str, right: str, contexts: tuple[LineContext, LineContext]) ->
         return None
     left, right = (_COLOR.sub("", text[:LOOKED_AT]) for text in (left, right))
     tokens = list(_TOKEN.finditer(left)), list(_TOKEN.finditer(right))
-    if len(tokens[0]) != len(tokens[1]) or _between(left, tokens[0]) != _between(right, tokens[1]):
+    if len(tokens[0]) != len(tokens[1]) or _text_between(left, tokens[0]) != _text_between(right, tokens[1]):
         return None
     kinds = set()
-    for one, other in zip(*tokens, strict=True):
-        if one[0] == other[0]:
+    for left_token, right_token in zip(*tokens, strict=True):
+        if left_token[0] == right_token[0]:
             continue
-        found = {_kind(token, context) for token, context in zip((one, other), contexts, strict=True)}
-        if len(found) != 1 or "" in found:
+        kinds_here = {_kind(token, context) for token, context in zip((left_token, right_token), contexts, strict=True)}
+        if len(kinds_here) != 1 or "" in kinds_here:
             return None
-        kinds |= found
+        kinds |= kinds_here
     return frozenset(kinds) or None
 
 
-def _between(line: str, tokens: Sequence[re.Match[str]]) -> list[str]:
-    """Return what stands around the tokens, without the blanks by which a column of them is made."""
+def _text_between(line: str, tokens: Sequence[re.Match[str]]) -> list[str]:
+    """Return the text around the tokens, without the blanks that align columns."""
     ends, starts = [0, *(token.end() for token in tokens)], [*(token.start() for token in tokens), len(line)]
     return [line[end:start].strip() for end, start in zip(ends, starts, strict=True)]
 
 
 def _is_result(token: re.Match[str]) -> bool:
-    """Return whether a token is a metric in a unit of time or of a rate: a date, and the time in a log, are none."""
+    """Return whether a token is a metric with a unit of time or rate; dates and times of logs are not."""
     if not _QUANTITY.match(token[0]) and not _DURATION.fullmatch(token[0]):
         return False
     before = token.string[max(0, token.start() - _BEFORE) : token.start()]
-    is_named = _BEHIND_METRIC.search(before) is not None
+    is_named = _AFTER_METRIC.search(before) is not None
     return is_named and (_QUANTITY.match(token[0]) is not None or before.rstrip()[-1:] in ":=")
 
 
 def _kind(token: re.Match[str], context: LineContext) -> str:
-    """Return what a token is; empty for a number that is nothing but a number, and for a metric."""
+    """Return a token's kind of volatile text; empty for plain numbers and metrics."""
     if _is_result(token):
         return ""
     if token.lastgroup != _NUMBERS:
@@ -211,5 +213,5 @@ def _kind(token: re.Match[str], context: LineContext) -> str:
     number = float(token[0])
     if context.started and abs(number - context.started) < DAY:
         return "times"
-    is_said = number >= SMALLEST_ID or _OF_ID.search(token.string[: token.start()])
-    return "process ids" if number in context.ids and is_said else ""
+    is_likely = number >= SMALLEST_ID or _BEFORE_ID.search(token.string[: token.start()])
+    return "process ids" if number in context.ids and is_likely else ""
