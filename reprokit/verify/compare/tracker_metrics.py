@@ -1,4 +1,4 @@
-"""Compares the metrics in the files that experiment trackers wrote, value by value and bit for bit."""
+"""Compares the metrics in files of experiment trackers, value by value and bit by bit."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from reprokit.verify.read.scan import natural
 
 CATEGORY = "metrics in files"
 MOST_FILES = 1000
-MOST_POINTS = 2_000_000  # of a run
+MOST_POINTS = 2_000_000  # read of a run
 GONE = "its bytes are no longer there: only their digest is known"
 
 
 class TrackerSeries(NamedTuple):
-    """Names a series: the directory of its files, and what the tracker calls it."""
+    """The name of a series: the directory of its files, and the tracker's name for it."""
 
     place: str
     series: str
@@ -39,7 +39,7 @@ class TrackerSeries(NamedTuple):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Losses come first, as they change first."""
+        """Return a sort key by which losses come first, as they change first."""
         return "loss" not in self.series.lower(), natural(self.place), natural(self.series)
 
 
@@ -49,53 +49,53 @@ class TrackerMetrics:
 
     series: dict[TrackerSeries, list[LogPoint]] = field(default_factory=dict)
     trackers: dict[str, str] = field(default_factory=dict)  # by place
-    problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more than was read
-    unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing of it was read
+    problems: dict[str, str] = field(default_factory=dict)  # by place: why there may be more values than were read
+    unread: dict[str, str] = field(default_factory=dict)  # by place: why nothing was read
     digests: dict[str, list[str]] = field(default_factory=dict)  # of the files, by place
 
 
 def read(run: RunDirectory, outputs: OutputsFile | None) -> TrackerMetrics:
-    """Return the series in the outputs of a run whose bytes are still there."""
+    """Return the series in a run's outputs whose files still exist."""
     normalizations = Normalizations()
-    found, several = TrackerMetrics(), defaultdict(list)
-    room = MOST_POINTS
+    metrics, points_by_file = TrackerMetrics(), defaultdict(list)
+    remaining = MOST_POINTS
     files = [file for file in (outputs.files if outputs else ()) if kind_of(file.path)]
     for number, file in enumerate(sorted(files, key=lambda file: file.path)):
         place = _place(normalizations.path(file.path), kind_of(file.path))
-        found.trackers[place] = kind_of(file.path)
-        found.digests.setdefault(place, []).append(file.digest)
-        if number >= MOST_FILES or room <= 0:
-            found.unread[place] = "there are more such files or values than are read"
+        metrics.trackers[place] = kind_of(file.path)
+        metrics.digests.setdefault(place, []).append(file.digest)
+        if number >= MOST_FILES or remaining <= 0:
+            metrics.unread[place] = "there are more such files or values than are read"
             continue
         content = _content(run, file)
         if content is None:
-            found.unread[place] = GONE
+            metrics.unread[place] = GONE
             continue
         if content.problem:
-            found.problems[place] = content.problem
+            metrics.problems[place] = content.problem
         for series, points in content.series.items():
-            several[TrackerSeries(place, series)].append(points)
-            room -= len(points)
-    for name, pieces in several.items():
-        _join(found, name, pieces)
-    return found
+            points_by_file[TrackerSeries(place, series)].append(points)
+            remaining -= len(points)
+    for name, pieces in points_by_file.items():
+        _join_files(metrics, name, pieces)
+    return metrics
 
 
-def _join(found: TrackerMetrics, name: TrackerSeries, pieces: list[list[LogPoint]]) -> None:
-    """Files of one directory: TensorBoard goes on in the next; of other trackers each is a run of its own."""
-    if found.trackers[name.place] == tracker_files.TENSORBOARD:
-        found.series[name] = [point for piece in pieces for point in piece]
+def _join_files(metrics: TrackerMetrics, name: TrackerSeries, pieces: list[list[LogPoint]]) -> None:
+    """Add a series from several files: TensorBoard continues it in the next file, others start a run in each."""
+    if metrics.trackers[name.place] == tracker_files.TENSORBOARD:
+        metrics.series[name] = [point for piece in pieces for point in piece]
         return
-    if found.trackers[name.place] == tracker_files.MLFLOW:
-        pieces = sorted(pieces)  # ids, and so paths, stand in no order
+    if metrics.trackers[name.place] == tracker_files.MLFLOW:
+        pieces = sorted(pieces)  # run ids, and so paths, have no order
     for number, piece in enumerate(pieces, 1):
         place = name.place if number == 1 else f"{name.place} ({number})"
-        found.trackers[place] = found.trackers[name.place]
-        found.series[TrackerSeries(place, name.series)] = piece
+        metrics.trackers[place] = metrics.trackers[name.place]
+        metrics.series[TrackerSeries(place, name.series)] = piece
 
 
 def _place(path: str, kind: str) -> str:
-    """Return what a file of metrics belongs to: its directory, of MLflow's the run's."""
+    """Return the directory that a file of metrics belongs to; for MLflow that of the run."""
     if kind == tracker_files.MLFLOW:
         return path.rpartition("/metrics/")[0]
     place = os.path.dirname(path) or "."
@@ -114,7 +114,7 @@ def _content(run: RunDirectory, file: OutputFile) -> Logged | None:
 
 
 def compare(runs: RunPair) -> tuple[Difference, ...]:
-    """Return the category, a leaf a series; none where neither run has such files."""
+    """Return the category with a leaf for each series; nothing if neither run has such files."""
     left, right = map(read, runs.directories, runs.outputs)
     tolerance = runs.accepted("metrics")
     if not (left.trackers or right.trackers):
@@ -124,28 +124,28 @@ def compare(runs: RunPair) -> tuple[Difference, ...]:
     for name in sorted({*left.series, *right.series}, key=lambda name: name.order):
         if name.place not in skipped:
             leaves.append(_leaf(name, left.series.get(name), right.series.get(name), tolerance))
-    leaves += _cut(left, right, skipped)
+    leaves += _damaged_rest(left, right, skipped)
     return (group(CATEGORY, tuple(leaves)),)
 
 
 def compared(category: Difference) -> bool:
-    """Return whether this is the category, with anything in it that was compared."""
+    """Return whether this is the category, and anything in it was compared."""
     return category.name == CATEGORY and category.verdict is not Verdict.NOT_RECORDED
 
 
 def _unread(left: TrackerMetrics, right: TrackerMetrics) -> Iterator[Difference]:
-    """Yield the places of which one side was not read, and those of the same bytes that cannot be read to their end."""
+    """Yield places that one side did not read, and damaged ones with equal bytes."""
     places = {*left.unread, *right.unread, *left.problems, *right.problems}
     for place in sorted(places, key=natural):
         digests = sorted(left.digests.get(place, ())), sorted(right.digests.get(place, ()))
         if digests[0] == digests[1] and all(digests[0]):
             yield Difference(place, Verdict.IDENTICAL, "the same bytes", "the same bytes")
-        elif why := left.unread.get(place) or right.unread.get(place):
-            yield Difference(place, Verdict.NOT_RECORDED, detail=f"not compared: {why}")
+        elif reason := left.unread.get(place) or right.unread.get(place):
+            yield Difference(place, Verdict.NOT_RECORDED, detail=f"not compared: {reason}")
 
 
-def _cut(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iterator[Difference]:
-    """Yield that what stands behind the damage in a file, or beyond the bounds, is not known."""
+def _damaged_rest(left: TrackerMetrics, right: TrackerMetrics, skipped: set[str]) -> Iterator[Difference]:
+    """Yield a leaf for each place whose values after damage, or beyond the limits, are unknown."""
     for place in sorted({*left.problems, *right.problems} - skipped, key=natural):
         problem = left.problems.get(place) or right.problems[place]
         yield Difference(f"the rest of {place}", Verdict.NOT_RECORDED, detail=f"not compared: {problem}")
@@ -157,16 +157,16 @@ def _leaf(
     texts = summary(left), summary(right)
     if left is None or right is None:
         return missing(str(name), *texts, f"only the {'right' if left is None else 'left'} run logged it")
-    for one, other in zip_longest(left, right):
-        if one == other:
+    for left_point, right_point in zip_longest(left, right):
+        if left_point == right_point:
             continue
-        if one is None or other is None:
-            side: Side = "left" if one is None else "right"
-            step = (one or other).step
+        if left_point is None or right_point is None:
+            side: Side = "left" if left_point is None else "right"
+            step = (left_point or right_point).step
             meaning = f"{name} differs first at step {step}: the {side} run ends before it"
             counts = f"{len(left)} values", f"{len(right)} values"
             return different(str(name), *counts, meaning, lacking=side)
-        return _different(name, left, right, one, other, tolerance)
+        return _different(name, left, right, left_point, right_point, tolerance)
     return Difference(str(name), Verdict.IDENTICAL, *texts)
 
 
@@ -174,57 +174,61 @@ def _different(
     name: TrackerSeries,
     left: list[LogPoint],
     right: list[LogPoint],
-    one: LogPoint,
-    other: LogPoint,
+    left_point: LogPoint,
+    right_point: LogPoint,
     tolerance: Tolerance | None,
 ) -> Difference:
     if tolerance is not None and len(left) == len(right) and all(map(tolerance_of(tolerance), left, right)):
         count = sum(1 for pair in zip(left, right, strict=True) if pair[0] != pair[1])
         detail = f"{count} of {len(left)} values of {name} are not bitwise the same, all within {tolerance}"
         return different(str(name), "", "", detail, Verdict.TOLERATED)
-    if one.step != other.step:
-        meaning = f"{name} differs first in its steps: step {one.step} against step {other.step}"
-        steps = f"step {one.step}", f"step {other.step}"
+    if left_point.step != right_point.step:
+        meaning = f"{name} differs first in its steps: step {left_point.step} against step {right_point.step}"
+        steps = f"step {left_point.step}", f"step {right_point.step}"
         return different(str(name), *steps, meaning)
-    texts = (str(one), str(other)) if one.dtype == other.dtype else (f"{one.dtype} {one}", f"{other.dtype} {other}")
-    meaning = f"{name} differs first at step {one.step}: {texts[0]} against {texts[1]}"
+    texts = (
+        (str(left_point), str(right_point))
+        if left_point.dtype == right_point.dtype
+        else (f"{left_point.dtype} {left_point}", f"{right_point.dtype} {right_point}")
+    )
+    meaning = f"{name} differs first at step {left_point.step}: {texts[0]} against {texts[1]}"
     return different(str(name), *texts, meaning)
 
 
 def tolerance_of(tolerance: Tolerance) -> Any:
-    """Return whether two points are accepted for the same."""
+    """Return a function that tells whether two points are equal within the tolerance."""
 
-    def accepts(one: LogPoint, other: LogPoint) -> bool:
-        if one == other:
+    def is_accepted(left_point: LogPoint, right_point: LogPoint) -> bool:
+        if left_point == right_point:
             return True
-        numbers = one.number, other.number
-        if (one.step, one.dtype) != (other.step, other.dtype) or None in numbers:
+        numbers = left_point.number, right_point.number
+        if (left_point.step, left_point.dtype) != (right_point.step, right_point.dtype) or None in numbers:
             return False
-        return bool(tolerance.accepts(*numbers, one.dtype))  # type: ignore[arg-type]
+        return bool(tolerance.accepts(*numbers, left_point.dtype))  # type: ignore[arg-type]
 
-    return accepts
+    return is_accepted
 
 
 def summary(points: list[LogPoint] | None) -> str:
-    """Return how many values, and the last of them."""
+    """Return the number of values, and the last one."""
     if not points:
         return ""
     count = f"{len(points)} value{'' if len(points) == 1 else 's'}"
     return f"{count}, last {points[-1]} at step {points[-1].step}"
 
 
-def document(found: TrackerMetrics) -> list[dict[str, Any]]:
-    """Return the series as a JSON document has them: first and last value of each."""
+def document(metrics: TrackerMetrics) -> list[dict[str, Any]]:
+    """Return the series for a JSON document, with the first and the last value of each."""
     return [
         {
             "place": name.place,
-            "tracker": found.trackers[name.place],
+            "tracker": metrics.trackers[name.place],
             "name": name.series,
             "values": len(points),
             "first": _point(points[0]),
             "last": _point(points[-1]),
         }
-        for name, points in sorted(found.series.items(), key=lambda item: item[0].order)
+        for name, points in sorted(metrics.series.items(), key=lambda item: item[0].order)
     ]
 
 
