@@ -22,49 +22,49 @@ from reprokit.verify.compare.series_leaves import (
 )
 from reprokit.verify.read.metric_lines import MetricValue, exact, shown
 
-COLLECTIVE = "collective"  # a kind of lines
-_NOWHERE = 1 << 62  # beyond the number of any line
+COLLECTIVE = "collective"  # kind of line
+_NO_LINE = 1 << 62  # greater than any line's number
 
 
 def compare(runs: RunPair) -> Difference:
-    """One leaf a series; losses come first, as they change first."""
-    children = [_judged(runs, pair) for pair in _in_causal_order(runs)]
+    """Return a leaf for each series; losses come first, as they change first."""
+    children = [_judged_series(runs, pair) for pair in _in_causal_order(runs)]
     for pair in runs.unknown():
-        children.append(leaf(pair, LineWording(pair.key.kind, "line", _line, nothing, _other_point)))
+        children.append(leaf(pair, LineWording(pair.key.kind, "line", _line, nothing, _unknown_key_point)))
     return group("process metrics", tuple(children))
 
 
-def _judged(runs: RunPair, pair: SeriesPair) -> Difference:
-    """Return the leaf of a series; of collectives only digests are known, as of the trail."""
+def _judged_series(runs: RunPair, pair: SeriesPair) -> Difference:
+    """Return the leaf of a series; collectives have digests only, which the trail's tolerance judges."""
     if pair.key.kind == COLLECTIVE:
         return judged(leaf(pair, PROCESS[COLLECTIVE]), runs.accepted("trail"))
     return judged_leaf(runs, pair, PROCESS[pair.key.kind])
 
 
 def _in_causal_order(runs: RunPair) -> Iterator[SeriesPair]:
-    """Yield the pairs by their kinds, but first the collectives that differ before anything else of their process."""
+    """Yield the pairs by kind, but first collectives that differ before anything else of their process."""
     pairs = [pair for kind in PROCESS for pair in runs.of(kind)]
-    lines: dict[str, int] = {}  # of each process: the number of the first line that differs
+    first_lines: dict[str, int] = {}  # by process: the number of the first line that differs
     for pair in pairs:
         process = pair.key.process
-        lines[process] = min(lines.get(process, _NOWHERE), _line_number(pair))
-    early = [pair for pair in runs.of(COLLECTIVE) if _line_number(pair) == lines[pair.key.process] < _NOWHERE]
+        first_lines[process] = min(first_lines.get(process, _NO_LINE), _line_number(pair))
+    early = [pair for pair in runs.of(COLLECTIVE) if _line_number(pair) == first_lines[pair.key.process] < _NO_LINE]
     yield from early
     yield from (pair for pair in pairs if pair not in early)
 
 
 def _line_number(pair: SeriesPair) -> int:
-    """Return the number, in its process, of the line that differs."""
-    return min((int(line["n"]) for line in (pair.left_line, pair.right_line) if line is not None), default=_NOWHERE)
+    """Return the number of the differing line in its process."""
+    return min((int(line["n"]) for line in (pair.left_line, pair.right_line) if line is not None), default=_NO_LINE)
 
 
 def text(value: Any) -> str:
-    """Return a value as it stands in a line, for people."""
+    """Return a line's value as text for users."""
     return shown(msgspec.convert(value, MetricValue))
 
 
-def _told_apart(left: Any, right: Any) -> tuple[str, str]:
-    """Two values for people, with their types where nothing else differs."""
+def _distinct_texts(left: Any, right: Any) -> tuple[str, str]:
+    """Return the texts of two values, with their types if the texts are equal."""
     if left is None or right is None:
         return _or_absent(left), _or_absent(right)
     if text(left) == text(right):
@@ -80,45 +80,45 @@ def _value_point(left: Raw, right: Raw, position: int) -> LinePoint:
     places = place(left, position), place(right, position)
     if places[0] != places[1]:
         return LinePoint(f"value {position + 1}", *places)
-    return LinePoint(places[0], *_told_apart(left["value"], right["value"]))
+    return LinePoint(places[0], *_distinct_texts(left["value"], right["value"]))
 
 
 def _named_values(left: Raw, right: Raw) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the values by name that are not the same on both sides."""
-    one, other = left["values"], right["values"]
-    for name in [*one, *(name for name in other if name not in one)]:
-        if exact(one.get(name)) != exact(other.get(name)):
-            yield name, one.get(name), other.get(name)
+    """Yield name and both values for each value that differs."""
+    left_values, right_values = left["values"], right["values"]
+    for name in [*left_values, *(name for name in right_values if name not in left_values)]:
+        if exact(left_values.get(name)) != exact(right_values.get(name)):
+            yield name, left_values.get(name), right_values.get(name)
 
 
 def _epoch_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    where = numbered("epoch")(left, position)
+    epoch_words = numbered("epoch")(left, position)
     if left["epoch"] != right["epoch"]:
         return LinePoint(f"value {position + 1}", f"epoch {left['epoch']}", f"epoch {right['epoch']}")
-    for name, one, other in _named_values(left, right):
-        pair = _told_apart(one, other)
-        return LinePoint(where, f"{name} {pair[0]}", f"{name} {pair[1]}")
-    return LinePoint(where, f"{left['steps']} steps", f"{right['steps']} steps")
+    for name, left_value, right_value in _named_values(left, right):
+        pair = _distinct_texts(left_value, right_value)
+        return LinePoint(epoch_words, f"{name} {pair[0]}", f"{name} {pair[1]}")
+    return LinePoint(epoch_words, f"{left['steps']} steps", f"{right['steps']} steps")
 
 
 def _scores_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    for name, one, other in _named_values(left, right):
-        return LinePoint(name, *_told_apart(one, other))
-    return _other_point(left, right, position)
+    for name, left_value, right_value in _named_values(left, right):
+        return LinePoint(name, *_distinct_texts(left_value, right_value))
+    return _unknown_key_point(left, right, position)
 
 
 def _history_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    """Return the earliest epoch in which any metric differs, and the metric."""
-    found: list[tuple[int, str, Any, Any]] = []
-    for name, one, other in _named_values(left, right):
-        for epoch, (a, b) in enumerate(zip_longest(one or [], other or [])):
-            if exact(a) != exact(b):
-                found.append((epoch, name, a, b))
+    """Return the earliest epoch in which a metric differs, and the metric."""
+    differences: list[tuple[int, str, Any, Any]] = []
+    for name, left_values, right_values in _named_values(left, right):
+        for epoch, (left_value, right_value) in enumerate(zip_longest(left_values or [], right_values or [])):
+            if exact(left_value) != exact(right_value):
+                differences.append((epoch, name, left_value, right_value))
                 break
-    if not found:
-        return _other_point(left, right, position)
-    epoch, name, a, b = min(found, key=lambda entry: entry[0])
-    pair = _told_apart(a, b)
+    if not differences:
+        return _unknown_key_point(left, right, position)
+    epoch, name, left_value, right_value = min(differences, key=lambda entry: entry[0])
+    pair = _distinct_texts(left_value, right_value)
     return LinePoint(f"epoch {epoch}", f"{name} {pair[0]}", f"{name} {pair[1]}")
 
 
@@ -127,7 +127,7 @@ def _prediction(line: Raw) -> str:
 
 
 def in_words(line: Raw) -> str:
-    """Return what a line of kind evaluation says of its predictions, in short."""
+    """Return a short description of a line of kind evaluation."""
     parts = [f"{line['predictions']['shape'][0]} predictions"]
     if line.get("accuracy") is not None:
         parts.append(f"accuracy {share(*line['accuracy'])}")
@@ -137,12 +137,12 @@ def in_words(line: Raw) -> str:
 
 
 def share(right: int, total: int) -> str:
-    """Return an accuracy with the counts that it is made of."""
+    """Return an accuracy with its counts."""
     return f"{right / total:.6g} ({right} of {total})"
 
 
-def _other_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    """For keys that this version does not know: the first one that differs."""
+def _unknown_key_point(left: Raw, right: Raw, position: int) -> LinePoint:
+    """Return the first key that differs, for lines with keys that this version does not know."""
     for key in sorted({*left, *right} - {"k", "p", "n", "t"}):
         if left.get(key) != right.get(key):
             return LinePoint(f"line {position + 1}", f"{key} {left.get(key)}", f"{key} {right.get(key)}")
@@ -150,12 +150,12 @@ def _other_point(left: Raw, right: Raw, position: int) -> LinePoint:
 
 
 def _collective(line: Raw) -> str:
-    """Return what a collective gave, in short."""
+    """Return a short description of a collective's result."""
     if line["calls"] > 1:
         return f"{line['calls']} calls {line['digest']}"
     shape = "x".join(map(str, line["shape"]))
-    what = f"{line['operation']} {line['dtype']}{f'[{shape}]' if shape else ''} of {line['ranks']} ranks"
-    return f"{what}{'' if line['whole'] else ', pieces'} {line['digest']}"
+    description = f"{line['operation']} {line['dtype']}{f'[{shape}]' if shape else ''} of {line['ranks']} ranks"
+    return f"{description}{'' if line['whole'] else ', pieces'} {line['digest']}"
 
 
 def _collective_point(left: Raw, right: Raw, position: int) -> LinePoint:
@@ -197,7 +197,7 @@ PROCESS = {
 }
 EVALUATION = {
     "evaluate": LineWording("scores", "call of evaluate", _ordinal, _values, _scores_point),
-    "predict": LineWording("predictions", "call of predict", _ordinal, _prediction),  # of older agents
-    "evaluation": LineWording("predictions of", "call", _ordinal, in_words, _other_point),
+    "predict": LineWording("predictions", "call of predict", _ordinal, _prediction),  # written by older agents
+    "evaluation": LineWording("predictions of", "call", _ordinal, in_words, _unknown_key_point),
 }
 WORDINGS = {**PROCESS, **EVALUATION}
