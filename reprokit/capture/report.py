@@ -111,13 +111,13 @@ def _optimizers(header: SnapshotHeader) -> Iterator[str]:
 
 def _batches(file: SnapshotFile, header: SnapshotHeader) -> Iterator[str]:
     for batch in header.batches[:SHOWN]:
-        names = trees.refers(batch.get("value"))
+        names = trees.leaf_contents(batch.get("value"))
         tensors = [file.tensors[name] for name in names[:MAX_SHAPES] if name in file.tensors]
         shapes = [f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors]
         more = [f"and {len(names) - MAX_SHAPES} more"] if len(names) > MAX_SHAPES else []
         samples = f"{batch['samples']} samples" if batch.get("samples") is not None else ""
         loader = f" {batch['loader']}" if type(batch.get("loader")) is int else ""
-        classes = list(dict.fromkeys(trees.refers(batch.get("value"), ("left_out",))))[:MAX_SHAPES]
+        classes = list(dict.fromkeys(trees.leaf_contents(batch.get("value"), ("left_out",))))[:MAX_SHAPES]
         left_out = [f"without its {', '.join(classes)}"] if classes else []
         yield _joined([f"from {batch.get('from')}{loader}", samples, *shapes, *more, *left_out])
 

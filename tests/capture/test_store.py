@@ -306,7 +306,7 @@ def test_nested_values_come_back_as_they_were() -> None:
         "odd": odd,
     }
     node = json.loads(json.dumps(trees.pack(value, put)))
-    assert trees.refers(node) == ["x"]
+    assert trees.leaf_contents(node) == ["x"]
     found = trees.unpack(node, lambda node: node["tensor"], like=value)
     assert found["pair"] == Pair(1, [Sample("x", None), b"\0\xff"])
     assert type(found["pair"]) is Pair

@@ -211,14 +211,14 @@ class OperatorTrace:
 
     def ancestors(self, *keys: Hashable) -> list[OperatorEvent]:
         """Return the calls that led to the non-finite values of these tensors."""
-        seen: dict[int, OperatorEvent] = {}
+        events_by_number: dict[int, OperatorEvent] = {}
         queue = [self._producers[key] for key in keys if key in self._producers]
         while queue:
             event = queue.pop()
-            if event.number not in seen:
-                seen[event.number] = event
+            if event.number not in events_by_number:
+                events_by_number[event.number] = event
                 queue += event.parents
-        return list(seen.values())
+        return list(events_by_number.values())
 
 
 def cause(reached: Iterable[OperatorEvent]) -> OperatorEvent | None:

@@ -45,10 +45,10 @@ class NormMean:
 
 def jump(norm: float, factor: float, mean: float) -> Trigger | None:
     """Return a trigger if the norm of all gradients is beyond ``factor`` times its mean."""
-    return jumped(norm, factor, mean) if norm > factor * mean else None
+    return jump_trigger(norm, factor, mean) if norm > factor * mean else None
 
 
-def jumped(norm: float, factor: float, mean: float) -> Trigger:
+def jump_trigger(norm: float, factor: float, mean: float) -> Trigger:
     """Return the trigger for a norm that is known to be beyond ``factor`` times its mean."""
     return _beyond(GRADIENT_JUMP, f"{JUMP}{factor:g}", factor * mean, norm)
 
@@ -70,7 +70,9 @@ def _beyond(condition: str, what: str, limit: float, value: float) -> Trigger:
     return Trigger(CONDITION, what, condition, limit=limit, value=value)
 
 
-def seen_again(captured: Trigger, seen: Sequence[Trigger], loss: float | None, norm: float | None) -> Trigger | None:
+def matching_trigger(
+    captured: Trigger, seen: Sequence[Trigger], loss: float | None, norm: float | None
+) -> Trigger | None:
     """Return the trigger by which a captured one is seen again: of its kind, and preferably of its name."""
     if captured.kind == CONDITION and captured.condition != GRADIENT_SCALE:
         value = {LOSS_ABOVE: loss, GRADIENT_JUMP: norm}.get(captured.condition)

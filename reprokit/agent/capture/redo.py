@@ -66,9 +66,9 @@ class StepOutcome:
         digests = {new_names[name]: digest for name, digest in self.digests.items()}
         return StepOutcome(triggers, digests, (self.loss, self.loss_digest), self.norm, self.worst_loss)
 
-    def reproduced_trigger(self, wanted: Trigger) -> Trigger | None:
+    def reproduced_trigger(self, captured: Trigger) -> Trigger | None:
         """Return the trigger by which the captured problem was seen again, or None."""
-        return checks.seen_again(wanted, self.not_finite, self.worst_loss, self.norm)
+        return checks.matching_trigger(captured, self.not_finite, self.worst_loss, self.norm)
 
     def words(self, reproduced: Trigger | None) -> str:
         """Return a phrase for what was seen."""

@@ -73,13 +73,13 @@ class Part:
         return ("F64", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
-def free_name(preferred: str, taken: set[str]) -> str:
+def free_name(preferred: str, taken_names: set[str]) -> str:
     """Return a name that is not taken, with #2, #3, ... if needed, and mark it as taken."""
     name, number = preferred, 1
-    while name in taken:
+    while name in taken_names:
         number += 1
         name = f"{preferred}#{number}"
-    taken.add(name)
+    taken_names.add(name)
     return name
 
 

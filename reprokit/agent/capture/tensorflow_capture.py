@@ -115,15 +115,15 @@ class TensorFlowCapture:
     # Batches and tapes
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
-        here = self.training.thread_state
+        thread_state = self.training.thread_state
         if private_api.executing_eagerly():
-            here.fetched.add(event.began, event.batch, here.step)
+            thread_state.fetched.add(event.began, event.batch, thread_state.step)
         else:
             private_api.default_graph()._reprokit_batch = event.batch
 
     def _loader_exhausted(self, event: events.LoaderExhausted) -> None:
-        here = self.training.thread_state
-        here.fetched.ended(event.began, here.step)
+        thread_state = self.training.thread_state
+        thread_state.fetched.ended(event.began, thread_state.step)
 
     def _forward_began(self, _event: events.ForwardBegan) -> None:
         step = self.training.step()
@@ -218,7 +218,7 @@ class OutermostCalls:
 
     def _outermost(self, call: OutermostCall) -> Any:
         """Execute an outermost call. If a capture is to end the training, it ends after the call, even a failed one."""
-        self._begins(call)
+        self._begin_call(call)
         try:
             result = self.run(call)
         except Exception:
@@ -226,27 +226,29 @@ class OutermostCalls:
                 raise call.pending from None
             raise
         finally:
-            self._ends(call)
+            self._end_call(call)
         if call.pending is not None:
             raise call.pending
         if self._rollback.is_on and call.trains:
             self._capture.attempt(self._rollback.keep_or_roll_back, call.rolls_back)
         return result
 
-    def _begins(self, call: OutermostCall) -> None:
-        here, record = self._training.thread_state, call.record
-        has_window = here.window is not None and here.window.calls
-        if call.model is not None or (record.updates == ALWAYS and here.window is not None and not has_window):
+    def _begin_call(self, call: OutermostCall) -> None:
+        thread_state, record = self._training.thread_state, call.record
+        has_window = thread_state.window is not None and thread_state.window.calls
+        if call.model is not None or (record.updates == ALWAYS and thread_state.window is not None and not has_window):
             self._rejections.keep_random()
         else:  # it may accumulate gradients for another call's update, or apply those of earlier calls
-            window = call.window = here.window = here.window or AccumulationWindow(self._training.updates)
+            window = call.window = thread_state.window = thread_state.window or AccumulationWindow(
+                self._training.updates
+            )
             if call.trains and not window.calls:
                 self._rejections.keep_random()
             self._capture.attempt(window.begin_call, call)
-        here.call = call
+        thread_state.call = call
         self._training.calls.append(call)
 
-    def _ends(self, call: OutermostCall) -> None:
+    def _end_call(self, call: OutermostCall) -> None:
         """End the call, whether it succeeded or failed."""
         self._training.thread_state.call = None
         self._training.calls.remove(call)
@@ -292,12 +294,12 @@ class OutermostCalls:
             try:
                 return converted(*arguments, **keywords)
             finally:
-                self._capture.attempt(self._step_ends, step)
+                self._capture.attempt(self._end_step, step)
 
         step_function.autograph_info__ = None  # type: ignore[attr-defined]
         return step_function
 
-    def _step_ends(self, step: TensorFlowStep) -> None:
+    def _end_step(self, step: TensorFlowStep) -> None:
         """Restore what a rejected step changed after its update, such as metrics, if training goes on."""
         step.pinned = False
         changed = list(step.variables.saved.values())[step.variables.count :]
@@ -328,15 +330,15 @@ class XlaCalls:
 
     def call(self, call_function: Function, function: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call an XLA-compiled function by TensorFlow's own way, and check its steps afterwards."""
-        record, here = FunctionRecord.of(function), self._training.thread_state
-        if here.compiled is not None or self.tracing is not None or record.gradient_function is function:
+        record, thread_state = FunctionRecord.of(function), self._training.thread_state
+        if thread_state.compiled is not None or self.tracing is not None or record.gradient_function is function:
             return call_function(function, *arguments, **keywords)
-        values_before = self._capture.attempt(self._before, record, function, arguments, keywords)
-        here.compiled = record
+        values_before = self._capture.attempt(self._values_before_call, record, function, arguments, keywords)
+        thread_state.compiled = record
         try:
             result = call_function(function, *arguments, **keywords)
         finally:
-            here.compiled = None
+            thread_state.compiled = None
         if values_before is not None:
             check = self._check_flags if private_api.executing_eagerly() else self._check_flags_in_graph
             self._capture.attempt(check, function, arguments, keywords, values_before)
@@ -351,7 +353,9 @@ class XlaCalls:
         record.sites = [*[other for other in record.sites or () if other.watched is not site.watched], site]
         record.changed = None
 
-    def _before(self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords) -> Pairs:
+    def _values_before_call(
+        self, record: FunctionRecord, function: Any, arguments: Arguments, keywords: Keywords
+    ) -> Pairs:
         """Return the variables that a compiled function updates, with their values before its call."""
         if record.sites is None:  # its graph is built first, which shows what it updates
             self._training.thread_state.compiled = record
@@ -361,7 +365,7 @@ class XlaCalls:
         if record.changed is None:
             changed = [variable for site in record.sites for variable, _ in site.changed.values()]
             updated = [variable for site in record.sites for variable in [*site.variables, *site.watched.updated]]
-            record.changed = list({resource_id(one): plain(one) for one in [*updated, *changed]}.values())
+            record.changed = list({resource_id(each): plain(each) for each in [*updated, *changed]}.values())
         return [(variable, variable.read_value()) for variable in record.changed]
 
     # ---- after calls ------------------------------------------------------------------------------------------------

@@ -75,20 +75,20 @@ def is_numeric(value: Any) -> bool:
     ) or getattr(dtype, "kind", None) in (*"iufc",)
 
 
-def call_host(on_host: Callable[..., None], seen: Any) -> None:
+def call_host(on_host: Callable[..., None], nested: Any) -> None:
     """Add a call of a host function to the graph, with the values of all tensors in a nested value."""
     tensorflow = sys.modules["tensorflow"]
     nest = tensorflow.nest
-    flat = nest.flatten(seen, expand_composites=True)
-    places = [place for place, one in enumerate(flat) if _can_be_handed(tensorflow, one)]
+    flat = nest.flatten(nested, expand_composites=True)
+    positions = [position for position, tensor in enumerate(flat) if _can_be_handed(tensorflow, tensor)]
 
-    def call(*given: Any) -> None:
+    def call(*tensor_values: Any) -> None:
         values = list(flat)
-        for place, value in zip(places, given):
-            values[place] = value
-        on_host(nest.pack_sequence_as(seen, values, expand_composites=True))
+        for position, value in zip(positions, tensor_values):
+            values[position] = value
+        on_host(nest.pack_sequence_as(nested, values, expand_composites=True))
 
-    tensorflow.py_function(call, [flat[place] for place in places], [])
+    tensorflow.py_function(call, [flat[position] for position in positions], [])
 
 
 def _can_be_handed(tensorflow: Any, value: Any) -> bool:

@@ -60,7 +60,7 @@ class TensorFlowRedo:
         self.drawn = RandomReplay()
         self._watch = TensorFlowCapture(capture, self)
         self._watch.rejections.reject = self._rejected
-        self._watch.updates.applied.append(self._applied)
+        self._watch.updates.applied_listeners.append(self._applied)
         self._watch.calls.run = self._execute_in_place
         self._training = self._watch.training
         self._training.step_listeners.append(self._eager_step_begun)

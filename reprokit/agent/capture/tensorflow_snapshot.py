@@ -80,7 +80,7 @@ class RejectedStep:
         triggers = [trigger for trigger in triggers if trigger is not None]
         triggers = triggers or [trigger for trigger in self.ruined() if trigger is not None]
         if self.norm_mean is not None and not triggers:
-            triggers.append(checks.jumped(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
+            triggers.append(checks.jump_trigger(self.norm(), conditions.gradient_jump or 0.0, self.norm_mean))
         if not triggers and self.only_replica >= 0:
             triggers.append(checks.other_rank(self.only_replica, "a gradient, loss or output is not finite"))
         where = self.facts.trigger.where

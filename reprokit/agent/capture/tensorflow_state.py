@@ -35,19 +35,19 @@ class TensorCollector:
         self.notes: list[str] = []
         self._taken: set[str] = set()
 
-    def tensor(self, wanted: str, value: Any) -> str | None:
+    def tensor(self, preferred: str, value: Any) -> str | None:
         """Add an eager tensor, variable or array; return its name in the file, None if it cannot be saved."""
         try:
             array = as_array(value)
         except Exception as error:
-            self._leave_out(wanted, f"{type(error).__name__}: {error}"[:200])
+            self._leave_out(preferred, f"{type(error).__name__}: {error}"[:200])
             pass_on(error)
             return None
         dtype = DTYPES.get(array.dtype.name)
         if dtype is None:
-            self._leave_out(wanted, f"its data type is {array.dtype.name}")
+            self._leave_out(preferred, f"its data type is {array.dtype.name}")
             return None
-        name = free_name(wanted, self._taken)
+        name = free_name(preferred, self._taken)
         self.parts.append(Part(name, dtype, array.shape, array.nbytes, lambda: bytes_of(array)))
         return name
 
@@ -164,12 +164,12 @@ def digest(value: Any) -> str:
 
 def distinct_names(variables: Iterable[Any]) -> list[str]:
     """Return the names of variables; repeated names get #2, #3, ..."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     result = []
     for variable in variables:
         name = name_of(variable)
         name = name[:-2] if name.endswith(":0") else name
-        count = seen[name] = seen.get(name, 0) + 1
+        count = counts[name] = counts.get(name, 0) + 1
         result.append(f"{name}#{count}" if count > 1 else name)
     return result
 

@@ -305,7 +305,9 @@ class UpdateGuard:
     def __init__(self, rejections: RejectionHandler, xla: XlaCalls) -> None:
         self.rejections = rejections
         self.rollback = RollbackState(rejections.capture, rejections.training)
-        self.applied: list[Callable[[Any], object]] = []  # called with the optimizer of each eager step that is applied
+        self.applied_listeners: list[
+            Callable[[Any], object]
+        ] = []  # called with the optimizer of each eager step that is applied
         self._capture = rejections.capture
         self._training = rejections.training
         self._settings = self._capture.settings
@@ -427,7 +429,7 @@ class UpdateGuard:
         self._capture.attempt(self._write_variables, step, test.remember)
         if self.rollback.is_on and self._training.thread_state.call is None:
             self._capture.attempt(self.rollback.keep_or_roll_back, False)
-        for listener in self.applied:
+        for listener in self.applied_listeners:
             listener(watched.optimizer())
         return result
 

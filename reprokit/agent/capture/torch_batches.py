@@ -7,7 +7,7 @@ from array import array
 
 from ..pytorch.private_api import changes
 from ..pytorch.tensors import is_nested, is_tensor
-from .trees import below, pack, refers
+from .trees import child_nodes, leaf_contents, pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,8 +136,10 @@ class SavedBatch:
         self.indices: list[int] = indices if isinstance(indices, list) and self.samples in (None, len(indices)) else []
         random = entry.get("random")
         self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # states when it was fetched
-        self.left_out = list(dict.fromkeys(refers(self._node, ("left_out",))))  # classes of values that were not saved
-        self.is_empty = bool(self.left_out) and not refers(self._node)
+        self.left_out = list(
+            dict.fromkeys(leaf_contents(self._node, ("left_out",)))
+        )  # classes of values that were not saved
+        self.is_empty = bool(self.left_out) and not leaf_contents(self._node)
 
     def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:
         """Return a copy of some samples; ``filled`` repeats them up to the size of the whole batch."""
@@ -180,7 +182,7 @@ class SampleSelection:
 
     def _has_samples(self, node: Node) -> bool:
         if not isinstance(node, dict) or "dict" in node:
-            return isinstance(node, dict) and any(map(self._has_samples, below(node)))
+            return isinstance(node, dict) and any(map(self._has_samples, child_nodes(node)))
         value = self._get(node) if not ARRAYS.isdisjoint(node) else None
         return self._fits(value, self._axis) or self._fits(value, 0)
 
@@ -249,11 +251,11 @@ def samples_by_iteration(
     iterations: Sequence[LoopIteration], samples: Sequence[int]
 ) -> list[tuple[LoopIteration, list[int]]]:
     """Return the iterations that keep any of these samples, each with its own samples' positions."""
-    kept, start = [], 0
+    selected, start = [], 0
     for iteration in iterations:
         end = start + iteration.samples
         own_samples = [sample - start for sample in samples if start <= sample < end]
         if own_samples:
-            kept.append((iteration, own_samples))
+            selected.append((iteration, own_samples))
         start = end
-    return kept
+    return selected

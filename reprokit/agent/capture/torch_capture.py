@@ -221,10 +221,10 @@ class WatchedObjects:
         weakref.finalize(optimizer, end).atexit = False
         return record
 
-    def register(self, kind: weakref.WeakKeyDictionary[Any, bool], made: Any) -> None:
+    def register(self, kind: weakref.WeakKeyDictionary[Any, bool], value: Any) -> None:
         """Register a new schedule or GradScaler."""
         if self.only is None:
-            kind[made] = True
+            kind[value] = True
 
     def next_epoch(self, loader: Any) -> LoaderPass:
         """Begin a new pass over a DataLoader."""

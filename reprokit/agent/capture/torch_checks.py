@@ -116,7 +116,7 @@ class StepChecks:
 
     # Gradients
 
-    def of_update(self, step: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
+    def update_triggers(self, step: TrainingStep, records: list[OptimizerSteps], is_scaled: bool) -> list[Trigger]:
         """Return triggers for gradients about to be applied, and for losses and outputs on GPUs."""
         findings, triggers, is_fine = step.findings, [], True
         signals = self.signals(findings) if findings.device_losses or findings.device_counts else []
@@ -127,16 +127,16 @@ class StepChecks:
             if is_fine and len(records) > 1:
                 findings.note_finite(gradients_of(records), set(map(id, records)))
         if not is_fine:
-            triggers += self.of_devices(findings)
+            triggers += self.device_triggers(findings)
             triggers += [] if is_scaled else self._training.triggers(GRADIENT, records)
         if self._conditions.gradient_jump is not None and not is_scaled:
             for record in records:
-                triggers += self._jump(record)
+                triggers += self._norm_trigger(record)
         if signals and not triggers and self._conditions.loss_above is not None:
-            triggers += self.of_devices(findings)
+            triggers += self.device_triggers(findings)
         return triggers
 
-    def _jump(self, record: OptimizerSteps) -> list[Trigger]:
+    def _norm_trigger(self, record: OptimizerSteps) -> list[Trigger]:
         """Return a trigger if the norm of an optimizer's gradients is far above its running mean."""
         factor, norms, gradients = self._conditions.gradient_jump or 0.0, record.norms, record.gradients()
         norm = self._tests.norm(gradients) if gradients else math.nan
@@ -155,21 +155,21 @@ class StepChecks:
         ``with_limit``: also if a loss there is above its limit.
         """
         above = self._conditions.loss_above if with_limit else None
-        counts = [(-self._counted(findings).sum()).sqrt()] if findings.device_counts else []
+        counts = [(-self._device_counts(findings).sum()).sqrt()] if findings.device_counts else []
         return [
             *findings.device_losses,
             *counts,
             *[(above - loss).sqrt() for loss in findings.device_losses if above is not None],
         ]
 
-    def _counted(self, findings: StepFindings) -> Any:
+    def _device_counts(self, findings: StepFindings) -> Any:
         """Return for each module's output on a GPU how many of its elements are not finite."""
         counts = [count for _, count, _ in findings.device_counts]
         return self._torch.stack([count.to(counts[0].device) for count in counts])
 
-    def of_devices(self, findings: StepFindings) -> list[Trigger]:
+    def device_triggers(self, findings: StepFindings) -> list[Trigger]:
         """Return triggers for modules' outputs and losses that lie on a GPU; waits for it."""
-        counts = self._counted(findings).cpu().tolist() if findings.device_counts else []
+        counts = self._device_counts(findings).cpu().tolist() if findings.device_counts else []
         bad = [(module, count, of) for count, (module, _, of) in zip(counts, findings.device_counts) if count]
         losses = [checks.loss(float(loss.item()), self._conditions.loss_above) for loss in findings.device_losses]
         activations = [self._activation(*output) for output in bad[:1]]
@@ -177,14 +177,14 @@ class StepChecks:
 
     # Losses and outputs
 
-    def of_loss(self, step: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
+    def check_loss(self, step: TrainingStep, loss: Any, number: tuple[str, float] | None = None) -> None:
         """Check a loss, or keep it for later if it lies on a GPU."""
         triggers = step.findings.triggers
         if number is not None:
-            self._of_value(step, number[1])
+            self._check_value(step, number[1])
         elif loss.numel() == 1 and not loss.is_complex():
             if loss.is_cpu:
-                self._of_value(step, float(loss.item()))
+                self._check_value(step, float(loss.item()))
                 return
             value = loss.detach()
             step.losses.recent.append(value)
@@ -192,12 +192,12 @@ class StepChecks:
         elif loss.is_cpu and not bool(self._torch.isfinite(loss.detach()).all()):
             triggers.append(Trigger(OF_LOSS, "not finite"))
 
-    def _of_value(self, step: TrainingStep, value: float) -> None:
+    def _check_value(self, step: TrainingStep, value: float) -> None:
         step.losses.recent.append(value)
         trigger = checks.loss(value, self._conditions.loss_above)
         step.findings.triggers += [] if trigger is None else [trigger]
 
-    def of_output(self, findings: StepFindings, module: Any, output: Any) -> None:
+    def check_output(self, findings: StepFindings, module: Any, output: Any) -> None:
         """Check a module's output; on a GPU, only start counting its non-finite elements."""
         if any(trigger.kind == ACTIVATION for trigger in findings.triggers):
             return

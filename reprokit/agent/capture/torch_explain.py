@@ -382,11 +382,11 @@ class InPlaceExplanation:
     def _cause(self, header: SnapshotHeader) -> dict[str, Any]:
         parameters, triggers = self._training.parameters(), [header.trigger, *header.also]
         if header.trigger.kind == PARAMETER:  # parameters were restored since
-            targets = [parameters[one.name] for one in triggers if one.kind == PARAMETER and one.name in parameters]
+            targets = [parameters[item.name] for item in triggers if item.kind == PARAMETER and item.name in parameters]
         else:
-            losses = [one for one in self._losses if not is_finite(one)]
+            losses = [item for item in self._losses if not is_finite(item)]
             targets = losses or [parameters[name].grad for name in header.gradients]
-        loaded = [one for one in header.batches if one["from"] == "loader"]
+        loaded = [item for item in header.batches if item["from"] == "loader"]
         indices = [index for batch in loaded for index in batch.get("indices") or []]
         is_known = self._takes_turns and len(indices) == self._rows
         cause = self._explainer.cause(targets, None if loaded else _samples(header), indices if is_known else [])

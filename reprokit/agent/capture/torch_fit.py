@@ -125,7 +125,11 @@ class ScriptObjects:
         self._torch = torch
         self._header = snapshot.facts
         # The objects that the script created, in order, while they live.
-        self.made_optimizers, self.made_scalers, self.made_schedules = MadeObjects(), MadeObjects(), MadeObjects()
+        self.created_optimizers, self.created_scalers, self.created_schedules = (
+            CreatedObjects(),
+            CreatedObjects(),
+            CreatedObjects(),
+        )
         self._modules = modules
         self._models: list[ModelMatch] = []  # empty until they are matched
         self.reader = SnapshotReader(torch, snapshot.tensors)
@@ -134,7 +138,7 @@ class ScriptObjects:
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return list(self.made_optimizers)
+        return list(self.created_optimizers)
 
     @property
     def models(self) -> list[ModelMatch]:
@@ -161,8 +165,8 @@ class ScriptObjects:
         for optimizer, entry in self._optimizer_pairs():
             self._restore_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for owners, entries in (
-            (self.made_scalers, self._header.scalers),
-            (self.made_schedules, self._header.schedules),
+            (self.created_scalers, self._header.scalers),
+            (self.created_schedules, self._header.schedules),
         ):
             for owner, entry in zip(list(owners), entries):
                 self._restore_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
@@ -249,7 +253,7 @@ class ScriptObjects:
         return module_name([model.module for model in self.models], module)
 
 
-class MadeObjects:
+class CreatedObjects:
     """Weak references to objects in the order of creation; by identity, as classes may define equality."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class CapturePolicy:
         if len(watched.records) > 1:
             records += watched.sharing_backward(record, step.backward_count)
         is_scaled = getattr(optimizer, "found_inf", None) is not None  # it skips overflows itself, on the device
-        triggers = step.findings.triggers + training.checks.of_update(step, records, is_scaled)
+        triggers = step.findings.triggers + training.checks.update_triggers(step, records, is_scaled)
         if triggers:
             self.alarm(step, records, triggers)
         return bool(triggers)
@@ -56,7 +56,7 @@ class CapturePolicy:
         self.alarm(step, [record], triggers)
         return True
 
-    def applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
+    def note_applied(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """Count an applied step, and end it."""
         record.stepped(step.backward_count)
         watched, epoch = self._training.watched, step.start.epoch
@@ -67,12 +67,12 @@ class CapturePolicy:
             epoch.steps += 1
         step.end(record)
 
-    def skipped(self, step: TrainingStep, record: OptimizerSteps) -> None:
+    def note_skipped(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """Count a skipped step, and end it; other optimizers have yet to skip the same gradients."""
         remaining = step.findings.skipped - {id(record)}
         record.stepped(step.backward_count)
         self._training.watched.steps += 1
-        self.put_buffers_back(step)
+        self.restore_buffers(step)
         step.end(record)
         step.findings.skipped = remaining
 
@@ -128,7 +128,7 @@ class CapturePolicy:
 
     # Going back
 
-    def put_buffers_back(self, step: TrainingStep) -> None:
+    def restore_buffers(self, step: TrainingStep) -> None:
         """Restore the buffers that a skipped step's forward pass changed, unless training rolls back anyway."""
         if step.buffers.is_kept and self._action != ROLLBACK:
             self._capture.attempt(step.buffers.restore)

@@ -159,12 +159,12 @@ class RankCoordinator:
         """Return whether the problem began on this rank; None if there is no other rank."""
         if not self.are_several:
             return None
-        if any(one.condition == OTHER_RANK for one in triggers):
+        if any(item.condition == OTHER_RANK for item in triggers):
             return False
-        if any(one.kind != GRADIENT for one in triggers):
+        if any(item.kind != GRADIENT for item in triggers):
             return True
         torch = self._torch
-        sums = [one.to(self._sums[0].device) for one in self._sums]
+        sums = [item.to(self._sums[0].device) for item in self._sums]
         return bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
 
     # Hearing

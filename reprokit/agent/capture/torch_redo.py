@@ -44,7 +44,7 @@ class RedoInputs:
     def __init__(self, trials: StepTrials) -> None:
         self._trials = trials
         self._torch = trials.torch
-        self._built = trials.built
+        self._script_objects = trials.script_objects
         self._driver = trials.driver
         self._header = trials.captured.header
         self._own_batch: Any = None  # of the script's loader
@@ -85,7 +85,7 @@ class RedoInputs:
         value = self._fitted_part(batch, samples, self._own_batch)
         if not trial.is_begun and (self._header.parameters or not self._header.models):
             trials.begin()  # parameters of no module may be used before one is called, if any will be
-        self._built.restore_random(batch.random or None)
+        self._script_objects.restore_random(batch.random or None)
         return value
 
     def _fitted_part(self, batch: SavedBatch, samples: list[int], like: Any) -> Any:
@@ -101,7 +101,7 @@ class RedoInputs:
     def call_inputs(self, module: Any, arguments: Any, keywords: Any) -> tuple[Any, Any]:
         """Return the arguments and keywords with which the script's call of a module is to proceed."""
         trial, inputs = self._trials.trial, self._trials.trial.inputs
-        is_training = self._torch.is_grad_enabled() and bool(self._built.optimizers)
+        is_training = self._torch.is_grad_enabled() and bool(self._script_objects.optimizers)
         if not is_training or self._is_evaluating(module):
             if not trial.is_begun:
                 trial.state = UNUSED
@@ -162,7 +162,7 @@ class RedoInputs:
         names = {batch.name for batch, _ in self._trials.trial.inputs.called}
         if not names or None in names or not private_api.has_children(module):
             return not names or None in names
-        return bool(self._driver.attempt(lambda: self._built.name_of(module) in names))
+        return bool(self._driver.attempt(lambda: self._script_objects.name_of(module) in names))
 
     def _is_evaluating(self, module: Any) -> bool:
         """Return whether this module is in evaluation mode, while the snapshot's models were in training mode."""
@@ -215,7 +215,7 @@ class TorchRedo:
         self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
         self._torch: Any
         self._trigger: Trigger
-        self._built: ScriptObjects
+        self._script_objects: ScriptObjects
         self._inputs: RedoInputs
         self.trials: StepTrials
 
@@ -235,8 +235,10 @@ class TorchRedo:
         if driver.mode == EXPLAIN:
             os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
         try:
-            self._built = ScriptObjects(torch, driver.file, modules, driver.problem)
-            self.trials = StepTrials(torch, driver, self._built, CapturedStep(driver.file, self._built))
+            self._script_objects = ScriptObjects(torch, driver.file, modules, driver.problem)
+            self.trials = StepTrials(
+                torch, driver, self._script_objects, CapturedStep(driver.file, self._script_objects)
+            )
         except SnapshotError as error:
             driver.give_up(str(error))
         except (KeyError, TypeError, ValueError) as error:
@@ -258,12 +260,12 @@ class TorchRedo:
             self.trials.is_attached = self._driver.is_done = False
 
     def handlers(self) -> dict[type[events.TrainingEvent], events.Handler]:
-        built = self._built
+        script_objects = self._script_objects
         outputs: dict[type[events.TrainingEvent], events.Handler] = {events.OutputComputed: self._output_computed}
         return {
-            events.OptimizerMade: lambda event: built.made_optimizers.add(event.target),
-            events.ScalerMade: lambda event: built.made_scalers.add(event.scaler),
-            events.ScheduleMade: lambda event: built.made_schedules.add(event.schedule),
+            events.OptimizerMade: lambda event: script_objects.created_optimizers.add(event.target),
+            events.ScalerMade: lambda event: script_objects.created_scalers.add(event.scaler),
+            events.ScheduleMade: lambda event: script_objects.created_schedules.add(event.schedule),
             events.BatchDue: self._batch_due,
             events.ForwardBegan: self._forward_began,
             events.ForwardEnded: self._forward_ended,
@@ -289,7 +291,7 @@ class TorchRedo:
             return
         for tensor in tensors_in(event.output):
             if tensor.is_floating_point():
-                trials.note_not_finite(ACTIVATION, trials.built.name_of(event.module), tensor)
+                trials.note_not_finite(ACTIVATION, trials.script_objects.name_of(event.module), tensor)
 
     def _batch_due(self, event: events.BatchDue) -> None:
         self._driver.require_end()
@@ -333,7 +335,7 @@ class TorchRedo:
     def _update_due(self, event: events.UpdateDue) -> str | None:
         optimizer, trials = event.target, self.trials
         self._driver.require_end()
-        self._built.made_optimizers.add(optimizer)  # a copied optimizer was never initialized
+        self._script_objects.created_optimizers.add(optimizer)  # a copied optimizer was never initialized
         if not trials.is_active:
             return None
         if event.is_nested:
@@ -342,7 +344,11 @@ class TorchRedo:
             self._thread.in_step = event.state = True
             event.closure = self._checked_closure(event, event.closure)
             return None
-        if self._trigger.kind == PARAMETER and trials.trial.is_begun and trials.built.is_captured_optimizer(optimizer):
+        if (
+            self._trigger.kind == PARAMETER
+            and trials.trial.is_begun
+            and trials.script_objects.is_captured_optimizer(optimizer)
+        ):
             event.state = True
             return None
         trials.reach_update(optimizer)
@@ -369,9 +375,11 @@ class TorchRedo:
         """Check the parameters after an update, if it is the captured one, and conclude the trial."""
         if event.due is None or event.due.state is None:
             return
-        optimizer, trial, built = event.due.target, self.trials.trial, self.trials.built
-        is_captured = self._trigger.kind == PARAMETER and trial.is_begun and built.is_captured_optimizer(optimizer)
-        for name, parameter in built.parameters([optimizer]).items() if is_captured else ():
+        optimizer, trial, script_objects = event.due.target, self.trials.trial, self.trials.script_objects
+        is_captured = (
+            self._trigger.kind == PARAMETER and trial.is_begun and script_objects.is_captured_optimizer(optimizer)
+        )
+        for name, parameter in script_objects.parameters([optimizer]).items() if is_captured else ():
             trial.updated += [parameter] if self.trials.note_not_finite(PARAMETER, name, parameter) else []
         self.trials.reach_update(optimizer)
 

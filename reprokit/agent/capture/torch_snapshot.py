@@ -21,7 +21,7 @@ from .torch_state import (
     take_optimizer,
     take_random,
 )
-from .trees import below, pack, refers
+from .trees import child_nodes, leaf_contents, pack
 from .variables import loop_counters, variables_with_samples
 
 TYPE_CHECKING = False
@@ -234,7 +234,7 @@ def _loader(batch: BatchRecord) -> Any:
 
 def left_out_of(batches: Sequence[dict[str, Any]]) -> list[str]:
     """Return a note about the values of the batches that are not saved, if there are any."""
-    classes = list(dict.fromkeys(name for batch in batches for name in refers(batch["value"], ("left_out",))))
+    classes = list(dict.fromkeys(name for batch in batches for name in leaf_contents(batch["value"], ("left_out",))))
     more = f" and {len(classes) - MAX_CLASSES} more" if len(classes) > MAX_CLASSES else ""
     return [f"the batch is kept without its {', '.join(classes[:MAX_CLASSES])}{more}"] if classes else []
 
@@ -243,7 +243,7 @@ def leaves(node: Node) -> Iterator[Any]:
     """Yield the tensors that a node holds."""
     if is_tensor(node.get("held")):
         yield node["held"]
-    for part in below(node):
+    for part in child_nodes(node):
         yield from leaves(part)
 
 
@@ -277,7 +277,7 @@ def _are_joined(arrays: Sequence[Any], sample_count: int) -> bool:
 
 
 def _items(node: Node) -> list[Node]:
-    return below(node) if "list" in node or "tuple" in node else []
+    return child_nodes(node) if "list" in node or "tuple" in node else []
 
 
 def _arrays(node: Node, sample_count: int = 0) -> Iterator[Any]:
@@ -286,7 +286,7 @@ def _arrays(node: Node, sample_count: int = 0) -> Iterator[Any]:
     if hasattr(type(value), "shape"):
         yield from [] if is_nested(value) or not value.ndim else [value]
     elif not (sample_count and _is_list_of_samples(node, sample_count)):
-        for part in below(node):
+        for part in child_nodes(node):
             yield from _arrays(part, sample_count)
 
 
@@ -318,7 +318,7 @@ def _rows(record: BatchRecord) -> list[int]:
 
 
 def _has_objects(node: Node) -> bool:
-    return "object" in node or any(map(_has_objects, below(node)))
+    return "object" in node or any(map(_has_objects, child_nodes(node)))
 
 
 def _loss(torch: Any, step: TrainingStep) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ class SnapshotTensors:
         self._taken: set[str] = set()
         self._kept: list[Any] = []  # the tensors themselves, so that their ids stay unique
 
-    def put(self, wanted: str, tensor: Any) -> str | None:
+    def put(self, preferred: str, tensor: Any) -> str | None:
         """Add a tensor and return its name in the snapshot; None, and a note, if its bytes cannot be read."""
         if id(tensor) in self._names:
             return self._names[id(tensor)]
@@ -47,15 +47,15 @@ class SnapshotTensors:
         local = tensor.to_local() if is_shard else tensor
         is_whole = is_plain(local) and not hasattr(local, "__tensor_flatten__") and not components_of(local)
         if not is_whole or dtype_name(local) not in DTYPES:
-            self.notes.append(f"{wanted} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
+            self.notes.append(f"{preferred} was left out: it is a {type(tensor).__name__} of {dtype_name(tensor)}")
             return None
         if not has_memory(local):
-            self.notes.append(f"{wanted} was left out: its memory was freed")
+            self.notes.append(f"{preferred} was left out: its memory was freed")
             return None
-        return self._add(wanted, tensor, dtype_name(local), local.shape, size_of(local), lambda: bytes_of(local))
+        return self._add(preferred, tensor, dtype_name(local), local.shape, size_of(local), lambda: bytes_of(local))
 
-    def _add(self, wanted: str, owner: Any, dtype: str, shape: Any, size: int, read: Callable[[], Any]) -> str:
-        name = free_name(wanted, self._taken)
+    def _add(self, preferred: str, owner: Any, dtype: str, shape: Any, size: int, read: Callable[[], Any]) -> str:
+        name = free_name(preferred, self._taken)
         self.parts.append(Part(name, DTYPES[dtype], shape, size, read))
         self._names[id(owner)] = name
         self._kept.append(owner)
@@ -72,7 +72,7 @@ class SnapshotTensors:
         def put(value: Any) -> Node | None:
             return (self._tensor if is_tensor(value) else self._array)(value, prefix, numbers)
 
-        packed: Node = trees.filled(node, put)
+        packed: Node = trees.with_leaves(node, put)
         return packed
 
     def _tensor(self, tensor: Any, prefix: str, numbers: Iterator[int]) -> Node | None:
@@ -92,9 +92,9 @@ class SnapshotTensors:
             return {"strings": [list(value.shape), [_text(item) for item in value.reshape(-1).tolist()]]}
         name = self._names.get(id(value))
         if name is None and kind in DTYPES:
-            data, wanted = value.tobytes(), f"{prefix}.{next(numbers)}"
+            data, preferred = value.tobytes(), f"{prefix}.{next(numbers)}"
             shape = value.shape if hasattr(value, "shape") else (len(value),)
-            name = self._add(wanted, value, kind, shape, len(data), lambda: data)
+            name = self._add(preferred, value, kind, shape, len(data), lambda: data)
         return None if name is None else {"array": name}
 
 

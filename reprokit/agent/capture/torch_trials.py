@@ -42,12 +42,12 @@ OTHER_RANKS = "the other ranks kept their batches whole: what begins in one of t
 class CapturedStep:
     """The captured step as the snapshot has it; raises SnapshotError if it cannot be executed again."""
 
-    def __init__(self, file: SnapshotFile, built: ScriptObjects) -> None:
+    def __init__(self, file: SnapshotFile, script_objects: ScriptObjects) -> None:
         self.header = file.facts
         self.trigger = trigger = self.header.trigger
         if self.header.sharded:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
-        self.iterations = loop_iterations([SavedBatch(entry, built.reader) for entry in self.header.batches])
+        self.iterations = loop_iterations([SavedBatch(entry, script_objects.reader) for entry in self.header.batches])
         self.loops = self.header.loops
         self.sample_count = sum(iteration.samples for iteration in self.iterations)
         self.indices = [index for iteration in self.iterations for index in iteration.indices]
@@ -148,10 +148,10 @@ class RedoThread(_local):
 class StepTrials:
     """Runs the trials of this process: restores, observes and concludes each one."""
 
-    def __init__(self, torch: Any, driver: RedoDriver, built: ScriptObjects, captured: CapturedStep) -> None:
+    def __init__(self, torch: Any, driver: RedoDriver, script_objects: ScriptObjects, captured: CapturedStep) -> None:
         self.torch = torch
         self.driver = driver
-        self.built = built
+        self.script_objects = script_objects
         self.captured = captured
         self._tests = FiniteTests(torch)
         self.is_ahead = False  # the script fetches batches before it uses the ones before them
@@ -183,7 +183,7 @@ class StepTrials:
     def restore_if_built(self) -> None:
         """Restore the state when the batch is fetched, unless the script has not built its models yet."""
         try:
-            self.built.restore()
+            self.script_objects.restore()
             self.trial.is_restored = True
         except SnapshotError:
             self.trial.is_restored = False
@@ -194,10 +194,10 @@ class StepTrials:
         if not trial.is_restored:
             if self._explainer is not None:
                 self._explainer.end()  # restoring is no operator of the step
-            self.driver.attempt(self.built.restore)
+            self.driver.attempt(self.script_objects.restore)
         trial.is_restored = False
         if self.driver.trials:
-            for parameter in self.built.parameters(self.built.optimizers).values():
+            for parameter in self.script_objects.parameters(self.script_objects.optimizers).values():
                 parameter.grad = None  # of an earlier trial
         self.driver.begin_trial(trial.samples)
         trial.state, trial.part = BEGUN, None
@@ -210,7 +210,7 @@ class StepTrials:
     def restore_random(self) -> None:
         """Restore the random states of the step's start, unless another optimizer's update comes before it."""
         if self.trial.has_skipped_other or not self.captured.header.random_after_update:
-            self.built.restore_random()
+            self.script_objects.restore_random()
 
     def note_unused(self) -> None:
         """Count a batch used only by an evaluation with gradients enabled, or by code whose error was ignored."""
@@ -228,7 +228,9 @@ class StepTrials:
     def outcome(self, *, has_digests: bool = False) -> StepOutcome:
         """Return the outcome of the trial so far."""
         trial = self.trial
-        return step_outcome(self.torch, trial.losses, self.built.gradients(), trial.not_finite, has_digests=has_digests)
+        return step_outcome(
+            self.torch, trial.losses, self.script_objects.gradients(), trial.not_finite, has_digests=has_digests
+        )
 
     def is_reproduced(self) -> bool:
         """Return whether the captured trigger was seen again."""
@@ -249,7 +251,7 @@ class StepTrials:
         return True
 
     def _is_same(self, outcome: StepOutcome) -> bool:
-        return outcome.is_same(self.captured.header, self.built.captured_parameters())
+        return outcome.is_same(self.captured.header, self.script_objects.captured_parameters())
 
     def reach_update(self, optimizer: Any) -> None:
         """Handle the script's arrival at an update: conclude the trial, or skip another optimizer's update."""
@@ -258,14 +260,14 @@ class StepTrials:
             self._idle_iterations += 1
             if not self.driver.trials and self._idle_iterations >= MAX_IDLE:
                 self.driver.give_up(self._why_not_begun())
-        elif self.built.is_captured_optimizer(optimizer):
+        elif self.script_objects.is_captured_optimizer(optimizer):
             self.conclude()
         elif not self.conclude_early():
             trial.state, trial.has_skipped_other = (
                 WAITING,
                 True,
             )  # the snapshot's step began after this optimizer's update
-            self.built.restore_random(self.captured.header.random_after_update)
+            self.script_objects.restore_random(self.captured.header.random_after_update)
             self._skipped_updates += 1
             if self._skipped_updates >= MAX_SKIPPED:
                 self.driver.give_up(f"of {MAX_SKIPPED} updates none was seen to be the captured one")
@@ -294,7 +296,7 @@ class StepTrials:
             trial.samples,
             self.captured.sample_count,
             outcome,
-            self.built.captured_parameters(),
+            self.script_objects.captured_parameters(),
             ended,
             lambda: self._cause(outcome),
         )
@@ -330,13 +332,13 @@ class StepTrials:
             self._explainer.begin_samples(self.captured.sample_ranges[fetched_count - 1])
         else:
             self._explainer.begin_samples(None)
-        self._explainer.set_names(self.built.names(), self.trial.inputs.tensors)
+        self._explainer.set_names(self.script_objects.names(), self.trial.inputs.tensors)
         return None
 
     def _cause(self, outcome: StepOutcome) -> dict[str, Any]:
         if self._explainer is None:
             return {}
-        bad_names, gradients = outcome.bad_gradients, self.built.gradients()
+        bad_names, gradients = outcome.bad_gradients, self.script_objects.gradients()
         losses = [loss for _, loss in self.trial.losses if not is_finite(loss)]
         targets = self.trial.updated or losses or [gradients[name] for name in gradients if name in bad_names]
         captured = self.captured

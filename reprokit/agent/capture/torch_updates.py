@@ -42,7 +42,7 @@ class LossChecks:
         """Check a module's output in the forward pass of a step."""
         step = self._training.threads.step
         if step.is_begun and self._training.torch.is_grad_enabled():
-            self._checks.of_output(step.findings, event.module, event.output)
+            self._checks.check_output(step.findings, event.module, event.output)
 
     # Backward passes
 
@@ -58,7 +58,7 @@ class LossChecks:
             return
         step.losses.note(loss, event.number)
         if not step.losses.is_scaled:  # with what a GradScaler multiplies, it may well overflow
-            self._checks.of_loss(step, loss, event.number)
+            self._checks.check_loss(step, loss, event.number)
         if self._ranks.are_several:
             self._ranks.watch(self._watched.parameters())
             self._mark_for_ranks(step, tensors)
@@ -107,7 +107,7 @@ class LossChecks:
         step.update.tested_after = step.backward_count
         if not step.losses.is_scaled:
             records = self._watched.with_gradients()
-            step.findings.triggers += self._checks.of_update(step, records, is_scaled=False)
+            step.findings.triggers += self._checks.update_triggers(step, records, is_scaled=False)
 
     # Clipping
 
@@ -129,7 +129,7 @@ class LossChecks:
         if self._training.tests.are_finite([*gradients, *self._checks.signals(findings)]):
             event.state = gradients, set(map(id, records))
             return False
-        findings.triggers += self._checks.of_devices(findings) + self._training.triggers(GRADIENT, records)
+        findings.triggers += self._checks.device_triggers(findings) + self._training.triggers(GRADIENT, records)
         if not findings.triggers or step.update.in_closure:  # the closure's evaluation is checked when it is over
             return False
         self._policy.alarm(step, records, findings.triggers)
@@ -150,7 +150,7 @@ class LossChecks:
         if event.scaled is not loss and hasattr(loss, "data_ptr") and self._watched.records:
             step = self._training.threads.step
             step.losses.is_scaled = True
-            self._checks.of_loss(step, loss)
+            self._checks.check_loss(step, loss)
 
     def scaled_update_ended(self, event: events.ScaledUpdateEnded) -> None:
         """Count overflows, by which a GradScaler finds its scale; raise the alarm if no scale cures them."""
@@ -165,7 +165,7 @@ class LossChecks:
         record.overflows += not has_stepped
         triggers = []
         if not has_stepped:  # a bad loss or output looks like an overflow to a GradScaler
-            triggers += step.findings.triggers + self._checks.of_devices(step.findings)
+            triggers += step.findings.triggers + self._checks.device_triggers(step.findings)
             triggers = triggers or self._ranks.marked_triggers(training.parameters)
         scale_trigger = checks.loss_scale(float(scaler.get_scale()), record.overflows)
         if scale_trigger is not None:
@@ -175,7 +175,7 @@ class LossChecks:
             record.overflows = 0
         if not has_stepped:
             if step.findings.skipped:
-                self._policy.put_buffers_back(step)
+                self._policy.restore_buffers(step)
             record.last_backward = step.backward_count
             step.end(record)
 
@@ -234,7 +234,7 @@ class UpdateChecks:
         if event.closure is not None:
             return self._due_with_closure(step, state, event)
         if self._policy.refuses_update(step, record, optimizer):
-            self._policy.skipped(step, record)
+            self._policy.note_skipped(step, record)
             return SKIP
         state.is_tested = self._training.backs_up(step, record)
         return None
@@ -251,9 +251,9 @@ class UpdateChecks:
 
     def _ended(self, step: TrainingStep, record: OptimizerSteps, is_tested: bool) -> None:
         if is_tested and self._policy.undoes_ruin(step, record):
-            self._policy.skipped(step, record)
+            self._policy.note_skipped(step, record)
         else:
-            self._policy.applied(step, record)
+            self._policy.note_applied(step, record)
 
     def update_ended(self, event: events.UpdateEnded) -> None:
         """Leave the closure's state when an update ends, even by an exception."""
@@ -268,7 +268,7 @@ class UpdateChecks:
         is_own = own_step(type(optimizer))  # it may use gradients that were there before the closure's
         is_due = id(record) in step.findings.skipped or step.backward_count != record.last_backward
         if is_own and is_due and policy.refuses_update(step, record, optimizer):
-            policy.skipped(step, record)
+            policy.note_skipped(step, record)
             record.drop_gradients()
             return SKIP
         state.is_tested = self._training.backs_up(step, record)
@@ -280,7 +280,7 @@ class UpdateChecks:
             state.calls += 1
             state.has_moved = state.has_moved or state.calls > 1
             if self._training.capture.attempt(self._refuses_evaluation, step, state, optimizer):
-                policy.skipped(step, record)
+                policy.note_skipped(step, record)
                 raise NotApplied
             return loss
 
@@ -290,7 +290,7 @@ class UpdateChecks:
     def _refuses_evaluation(self, step: TrainingStep, state: UpdateState, optimizer: Any) -> bool:
         """Return whether the gradients of a closure's evaluation must not be applied."""
         records = [state.record]
-        triggers = step.findings.triggers + self._training.checks.of_update(step, records, is_scaled=False)
+        triggers = step.findings.triggers + self._training.checks.update_triggers(step, records, is_scaled=False)
         if not triggers:
             if state.record.repeats and state.copy is None:
                 state.copy = StateCopy(self._training.torch, [optimizer])
@@ -329,7 +329,7 @@ class UpdateChecks:
 
     def _end_phase(self, step: TrainingStep, record: OptimizerSteps) -> None:
         """End a refused step, and those of the optimizers within it."""
-        self._policy.skipped(step, record)
+        self._policy.note_skipped(step, record)
         step.findings.skipped = set()
 
     def part_done(self, event: events.PartDone) -> None:
@@ -340,7 +340,7 @@ class UpdateChecks:
         if phase is None or phase.first == event.due.name:
             return
         if step.update.phase is not None:
-            self._policy.applied(step, record)
+            self._policy.note_applied(step, record)
         else:
             record.stepped(step.backward_count)
 
@@ -378,20 +378,20 @@ class UpdateChecks:
         is_refused, has_moved = bool(step.findings.skipped), state[1] != watched.versions()
         for record in watched.alive():
             if is_refused:
-                self._policy.skipped(step, record)
+                self._policy.note_skipped(step, record)
             elif has_moved:  # its step was compiled
                 self._ended(step, record, id(record) in state[2])
 
 
 def _nodes(tensors: Any) -> Iterator[Any]:
     """Yield the nodes of the autograd graph of one or several losses, the last first."""
-    waiting = [getattr(tensor, "grad_fn", None) for tensor in ([tensors] if hasattr(tensors, "grad_fn") else tensors)]
+    queue = [getattr(tensor, "grad_fn", None) for tensor in ([tensors] if hasattr(tensors, "grad_fn") else tensors)]
     seen: set[Any] = set()
-    for node in waiting:  # which grows
+    for node in queue:  # which grows
         if node is not None and node not in seen:
             seen.add(node)
             yield node
-            waiting += [following for following, _ in node.next_functions]
+            queue += [following for following, _ in node.next_functions]
 
 
 def _loss_target(loss: Any) -> tuple[str, Any] | None:

@@ -54,7 +54,7 @@ def unpack(node: Node, get: Callable[[Node], Any], like: Any = None, cut: PartTa
     return _Unpacker(get, cut, is_given=like is not None).value(node, like, 0)
 
 
-def below(node: Node) -> list[Node]:
+def child_nodes(node: Node) -> list[Node]:
     """Return the direct children of a node."""
     ((kind, content),) = node.items()
     if kind in ("list", "tuple"):
@@ -63,18 +63,18 @@ def below(node: Node) -> list[Node]:
     return [item for _, item in pairs]
 
 
-def filled(node: Any, put: Callable[[Any], Node | None]) -> Any:
+def with_leaves(node: Any, put: Callable[[Any], Node | None]) -> Any:
     """Return a copy of a node in which each {"held": value} is replaced by the node that ``put`` returns."""
     if isinstance(node, list):
-        return [filled(part, put) for part in node]
+        return [with_leaves(part, put) for part in node]
     if not isinstance(node, dict):
         return node
     if "held" in node:
         return put(node["held"]) or _left_out(node["held"])
-    return {key: filled(part, put) for key, part in node.items()}
+    return {key: with_leaves(part, put) for key, part in node.items()}
 
 
-def refers(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]:
+def leaf_contents(node: Any, kinds: tuple[str, ...] = ("tensor", "array")) -> list[str]:
     """Return the names of the tensors and arrays in a node, in order; or the contents of other kinds of nodes."""
     names: list[str] = []
     queue = [node]

@@ -362,11 +362,11 @@ def _returned_by(function: FunctionType, depth: int) -> Iterator[Place]:
     """Yield the lines by which a function that has returned computed its result."""
     statements = list(_statements(_body(function.__code__)))
     queue: list[ast.AST] = [other for other in statements if isinstance(other, ast.Return)]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while queue:
         statement = queue.pop()
-        if id(statement) not in seen:
-            seen.add(id(statement))
+        if id(statement) not in visited:
+            visited.add(id(statement))
             yield from _lines_of(statement, function.__code__, function.__globals__, depth)
             names = _variables_read(statement)
             queue += [other for other in statements if any(name in names for name in _variables_written(other))]

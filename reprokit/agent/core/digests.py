@@ -66,10 +66,10 @@ def text_entry(name: str, text: str) -> Tensor:
 
 def distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Return tensors sorted by name; repeated names get #1, #2, ... in the order of appearance."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     result = []
     for name, dtype, shape, digest in tensors:
-        count = seen[name] = seen.get(name, -1) + 1
+        count = counts[name] = counts.get(name, -1) + 1
         result.append((f"{name}#{count}" if count else name, dtype, shape, digest))
     return sorted(result, key=lambda tensor: tensor[0])
 

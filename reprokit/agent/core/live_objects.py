@@ -24,9 +24,9 @@ def instances(*classes: type) -> list[Any]:
     has a second reference (`tuple()` of a generator raises SystemError). So the list is made, searched and dropped in
     one call of `next`, without bytecode in between at which threads could switch.
     """
-    wanted = set(_derived(classes))
+    all_classes = set(_derived(classes))
     results: Iterator[Any] = iter(gc.get_objects, None)
-    for stage in (_TO_GROUPS, partial(filterfalse, wanted.isdisjoint), _TO_MEMBERS, chain.from_iterable, list):
+    for stage in (_TO_GROUPS, partial(filterfalse, all_classes.isdisjoint), _TO_MEMBERS, chain.from_iterable, list):
         results = map(stage, results)
     objects: list[Any] = without_collections(results.__next__)
     return objects

@@ -41,9 +41,9 @@ class TaskJudgment:
         self.why = why
 
 
-def judge(pred: Rows, truth: Rows | None, asked: str | None, hint: str | None) -> TaskJudgment:
+def judge(pred: Rows, truth: Rows | None, requested: str | None, hint: str | None) -> TaskJudgment:
     """Return the task: the script's if given, else the framework's, else inferred from the values."""
-    for task, why in ((asked, "given"), (hint, "framework")):
+    for task, why in ((requested, "given"), (hint, "framework")):
         if task is not None:
             form = VALUES if task == REGRESSION else _form(pred, truth)
             return TaskJudgment(task, form, why)
