@@ -1,6 +1,6 @@
-"""Finds which operator turned finite values into others, among those that were executed, and says what that means.
+"""Finds which of the executed operators turned finite values into non-finite ones, and describes how.
 
-What is computed of values is the same in PyTorch and NumPy (TensorFlow's arrays): ``library`` is either of them.
+Statistics are computed in the same way by PyTorch and NumPy (for TensorFlow): ``library`` is either of them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The header of a snapshot (snapshot.json), typed and declared once, for writers and readers.
 
-A Trigger says why the step was captured; it is passed from the check that made it up to the screen.
+A Trigger says why the step was captured; it is passed unchanged from the check that raised it to the screen.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _OMITTED_IF_EMPTY = (
     "loops",
     "random_after_update",
     "sharded",
-)  # else not written
+)  # fields
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Conditions:
 
 
 def _number(word: str, start: str) -> float:
-    """Return the finite number behind a condition's name."""
+    """Return the finite number after a condition's name."""
     try:
         number = float(word[len(start) :])
     except ValueError:
@@ -81,7 +81,7 @@ class CaptureSettings:
     max_snapshots: int = 3
     max_bytes: int | None = None  # of one snapshot; None: what the disk has free
     fallback: str | None = None  # another directory, if the disk is full
-    conditions: Any = ()  # words, of which Conditions are made
+    conditions: Any = ()  # texts; converted to Conditions
     rollback_every: int = 100  # steps between two states to roll back to
     redo: RedoOptions | None = None
     library: str | None = None  # path of libreprokit_trail.so, if it was built
@@ -93,6 +93,6 @@ class CaptureSettings:
 
     @classmethod
     def of_plan(cls, plan: Mapping[str, Any]) -> CaptureSettings:
-        """Return the settings that plan.json holds under "capture"."""
+        """Return the settings under "capture" of plan.json."""
         redo = plan.get("redo")
         return cls(**{**plan, "redo": None if redo is None else RedoOptions(**redo)})

@@ -136,7 +136,7 @@ class TensorFlowCapture:
         if step is not None:
             step.open_tapes = max(0, step.open_tapes - 1)
 
-    # What it comes to
+    # Losses and outputs
 
     def _backward_began(self, event: events.BackwardBegan) -> None:
         step, call = self.training.step(), self.training.call()
@@ -177,7 +177,7 @@ class TensorFlowCapture:
             name = str(getattr(event.module, "path", None) or event.module.name)
             step.values.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
 
-    # What it changes
+    # Changes of variables, and random numbers
 
     def _variable_changes(self, event: events.VariableChanges) -> None:
         step = self.training.step()

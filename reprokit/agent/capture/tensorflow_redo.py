@@ -420,7 +420,7 @@ def explained(
     arrays = [
         private_api.value(tensor) for tensor in inputs if private_api.has_value(tensor) and tensor.dtype.is_floating
     ]
-    samples = trials.sample_count if len(batches) == 1 else None  # of which of several batches is not known
+    samples = trials.sample_count if len(batches) == 1 else None  # unknown for several batches
     cause = watcher.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}
 

@@ -81,7 +81,7 @@ class SampleOrderTracker:
         if name == "MatMul":
             is_sum = is_first_in_order and attributes["transpose_a"] and axis == 0
             return NONE if is_sum else LOST if not is_first_in_order and result.shape[0] == self._count else IN_ORDER
-        if not is_first_in_order:  # as where a table is looked up
+        if not is_first_in_order:  # such as a lookup in a table
             return IN_ORDER
         if name in ("GatherV2", "GatherNd"):
             return self._order_after_gather(name, inputs, attributes)

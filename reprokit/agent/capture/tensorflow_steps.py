@@ -319,7 +319,7 @@ def iterations(optimizer: Any, saved: dict[int, Any] | None = None) -> int | Non
     try:
         counter = private_api.counter(getattr(optimizer, "inner_optimizer", optimizer))
         return int(as_array(saved_or_current(counter, saved or {})))
-    except Exception as error:  # not built, or gone
+    except Exception as error:  # it is not built, or was deleted
         pass_on(error)
         return None
 

@@ -358,7 +358,7 @@ class UpdateGuard:
                 self._capture.attempt(step.variables.hold_updated, watched.updated)
             stops, saved = self._settings.action == STOP, step.variables.before
             changed = [*step.variables.saved.values(), *step.variables.updated.values()]
-            if stops:  # the call begins at the state that the snapshot holds
+            if stops:  # the snapshot has the state before the call
                 changed = list(saved.values())
             if not updated:  # for a further optimizer in the same step
                 self._capture.attempt(step.variables.hold_updated, watched.updated)

@@ -43,7 +43,7 @@ class TorchCapture:
 
     def __init__(self, capture: CaptureSession) -> None:
         self._capture = capture
-        self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
+        self._hooks: EventHooks | None = None  # set when PyTorch is imported, like all that follows
         self._training: CaptureContext
         self._updates: UpdateChecks
 
@@ -172,7 +172,7 @@ class OptimizerSteps:
         self.last_backward = backward
 
     def turn_order(self, backward: int) -> tuple[float, int]:
-        """Return a sort key: the optimizer whose past rhythm fits this backward pass best comes first."""
+        """Return a sort key: the optimizer whose previous interval fits this backward pass best sorts first."""
         if self.last_backward < 0:
             return 0.5, self.last_backward
         return (

@@ -1,6 +1,6 @@
 """Copies of a PyTorch training's buffers, parameters and optimizer states, and backups from before updates.
 
-Buffers are copied before the forward pass moves them. A small model's parameters are copied before every update, a
+Buffers are copied before the forward pass changes them. A small model's parameters are copied before every update, a
 larger one's every few steps, and whenever the loss has doubled since.
 """
 
@@ -63,7 +63,7 @@ class TensorCopies:
 
 
 class BufferCopies:
-    """Copies of models' buffers, made before the forward pass moves them.
+    """Copies of models' buffers, made before the forward pass changes them.
 
     Batch normalization raises no version counter. Large buffers are usually masks and tables; these are copied
     again only if their version counter shows a change.

@@ -112,7 +112,7 @@ class OperatorExplainer:
         self._described_count = 0
         self._batch: range | None = None
         self._hooks: list[Any] = []
-        self._places: Any = None  # of the call that is being made
+        self._places: Any = None  # of the current call
         self._rows = RowOrderTracker(torch, lambda tensor: self._known_name(tensor).startswith("parameter"))
         self._modes = DispatchModes(torch, self, lambda: _NodePlaces(torch, self._layer))
 

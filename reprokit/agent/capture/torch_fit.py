@@ -142,7 +142,7 @@ class ScriptObjects:
 
     @property
     def models(self) -> list[ModelMatch]:
-        """The snapshot's models, each with the script's module that it fits; raises SnapshotError where none does."""
+        """The snapshot's models, each matched with a module of the script; raises SnapshotError if any has no match."""
         if not self._models:
             parameters = [parameter for optimizer in self.optimizers for parameter in parameters_of(optimizer)]
             unmatched, matches = self._modules.owners(parameters, self._torch.nn.Module), []

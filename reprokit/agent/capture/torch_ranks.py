@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 60  # seconds to wait for the other ranks, before this process ends
 PAUSE = 0.02  # seconds between two polls
 MAX_SUMS = 100_000  # gradients of one step
-# A quiet NaN of 32 bits: below the sign, exponent and quiet bit 8 bits of ours, 2 of what it is about, 12 of the rank.
+# A quiet NaN of 32 bits. After sign, exponent and quiet bit, 8 bits identify a mark, 2 the reason, 12 the rank.
 MARK, MARK_BITS = 0x7FDA4000, 0x7FFFC000
 RANKS = 1 << 12
 KINDS = (LOSS, CONDITION, ACTIVATION)
@@ -133,7 +133,7 @@ class RankCoordinator:
         """Return whether a backward pass of this model reduces gradients, so that no rank waits for this one."""
         return bool(getattr(model, "require_backward_grad_sync", False)) or not self.are_several
 
-    # What began here
+    # Where a problem began
 
     def watch(self, parameters: Iterable[Any]) -> None:
         """Sum up each gradient of these parameters from now on, as this rank alone computed it."""
@@ -167,7 +167,7 @@ class RankCoordinator:
         sums = [item.to(self._sums[0].device) for item in self._sums]
         return bool(sums) and not bool(torch.isfinite(torch.stack(sums)).all())
 
-    # Hearing
+    # Reading marks
 
     def without_marks(self, triggers: list[Trigger], parameters: Callable[[], Mapping[str, Any]]) -> list[Trigger]:
         """Return the triggers without those caused by marks; if none is left, the trigger that a mark stands for."""

@@ -212,7 +212,7 @@ class TorchRedo:
         self._capture = capture
         self._driver = RedoDriver(capture)
         self._thread = RedoThread()
-        self._hooks: EventHooks | None = None  # once PyTorch is there, as all that follows
+        self._hooks: EventHooks | None = None  # set when PyTorch is imported, like all that follows
         self._torch: Any
         self._trigger: Trigger
         self._script_objects: ScriptObjects

@@ -153,7 +153,7 @@ class SnapshotBuilder:
             loaders = [_loader(batch) for batch in used.values()]
             return [*used.values(), *[batch for batch in loaded if _loader(batch) not in loaders]]
         if step.batches.is_ahead and step.batches.are_loaded and step.batches.past:
-            batches = step.batches.past[-1][-1:] + loaded[:-1]  # nothing but their order tells
+            batches = step.batches.past[-1][-1:] + loaded[:-1]  # chosen by their order alone
         return batches + root_calls
 
     def _script_variables(self, batches: list[BatchRecord]) -> list[BatchRecord]:

@@ -25,7 +25,7 @@ MAX_ENTRIES = 64
 
 
 class StepState(enum.Enum):
-    """How far a thread's step has come."""
+    """The progress of a thread's step."""
 
     BETWEEN = 0  # no forward pass since the last update
     EVALUATED = 1  # only forward passes without gradients, as in an evaluation
@@ -94,7 +94,7 @@ class StepFindings:
         self.finite_for: set[int] = set()  # ids of the optimizers that have yet to apply these
 
     def note_finite(self, gradients: list[Any], owners: set[int]) -> None:
-        """Remember gradients that were tested and are finite, so that no GPU is waited for again."""
+        """Remember gradients that were tested and are finite, so that no GPU must be waited for again."""
         self.finite_gradients = {id(gradient): (gradient, changes(gradient)) for gradient in gradients}
         self.finite_for = owners
 

@@ -77,7 +77,7 @@ class CapturedStep:
 
 
 class TrialState(enum.Enum):
-    """How far a trial has come."""
+    """The progress of a trial."""
 
     WAITING = 0  # for a batch, or for a module's call
     UNUSED = 1  # the batch was used only without gradients, by an evaluation

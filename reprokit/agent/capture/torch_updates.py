@@ -308,7 +308,7 @@ class UpdateChecks:
         if record is None:
             return None
         if self._refuses_part(step, record, event):
-            record.drop_gradients()  # which the part may have been told to do
+            record.drop_gradients()  # as the part itself does, if it is called with zero_grad=True
             return SKIP
         event.state = record, step.update.phase
         return None

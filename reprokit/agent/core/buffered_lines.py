@@ -117,7 +117,7 @@ def map_new_file(path: str, size: int, place: int) -> int:
     ]  # fmt: skip
     descriptor = os.open(path, _NEW, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, size)  # a page without a block behind it would be a SIGBUS
+        os.posix_fallocate(descriptor, 0, size)  # on a full disk, writing to a page without a block would raise SIGBUS
         address = libc.mmap(place, size, _READ_WRITE, _SHARED, descriptor, 0)
     finally:
         os.close(descriptor)

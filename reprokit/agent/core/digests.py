@@ -1,6 +1,6 @@
-"""Digests of tensors and of objects made of tensors, as docs/format.md defines them.
+"""Computes digests of tensors and of objects made of tensors, as docs/format.md defines them.
 
-NumPy is used only where the training imported it.
+NumPy is used only if the training imported it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What models predicted and what was true: rows in files, scores and digests in lines."""
+"""Records predictions and true values: rows in files, scores and digests in lines."""

@@ -200,7 +200,7 @@ class PredictionLog:
         bytes_left = self._shares.setdefault(name, [share])
         others = self._open.get(name, 0)
         self._open[name] = others + 1
-        stream = f"{name}, {others} others" if others else name  # whose rows must not come between these
+        stream = f"{name}, {others} others" if others else name  # their rows must not be mixed with this one's
         return BatchedEvaluation(self, name, stream, hint, bytes_left)
 
     def add_pieces(self, pieces: BatchedEvaluation, pred: Any, truth: Any, *, whole: bool) -> None:

@@ -76,7 +76,7 @@ class Rows:
         return [_largest(flat[start : start + width]) for start in range(0, len(flat), width)]
 
     def with_last(self, axis: int) -> Rows:
-        """Return the same with this dimension moved to the end."""
+        """Return these rows with one dimension moved to the end."""
         if self.array is None:
             return self
         numpy: Any = sys.modules["numpy"]
