@@ -51,7 +51,7 @@ def product(shape: Sequence[int]) -> int:
     return functools.reduce(operator.mul, shape, 1)
 
 
-class TensorStatistics:
+class OperandStatistics:
     """Statistics of a tensor's current values, which are given in a dtype that its library can compute with."""
 
     def __init__(self, library: Any, values: Any, name: str, dtype: str, shape: Sequence[int], limits: Any) -> None:
@@ -112,12 +112,12 @@ class OperatorEvent:
         self.phase = phase
         self.origin = origin
         self.parents: list[OperatorEvent] = []  # that produced its non-finite inputs
-        self.foreign_inputs: list[tuple[str, TensorStatistics]] = []  # non-finite ones that no operator produced
+        self.foreign_inputs: list[tuple[str, OperandStatistics]] = []  # non-finite ones that no operator produced
         self.lines: list[Place] | None = None  # of the script, that may have produced those; None: not only the script
         self.is_intended = False  # the script passed an infinity as a number
         self.introduces_nan = False  # its results have a NaN, and its inputs had none
-        self.inputs: list[TensorStatistics] = []
-        self.outputs: list[TensorStatistics] = []
+        self.inputs: list[OperandStatistics] = []
+        self.outputs: list[OperandStatistics] = []
         self.first: dict[str, object] | None = None
         self.rows: list[int] = []  # indices of the results' first axis at which something is not finite
         self.samples: range | None = None  # the step's samples that it worked on; None: all of them
@@ -146,8 +146,8 @@ class OperatorEvent:
     def describe(
         self,
         library: Any,
-        inputs: list[TensorStatistics],
-        outputs: list[TensorStatistics],
+        inputs: list[OperandStatistics],
+        outputs: list[OperandStatistics],
         values: Any,
         input_values: Sequence[Any] = (),
     ) -> None:
@@ -280,7 +280,7 @@ def words(event: OperatorEvent, samples: int | None = None) -> str:
     return what + _in_samples(event, samples)
 
 
-def _script_words(what: str, lines: list[Place], statistics: TensorStatistics) -> str:
+def _script_words(what: str, lines: list[Place], statistics: OperandStatistics) -> str:
     counted = f"{statistics.nonfinite:,} of {statistics.size:,} elements"
     if not lines:
         return f"{what} was not finite ({counted}): no operator of this process made it, nor is the script's line known"
@@ -311,7 +311,7 @@ def _in_samples(event: OperatorEvent, samples: int | None) -> str:
     return f"{text}, in sample{'s' if len(rows) > 1 else ''} {names}{more}"
 
 
-def _counted(phase: str, name: str, tensors: dict[str, TensorStatistics], has_nan: bool) -> str | None:
+def _counted(phase: str, name: str, tensors: dict[str, OperandStatistics], has_nan: bool) -> str | None:
     """Return what an operator does with zeros or negative numbers, and how many there are; None if it has none."""
     for of, names, which, attribute, is_nan, text, nouns in _MEANINGS:
         tensor = tensors.get(which)
@@ -362,7 +362,7 @@ def _forward_words(event: OperatorEvent) -> str | None:
     return None
 
 
-def _cast_words(before: TensorStatistics, after: TensorStatistics) -> str | None:
+def _cast_words(before: OperandStatistics, after: OperandStatistics) -> str | None:
     if after.largest is None or before.size_of_most <= after.largest:
         return None
     return (

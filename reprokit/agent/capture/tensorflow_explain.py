@@ -18,9 +18,9 @@ from .causes import (
     MAX_TENSORS,
     UPDATE,
     CallOrigin,
+    OperandStatistics,
     OperatorEvent,
     OperatorTrace,
-    TensorStatistics,
     cause,
     line,
 )
@@ -215,5 +215,7 @@ def _array(tensor: Any) -> Any:
         return None
 
 
-def _statistics(name: str, array: Any) -> TensorStatistics:
-    return TensorStatistics(sys.modules["numpy"], numbers(array), name, array.dtype.name, array.shape, limits_of(array))
+def _statistics(name: str, array: Any) -> OperandStatistics:
+    return OperandStatistics(
+        sys.modules["numpy"], numbers(array), name, array.dtype.name, array.shape, limits_of(array)
+    )

@@ -25,9 +25,9 @@ from .causes import (
     MAX_DESCRIBED,
     MAX_TENSORS,
     CallOrigin,
+    OperandStatistics,
     OperatorEvent,
     OperatorTrace,
-    TensorStatistics,
     cause,
     line,
 )
@@ -269,13 +269,13 @@ class OperatorExplainer:
                 lines = lines_that_made(user_functions(sys._getframe(1)), _is_finite, name == "")
                 self._lines.update(dict.fromkeys(keys, lines))
 
-    def _describe_event(self, event: OperatorEvent, inputs: list[TensorStatistics], bad: list[Any]) -> None:
+    def _describe_event(self, event: OperatorEvent, inputs: list[OperandStatistics], bad: list[Any]) -> None:
         values = numbers(bad[0]) if bad[0].layout is self._torch.strided else None
         event.describe(
             self._torch, inputs, [_statistics(self._torch, "", tensor) for tensor in bad[:MAX_TENSORS]], values
         )
 
-    def _input_statistics(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[TensorStatistics]:
+    def _input_statistics(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[OperandStatistics]:
         """Return statistics of the operator's inputs, including tensors that the graph saved for it."""
         statistics = [_statistics(self._torch, name, tensor) for name, tensor in _input_tensors(operator, args, kwargs)]
         if phase == BACKWARD:
@@ -402,9 +402,9 @@ def _is_finite(value: Any) -> bool:
     return is_finite(value) if is_tensor(value) else bool(sys.modules["numpy"].isfinite(value).all())
 
 
-def _statistics(torch: Any, name: str, tensor: Any) -> TensorStatistics:
+def _statistics(torch: Any, name: str, tensor: Any) -> OperandStatistics:
     limits = torch.finfo(tensor.dtype) if tensor.is_floating_point() or tensor.is_complex() else None
-    return TensorStatistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
+    return OperandStatistics(torch, numbers(tensor), name, dtype_name(tensor), tensor.shape, limits)
 
 
 def _input_tensors(operator: Operator, args: Any, kwargs: Any) -> list[tuple[str, Any]]:

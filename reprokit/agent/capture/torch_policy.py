@@ -46,7 +46,7 @@ class CapturePolicy:
             self.alarm(step, records, triggers)
         return bool(triggers)
 
-    def undoes_ruin(self, step: TrainingStep, record: OptimizerSteps) -> bool:
+    def undo_if_ruined(self, step: TrainingStep, record: OptimizerSteps) -> bool:
         """Undo an update by finite gradients that made parameters non-finite; return whether there was one."""
         training = self._training
         if training.is_recorded() or record.backup is None or not record.is_ruined():

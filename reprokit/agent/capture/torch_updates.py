@@ -250,7 +250,7 @@ class UpdateChecks:
         self._ended(self._training.threads.step, record, state.is_tested)
 
     def _ended(self, step: TrainingStep, record: OptimizerSteps, is_tested: bool) -> None:
-        if is_tested and self._policy.undoes_ruin(step, record):
+        if is_tested and self._policy.undo_if_ruined(step, record):
             self._policy.note_skipped(step, record)
         else:
             self._policy.note_applied(step, record)
