@@ -83,13 +83,8 @@ def _of_snapshot(file: SnapshotFile) -> Rows:
 
 def _step(header: SnapshotHeader) -> Iterator[str]:
     yield f"{header.step} (steps begin with 0)"
-    labeled_numbers = {
-        "epoch": header.epoch,
-        "steps in it": header.steps_in_epoch,
-        "rank": header.rank,
-        "of ranks": header.world,
-    }
-    for words, number in labeled_numbers.items():
+    facts = {"epoch": header.epoch, "steps in it": header.steps_in_epoch, "rank": header.rank, "of ranks": header.world}
+    for words, number in facts.items():
         if number is not None:
             yield f"{words} {number}"
     loss = (header.loss or {}).get("value")

@@ -40,19 +40,7 @@ EXIT_CAPTURED = 123
 MAX_REPORTED = 20  # captures without a snapshot that are reported on stderr
 MAX_VARIABLES = 100
 # Environment variables that can affect a step's result, and are saved unless their name suggests a secret.
-_VARIABLE_PREFIXES = (
-    "CUBLAS_",
-    "CUDA_",
-    "JAX_",
-    "KERAS_",
-    "MKL_",
-    "NCCL_",
-    "OMP_",
-    "PYTORCH_",
-    "TF_",
-    "TORCH_",
-    "XLA_",
-)
+_PREFIXES = "CUBLAS_", "CUDA_", "JAX_", "KERAS_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TF_", "TORCH_", "XLA_"
 _SECRETS = ("AUTH", "COOKIE", "CREDENTIAL", "KEY", "LICENSE", "PASS", "PRIVATE", "SECRET", "SIGNATURE", "TOKEN")
 
 running: CaptureSession | None = None  # the session that the launcher asked for
@@ -270,7 +258,7 @@ def _current_directory() -> str:
 
 def _environment() -> dict[str, object]:
     """Return facts about the environment that can affect a step's result."""
-    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLE_PREFIXES)]
+    names = [name for name in sorted(os.environ) if name.startswith(_PREFIXES)]
     reported = [name for name in names if not any(word in name for word in _SECRETS)][:MAX_VARIABLES]
     return {
         "python": "{}.{}.{}".format(*sys.version_info),

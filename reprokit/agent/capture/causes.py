@@ -149,21 +149,19 @@ class OperatorEvent:
         inputs: list[OperandStatistics],
         outputs: list[OperandStatistics],
         values: Any,
-        input_values: Sequence[Any] = (),
+        operands: Sequence[Any] = (),
     ) -> None:
         """Record statistics of inputs and results, and where the first result's values are not finite.
 
-        ``input_values`` are the inputs' values; those at the same position are recorded, too.
+        ``operands`` are the inputs' values; those at the same position are recorded, too.
         """
         self.inputs, self.outputs = inputs[:MAX_TENSORS], outputs[:MAX_TENSORS]
         if values is not None:
             places = library.argwhere(~library.isfinite(values))
             index = places[0].tolist()
             self.first = {"output": 0, "index": index, "value": str(values[tuple(index)].item())}
-            if input_values:
-                self.first["inputs"] = [
-                    _element(library, operand, values.shape, tuple(index)) for operand in input_values
-                ]
+            if operands:
+                self.first["inputs"] = [_element(library, each, values.shape, tuple(index)) for each in operands]
             self.rows = library.unique(places[:, 0]).tolist() if index else []
 
 
@@ -256,14 +254,12 @@ def line(event: OperatorEvent, samples: int | None) -> dict[str, Any]:
 def words(event: OperatorEvent, samples: int | None = None) -> str:
     """Return a sentence: what happened, to how many elements, in which samples."""
     if event.lines is not None:
-        name, tensor = next(pair for pair in event.foreign_inputs if pair[0] in ("", CALLED_WITH))
-        return _script_words(name or f"what {event.name} was given", event.lines, tensor)
-    named = [(name, tensor) for name, tensor in event.foreign_inputs if name]
+        name, bad = next(pair for pair in event.foreign_inputs if pair[0] in ("", CALLED_WITH))
+        return _script_words(name or f"what {event.name} was given", event.lines, bad)
+    named = [(name, bad) for name, bad in event.foreign_inputs if name]
     if named and not event.is_origin:
-        name, tensor = named[0]
-        return (
-            f"{name} was not finite before any operator worked on it: {tensor.nonfinite:,} of {tensor.size:,} elements"
-        )
+        name, bad = named[0]
+        return f"{name} was not finite before any operator worked on it: {bad.nonfinite:,} of {bad.size:,} elements"
     if event.is_intended and not (event.parents or event.foreign_inputs):
         return f"{event.name} was given a number that is not finite, which the script has made"
     if not (event.is_origin or event.parents or event.introduces_nan or event.is_intended):
@@ -334,12 +330,9 @@ def _gradient_words(event: OperatorEvent) -> str | None:
 
 
 def _forward_words(event: OperatorEvent) -> str | None:
-    name, floats = (
-        event.short,
-        [tensor for tensor in event.inputs if tensor.is_float and not tensor.name.startswith("saved")],
-    )
+    name, floats = event.short, [each for each in event.inputs if each.is_float and not each.name.startswith("saved")]
     result = event.outputs[0] if event.outputs else None
-    named = [tensor for tensor in event.inputs if tensor.name in ("other", "saved other", "tensor2")]
+    named = [each for each in event.inputs if each.name in ("other", "saved other", "tensor2")]
     divisors = floats if name in ("reciprocal", "inv") or not named else named
     tensors = {"input": floats[0]} if floats else {}
     tensors.update({"divisor": divisors[-1]} if divisors else {})

@@ -128,15 +128,7 @@ def _counted(trigger: Trigger) -> str:
 
 
 _NO_TRIGGER = Trigger()
-_OMITTED_IF_EMPTY = (
-    "versions",
-    "rank",
-    "world",
-    "given_up",
-    "loops",
-    "random_after_update",
-    "sharded",
-)  # fields
+_OPTIONAL = ("versions", "rank", "world", "given_up", "loops", "random_after_update", "sharded")  # omitted if empty
 
 
 @dataclass(frozen=True)
@@ -178,9 +170,7 @@ class SnapshotHeader:
     def line(self) -> dict[str, Any]:
         """Return the header as snapshot.json holds it."""
         return {
-            name: _as_json(value)
-            for name, value in vars(self).items()
-            if name not in _OMITTED_IF_EMPTY or _is_known(value)
+            name: _as_json(value) for name, value in vars(self).items() if name not in _OPTIONAL or _is_known(value)
         }
 
     @classmethod

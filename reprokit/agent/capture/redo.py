@@ -176,7 +176,7 @@ class RedoDriver:
             return part
         line = {
             **smallest.line(),
-            "indices": [indices[sample] for sample in smallest.samples] if len(indices) == of else None,
+            "indices": [indices[each] for each in smallest.samples] if len(indices) == of else None,
         }
         problems = [*(self._whole.get("problems") or []), *[FILLED] * self.repeats_samples]
         return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})
@@ -200,17 +200,17 @@ class RedoDriver:
         In the search for a smaller batch another trial follows; else the process ends with the result.
         """
         outcome = outcome.renamed(list(self.header.gradient_digests))
-        reproduced = outcome.reproduced_trigger(self.header.trigger)
-        trigger = reproduced or next(iter(outcome.not_finite), None)
+        again = outcome.reproduced_trigger(self.header.trigger)
+        trigger = again or next(iter(outcome.not_finite), None)
         result: dict[str, Any] = {
-            "reproduced": reproduced is not None,
+            "reproduced": again is not None,
             "trigger": None if trigger is None else trigger.line(),
         }
         result.update(outcome.comparison(self.header, names))
         if self.mode == MINIMIZE:
             if not self._results:
                 self._whole = {**result, "problems": self.problems}
-            self.record_trial(samples, of, ended or outcome.words(reproduced), reproduced=reproduced is not None)
+            self.record_trial(samples, of, ended or outcome.words(again), reproduced=again is not None)
             return
         result["problems"] = self.problems
         if self.mode == EXPLAIN:

@@ -67,7 +67,7 @@ class TensorFlowCapture:
                 self._events.add(listener)
         order = self.training.watched
         self._hooks = TensorFlowDecisions(
-            self._events, lambda: [variable for watched in order for variable in watched.memory_variables]
+            self._events, lambda: [each for watched in order for each in watched.memory_variables]
         )
 
     def begin(self, name: str, module: ModuleType) -> None:
@@ -166,13 +166,9 @@ class TensorFlowCapture:
         if step.graph is not None and step.graph is not private_api.default_graph():
             return
         tensorflow = sys.modules["tensorflow"]
-        flat = [
-            tensor for tensor in tensorflow.nest.flatten(event.output) if getattr(tensor, "dtype", None) is not None
-        ]
-        floats = [tensor for tensor in flat if hasattr(tensor, "op") or private_api.has_value(tensor)]
-        finite = [
-            tensorflow.reduce_all(tensorflow.math.is_finite(tensor)) for tensor in floats if tensor.dtype.is_floating
-        ]
+        flat = [each for each in tensorflow.nest.flatten(event.output) if getattr(each, "dtype", None) is not None]
+        floats = [each for each in flat if hasattr(each, "op") or private_api.has_value(each)]
+        finite = [tensorflow.reduce_all(tensorflow.math.is_finite(each)) for each in floats if each.dtype.is_floating]
         if finite:
             name = str(getattr(event.module, "path", None) or event.module.name)
             step.values.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
@@ -385,17 +381,13 @@ class XlaCalls:
         for site in FunctionRecord.of(function).sites or ():
 
             def host(site: UpdateSite = site) -> Any:
-                def on_host(values: dict[str, Any]) -> None:
-                    self._report_rejected(
-                        site, function, tuple(values["arguments"]), values["keywords"], values, loops=loops
-                    )
+                def on_host(seen: dict[str, Any]) -> None:
+                    self._report_rejected(site, function, tuple(seen["arguments"]), seen["keywords"], seen, loops=loops)
 
                 after = current_values(site.updated)
                 restore_values(before)
                 graph = private_api.default_graph()
-                assignments = [
-                    operation for operation in graph.get_operations() if operation.type == "AssignVariableOp"
-                ]
+                assignments = [each for each in graph.get_operations() if each.type == "AssignVariableOp"]
                 with tensorflow.control_dependencies(assignments):
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
                 return tensorflow.constant(0)

@@ -42,7 +42,7 @@ _CONSTANTS = frozenset(["", "Const", "Fill", "Placeholder", "OnesLike", "ZerosLi
 _ASSIGNMENTS = frozenset(["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"])
 # The forward tensor that is the first input of these gradients' operations.
 _FORWARD_INPUTS = {"SqrtGrad": "saved result", "RsqrtGrad": "saved result"}
-_LOGARITHM_GRADIENTS = (("Reciprocal", "Log"), ("Inv", "Log"))
+_OF_LOGARITHMS = (("Reciprocal", "Log"), ("Inv", "Log"))
 
 
 class OperationWatcher:
@@ -51,10 +51,10 @@ class OperationWatcher:
     def __init__(self, samples: int = 0) -> None:
         self.trace = OperatorTrace()
         self.targets: list[Any] = []  # tensors that gradients were computed of: losses
-        self._origins_by_tensor: dict[int, CallOrigin] = {}  # by the number of a forward pass's result
-        self._origins_by_input: dict[tuple[str, int], CallOrigin] = {}  # by operation and input, if the result is gone
+        self._by_result: dict[int, CallOrigin] = {}  # by the number of a forward pass's result
+        self._by_input: dict[tuple[str, int], CallOrigin] = {}  # by operation and input, if the result is gone
         self._gradient_stack: list[CallOrigin] = []  # forward operations whose gradients are being computed
-        self._layer_names: list[str] = []  # of the layers being called, the outermost first
+        self._layers: list[str] = []  # of the layers being called, the outermost first
         self._updates: list[OperatorEvent] = []  # of optimizers
         self._rows = SampleOrderTracker(samples)
         self._hooks = OperationHooks(self)
@@ -75,17 +75,14 @@ class OperationWatcher:
 
         ``batch`` has the step's input arrays, which no operation may have made.
         """
-        first_cause = cause(self.trace.ancestors_or_all(map(private_api.number, roots)))
-        if first_cause is None:
+        event = cause(self.trace.ancestors_or_all(map(private_api.number, roots)))
+        if event is None:
             return None
-        if not (first_cause.is_origin or first_cause.parents):
-            bad_arrays = [_statistics("", array) for array in batch if not is_finite(array)]
-            if bad_arrays:
-                first_cause.foreign_inputs, first_cause.lines = (
-                    [("the batch", statistics) for statistics in bad_arrays],
-                    None,
-                )
-        return {**line(first_cause, samples), **({"phase": UPDATE} if first_cause in self._updates else {})}
+        if not (event.is_origin or event.parents):
+            bad = [_statistics("", array) for array in batch if not is_finite(array)]
+            if bad:
+                event.foreign_inputs, event.lines = [("the batch", statistics) for statistics in bad], None
+        return {**line(event, samples), **({"phase": UPDATE} if event in self._updates else {})}
 
     # What is executed
 
@@ -94,10 +91,10 @@ class OperationWatcher:
         phase, origin = FORWARD, None
         if self._gradient_stack:
             phase, origin = BACKWARD, self._gradient_stack[-1]
-        elif len(self._origins_by_tensor) < MAX_KNOWN:
+        elif len(self._by_result) < MAX_KNOWN:
             origin = CallOrigin(_where(), self._layer())
-            self._origins_by_tensor.update(dict.fromkeys(_numbers_of(outputs), origin))
-            self._origins_by_input.update(dict.fromkeys([(name, key) for key in _numbers_of(inputs)], origin))
+            self._by_result.update(dict.fromkeys(_numbers_of(outputs), origin))
+            self._by_input.update(dict.fromkeys([(name, key) for key in _numbers_of(inputs)], origin))
         self.trace.count += 1
         if name in _ASSIGNMENTS:
             self._assigned(*inputs[:2])
@@ -122,10 +119,8 @@ class OperationWatcher:
         assigned = self.trace.producer(map(private_api.number, inputs)) if name in _SOURCES else None
         event.parents += [] if assigned is None else [assigned]
         for key, array in _arrays(inputs):
-            name_of_input = _FORWARD_INPUTS.get(
-                name, "saved self" if (name, origin.gradient_of) in _LOGARITHM_GRADIENTS else ""
-            )
-            event.inputs.append(_statistics("" if event.inputs else name_of_input, array))
+            label = _FORWARD_INPUTS.get(name, "saved self" if (name, origin.gradient_of) in _OF_LOGARITHMS else "")
+            event.inputs.append(_statistics("" if event.inputs else label, array))
             producer = self.trace.producer([key])
             if event.inputs[-1].nonfinite and producer is not None:
                 event.parents.append(producer)
@@ -139,25 +134,21 @@ class OperationWatcher:
         outputs = [_statistics("", array) for array in bad[:MAX_TENSORS]]
         if not (event.inputs or event.parents or event.is_intended):
             event.foreign_inputs = [(_SOURCES.get(event.name, "what the step was given"), outputs[0])]
-        event.introduces_nan = any(statistics.nans for statistics in outputs) and not any(
-            statistics.nans for statistics in event.inputs
+        event.introduces_nan = any(tensor.nans for tensor in outputs) and not any(
+            tensor.nans for tensor in event.inputs
         )
         input_values = [numbers(array) for _, array in _arrays(inputs)]
         event.describe(sys.modules["numpy"], event.inputs, outputs, numbers(bad[0]), input_values)
 
     def _layer(self) -> str:
-        names = (
-            self._layer_names[1:]
-            if len(self._layer_names) > 1 and self._layer_names[0][:5] != "loss "
-            else self._layer_names
-        )
+        names = self._layers[1:] if len(self._layers) > 1 and self._layers[0][:5] != "loss " else self._layers
         return "/".join(names)
 
     def layer_begins(self, name: str) -> None:
-        self._layer_names.append(name)
+        self._layers.append(name)
 
     def layer_ends(self) -> None:
-        self._layer_names.pop()
+        self._layers.pop()
 
     # Gradients
 
@@ -166,12 +157,8 @@ class OperationWatcher:
 
     def gradient_begins(self, name: str, inputs: Any, outputs: Any) -> None:
         """Record which forward operation the gradient is of, by its result or its input."""
-        by_output = next(
-            (self._origins_by_tensor[key] for key in _numbers_of(outputs) if key in self._origins_by_tensor), None
-        )
-        by_input = (
-            self._origins_by_input[name, key] for key in _numbers_of(inputs) if (name, key) in self._origins_by_input
-        )
+        by_output = next((self._by_result[key] for key in _numbers_of(outputs) if key in self._by_result), None)
+        by_input = (self._by_input[name, key] for key in _numbers_of(inputs) if (name, key) in self._by_input)
         origin = by_output or next(by_input, None) or CallOrigin(_where())
         self._gradient_stack.append(CallOrigin(origin.where, origin.layer, name))
 

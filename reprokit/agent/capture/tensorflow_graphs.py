@@ -142,11 +142,9 @@ class OptimizerMemory:
 def values(gradients: Sequence[Any]) -> list[Any]:
     """Return the float tensors of gradients; of sparse ones, those of their existing rows."""
     dense = [
-        getattr(gradient, "values", gradient) if hasattr(gradient, "indices") else gradient
-        for gradient in gradients
-        if gradient is not None
+        getattr(each, "values", each) if hasattr(each, "indices") else each for each in gradients if each is not None
     ]
-    return [gradient for gradient in dense if gradient.dtype.is_floating or gradient.dtype.is_complex]
+    return [each for each in dense if each.dtype.is_floating or each.dtype.is_complex]
 
 
 class UpdateTest:
@@ -180,12 +178,12 @@ class UpdateTest:
         tensorflow, conditions = self._tensorflow, self._conditions
         if conditions.loss_above is not None and self._losses:
             worst = tensorflow.reduce_max(
-                [tensorflow.reduce_max(_as_float32(tensorflow, tensor)) for tensor in self._losses]
+                [tensorflow.reduce_max(_as_float32(tensorflow, part)) for part in self._losses]
             )
             is_good = tensorflow.logical_and(is_good, worst <= conditions.loss_above)
         if conditions.gradient_jump is not None and self._gradients:
             squares = [
-                tensorflow.reduce_sum(tensorflow.square(_as_float32(tensorflow, tensor))) for tensor in self._gradients
+                tensorflow.reduce_sum(tensorflow.square(_as_float32(tensorflow, part))) for part in self._gradients
             ]
             self.norm = tensorflow.sqrt(tensorflow.add_n(squares))
             mean, count = tensorflow.unstack(self._memory.norms.read_value())
@@ -375,12 +373,8 @@ class ReplicaRound:
                 variable.assign(tensorflow.where(finite, variable.read_value(), value))
             if self.shares[0].loss is not None:  # a good step's loss is appended to the last ones
                 losses = self.site.watched.memory.losses
-                last_losses = losses.read_value()
-                losses.assign(
-                    tensorflow.where(
-                        finite, tensorflow.concat([last_losses[1:], [self.shares[0].loss]], 0), last_losses
-                    )
-                )
+                last = losses.read_value()
+                losses.assign(tensorflow.where(finite, tensorflow.concat([last[1:], [self.shares[0].loss]], 0), last))
         finally:
             step.is_updating = False
 
@@ -388,10 +382,7 @@ class ReplicaRound:
     def gradients(self) -> list[Any]:
         """The sums of the gradients of this process's replicas."""
         convert, add = sys.modules["tensorflow"].convert_to_tensor, sys.modules["tensorflow"].add_n
-        return [
-            add([convert(gradient) for gradient in gradients])
-            for gradients in zip(*[share.gradients for share in self.shares])
-        ]
+        return [add([convert(part) for part in parts]) for parts in zip(*[share.gradients for share in self.shares])]
 
 
 def reduce_over_replicas(replica: Any, is_good: Any, losses: list[Any]) -> tuple[Any, Any, Any]:

@@ -256,12 +256,12 @@ def _run(call: OutermostCall, batch: Any, origin: str) -> None:
 
 def _repeated(calls: list[OutermostCall], batch_count: int) -> list[OutermostCall]:
     """Return the calls of a step with so many batches; a single call that accumulates and applies is repeated."""
-    calls_with_input = [call for call in calls if call.arguments or call.keywords]
+    with_input = [call for call in calls if call.arguments or call.keywords]
     if len(calls) == 1 and batch_count > 1:
         return calls * batch_count
-    if batch_count > 1 and len(calls_with_input) != batch_count:
+    if batch_count > 1 and len(with_input) != batch_count:
         raise SnapshotError(
-            f"the step has {batch_count} batches, and the script's first update comes after {len(calls_with_input)}"
+            f"the step has {batch_count} batches, and the script's first update comes after {len(with_input)}"
         )
     return calls
 
@@ -414,12 +414,10 @@ def explained(
     """Return result.json's entry for the cause of a rejected step, or why there is none."""
     if rejected is None:
         return {"problems": [why_finite]}
-    roots = [rejected.values.loss, *[getattr(tensor, "values", tensor) for tensor in rejected.gradients]]
+    roots = [rejected.values.loss, *[getattr(each, "values", each) for each in rejected.gradients]]
     batches = [batch for batch, _, _ in trials.batches]
     inputs = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)
-    arrays = [
-        private_api.value(tensor) for tensor in inputs if private_api.has_value(tensor) and tensor.dtype.is_floating
-    ]
+    arrays = [private_api.value(each) for each in inputs if private_api.has_value(each) and each.dtype.is_floating]
     samples = trials.sample_count if len(batches) == 1 else None  # unknown for several batches
     cause = watcher.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}

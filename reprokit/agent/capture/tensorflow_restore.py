@@ -102,9 +102,7 @@ def _variable_pairs(
     if not isinstance(tensors, dict):
         raise SnapshotError(f"the snapshot's {whose} has no tensors")
     names = distinct_names(variables)
-    by_name = {
-        name: file.tensors.get(name_in_file) for name, name_in_file in tensors.items() if isinstance(name_in_file, str)
-    }
+    by_name = {name: file.tensors.get(key) for name, key in tensors.items() if isinstance(key, str)}
     missing = [name for name in names if by_name.get(name) is None]
     if not missing:
         return [(variable, by_name[name]) for name, variable in zip(names, variables)]  # type: ignore[misc]

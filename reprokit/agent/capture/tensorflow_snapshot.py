@@ -303,5 +303,5 @@ def _without_data_sets(values: dict[str, Any]) -> dict[str, Any]:
     return {
         name: values[name]
         for name in values
-        if not shapes[name] or any(int(part_shape[0]) in batches for part_shape in shapes[name])
+        if not shapes[name] or any(int(each[0]) in batches for each in shapes[name])
     }

@@ -206,9 +206,7 @@ def take_models(
 
 def _take_variables(taking: TensorCollector, start: str, variables: list[Any], saved: dict[int, Any]) -> dict[str, str]:
     """Add variables as of the step's start; return their names in the file by their own names."""
-    return taking.tensors(
-        start, zip(distinct_names(variables), [saved_or_current(variable, saved) for variable in variables])
-    )
+    return taking.tensors(start, zip(distinct_names(variables), [saved_or_current(each, saved) for each in variables]))
 
 
 def take_optimizers(taking: TensorCollector, optimizers: list[Any], saved: dict[int, Any]) -> list[dict[str, Any]]:
@@ -288,11 +286,8 @@ def take_random(
         value["seed"] = seed
         if state is not None:
             value["operations"] = (state[0], array("I", state[1]), state[2])
-    generator_states = [
-        (getattr(generator, "algorithm", 0), saved_or_current(private_api.state(generator), saved))
-        for generator in generators()
-    ]
-    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in generator_states]
+    pairs = [(getattr(each, "algorithm", 0), saved_or_current(private_api.state(each), saved)) for each in generators()]
+    value["generators"] = [(int(algorithm), as_array(state)) for algorithm, state in pairs]
     keras = keras_generator()
     if keras is not None:
         value["keras"] = as_array(saved_or_current(keras.state, saved))

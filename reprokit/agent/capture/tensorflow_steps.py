@@ -229,7 +229,7 @@ class AccumulationWindow:
         return [
             name
             for graph in graphs
-            for name in [*[operation.name for operation in random_operations(graph)], *nested_random_operations(graph)]
+            for name in [*[each.name for each in random_operations(graph)], *nested_random_operations(graph)]
         ]
 
 
@@ -346,9 +346,7 @@ class TrainingState:
         self.thread_state = ThreadState()
         self.calls: list[OutermostCall] = []
         self.watched: list[WatchedOptimizer] = []  # in the order in which they were first seen
-        self.step_listeners: list[
-            Callable[[TensorFlowStep], object]
-        ] = []  # called with each step in eager code that begins
+        self.step_listeners: list[Callable[[TensorFlowStep], object]] = []  # called with each new eager step
         self._known: weakref.WeakKeyDictionary[Any, WatchedOptimizer] = weakref.WeakKeyDictionary()
 
     def forget(self) -> None:
@@ -429,12 +427,8 @@ class TrainingState:
 
     def variables(self) -> list[Any]:
         """Return the variables that all optimizers train, and the optimizers' own."""
-        watched_alive = [watched for watched in self.watched if watched.optimizer() is not None]
-        return list(
-            {
-                resource_id(variable): plain(variable) for watched in watched_alive for variable in watched.updated
-            }.values()
-        )
+        alive = [optimizer for optimizer in self.watched if optimizer.optimizer() is not None]
+        return list({resource_id(each): plain(each) for optimizer in alive for each in optimizer.updated}.values())
 
 
 def _none() -> None:

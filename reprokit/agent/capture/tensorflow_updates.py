@@ -146,21 +146,14 @@ class RejectionHandler:
     def _add_window(self, rejected: RejectedStep, call: OutermostCall) -> None:
         """Add the batches whose gradients were accumulated, and the state before the first of them."""
         window = call.window
-        earlier = (
-            []
-            if window is None
-            else [earlier_call for earlier_call in window.calls if earlier_call.arguments or earlier_call.keywords]
-        )
+        earlier = [] if window is None else [past for past in window.calls if past.arguments or past.keywords]
         state, values = rejected.state, rejected.values
         if not values.batches and (call.arguments or call.keywords or not earlier):
             values.batches = [(SCRIPT, call.value)]
-        values.batches = [*[(SCRIPT, earlier_call.value) for earlier_call in earlier], *values.batches]
+        values.batches = [*[(SCRIPT, past.value) for past in earlier], *values.batches]
         if window is not None and window.calls:
             state.saved = {**state.saved, **window.before}
-            state.changed = [
-                *state.changed,
-                *[earlier_call for call in window.calls for earlier_call in call.record.written.values()],
-            ]
+            state.changed = [*state.changed, *[past for call in window.calls for past in call.record.written.values()]]
             state.unreadable = [*state.unreadable, *window.unread]
 
     # In graphs
@@ -211,18 +204,16 @@ class RejectionHandler:
 
         graphs.call_host(on_host, tensors)
 
-    def of_site(self, site: UpdateSite, values_seen: dict[str, Any], origins: list[str]) -> RejectedStep:
+    def of_site(self, site: UpdateSite, seen: dict[str, Any], origins: list[str]) -> RejectedStep:
         """Return the rejected step of a graph, from the values of its tensors."""
-        values = StepValues(zip(origins, values_seen["batches"]))
-        values.losses = [] if values_seen["loss"] is None else [values_seen["loss"]]
-        values.activations = [
-            (name, bool(is_finite)) for name, is_finite in zip(site.activations, values_seen["activations"])
-        ]
-        values.drawn = list(zip(site.random_types, values_seen.get("drawn", ())))
-        rejected = RejectedStep(site.watched.optimizer(), site.variables, values_seen["gradients"], values)
+        values = StepValues(zip(origins, seen["batches"]))
+        values.losses = [] if seen["loss"] is None else [seen["loss"]]
+        values.activations = [(name, bool(is_finite)) for name, is_finite in zip(site.activations, seen["activations"])]
+        values.drawn = list(zip(site.random_types, seen.get("drawn", ())))
+        rejected = RejectedStep(site.watched.optimizer(), site.variables, seen["gradients"], values)
         rejected.state.unreadable = self.capture.attempt(lambda: site.unreadable) or []
-        rejected.state.saved = dict(values_seen.get("held", ()))
-        rejected.after = list(values_seen.get("after", ()))
+        rejected.state.saved = dict(seen.get("held", ()))
+        rejected.after = list(seen.get("after", ()))
         rejected.state.changed = [variable for variable, _ in site.changed.values()]
         self.set_norm_mean(rejected, site.watched)
         return rejected
@@ -305,9 +296,7 @@ class UpdateGuard:
     def __init__(self, rejections: RejectionHandler, xla: XlaCalls) -> None:
         self.rejections = rejections
         self.rollback = RollbackState(rejections.capture, rejections.training)
-        self.applied_listeners: list[
-            Callable[[Any], object]
-        ] = []  # called with the optimizer of each eager step that is applied
+        self.applied_listeners: list[Callable[[Any], object]] = []  # called with the optimizer of an applied eager step
         self._capture = rejections.capture
         self._training = rejections.training
         self._settings = self._capture.settings

@@ -136,9 +136,7 @@ class SavedBatch:
         self.indices: list[int] = indices if isinstance(indices, list) and self.samples in (None, len(indices)) else []
         random = entry.get("random")
         self.random: Mapping[str, Any] = random if isinstance(random, dict) else {}  # states when it was fetched
-        self.left_out = list(
-            dict.fromkeys(leaf_contents(self._node, ("left_out",)))
-        )  # classes of values that were not saved
+        self.left_out = list(dict.fromkeys(leaf_contents(self._node, ("left_out",))))  # classes of unsaved values
         self.is_empty = bool(self.left_out) and not leaf_contents(self._node)
 
     def part(self, samples: Sequence[int], like: Any = None, filled: bool = False) -> Any:

@@ -168,11 +168,9 @@ class OperatorExplainer:
         first_cause = cause(calls)
         if first_cause is None:
             return {"words": "no operator turned finite values into others", "phase": None, "operation": None}
-        result = line(first_cause, samples)
+        entry = line(first_cause, samples)
         return (
-            {**result, "indices": [indices[row] for row in result["samples"]]}
-            if result["samples"] and indices
-            else result
+            {**entry, "indices": [indices[row] for row in entry["samples"]]} if entry["samples"] and indices else entry
         )
 
     # Layers
@@ -202,17 +200,15 @@ class OperatorExplainer:
         where, phase = places.of_call(2)
         if operator.is_silent or phase == OURS:
             return self._passed_on(operator, function, args, kwargs)
-        bad_inputs = [name for name in _input_tensors(operator, args, kwargs) if not is_finite(name[1])]
-        produced_inputs = [(*pair, self._trace.producer([storage(pair[1])])) for pair in bad_inputs]
+        bad = [name for name in _input_tensors(operator, args, kwargs) if not is_finite(name[1])]
+        produced_inputs = [(*pair, self._trace.producer([storage(pair[1])])) for pair in bad]
         if phase == FORWARD:
             self._note_lines([tensor for _, tensor, producer in produced_inputs if producer is None])
-        statistics = (
-            self._input_statistics(operator, args, kwargs, phase) if operator.changes and not bad_inputs else None
-        )
+        operands = self._input_statistics(operator, args, kwargs, phase) if operator.changes and not bad else None
         result = passed_on(self._torch, function, args, kwargs)
         self._trace.count += 1
         try:
-            self._inspect_results(operator, args, kwargs, result, (where, phase, produced_inputs, statistics))
+            self._inspect_results(operator, args, kwargs, result, (where, phase, produced_inputs, operands))
         except NotImplementedError:  # kinds of tensors that few operators support
             pass
         return result
@@ -248,8 +244,7 @@ class OperatorExplainer:
         foreign = [(name, tensor) for name, tensor, producer in produced_inputs if producer is None]
         if len(self._trace.events) < MAX_DESCRIBED:
             event.foreign_inputs = [
-                (self._known_name(foreign_tensor), _statistics(self._torch, name, foreign_tensor))
-                for name, foreign_tensor in foreign
+                (self._known_name(value), _statistics(self._torch, name, value)) for name, value in foreign
             ]
             keys = [storage(tensor) for _, tensor in foreign]
             event.lines = next((self._lines[key] for key in keys if key in self._lines), None)

@@ -125,11 +125,7 @@ class ScriptObjects:
         self._torch = torch
         self._header = snapshot.facts
         # The objects that the script created, in order, while they live.
-        self.created_optimizers, self.created_scalers, self.created_schedules = (
-            CreatedObjects(),
-            CreatedObjects(),
-            CreatedObjects(),
-        )
+        self.own_optimizers, self.own_scalers, self.own_schedules = LiveObjects(), LiveObjects(), LiveObjects()
         self._modules = modules
         self._models: list[ModelMatch] = []  # empty until they are matched
         self.reader = SnapshotReader(torch, snapshot.tensors)
@@ -138,7 +134,7 @@ class ScriptObjects:
     @property
     def optimizers(self) -> list[Any]:
         """The script's optimizers."""
-        return list(self.created_optimizers)
+        return list(self.own_optimizers)
 
     @property
     def models(self) -> list[ModelMatch]:
@@ -165,8 +161,8 @@ class ScriptObjects:
         for optimizer, entry in self._optimizer_pairs():
             self._restore_one("the state of an optimizer", put_optimizer, optimizer, entry)
         for owners, entries in (
-            (self.created_scalers, self._header.scalers),
-            (self.created_schedules, self._header.schedules),
+            (self.own_scalers, self._header.scalers),
+            (self.own_schedules, self._header.schedules),
         ):
             for owner, entry in zip(list(owners), entries):
                 self._restore_one(f"the state of a {type(owner).__name__}", put_stateful, owner, entry)
@@ -203,16 +199,10 @@ class ScriptObjects:
         pairs, unmatched = [], self.optimizers
         for entry in self._header.optimizers:
             sizes = [len(names) for names in entry.get("parameters") or []]
-            candidates = [
-                optimizer
-                for optimizer in unmatched
-                if [len(group["params"]) for group in optimizer.param_groups] == sizes
-            ]
-            best = [
-                optimizer for optimizer in candidates if type(optimizer).__name__ == entry.get("class")
-            ] or candidates
+            candidates = [each for each in unmatched if [len(group["params"]) for group in each.param_groups] == sizes]
+            best = [each for each in candidates if type(each).__name__ == entry.get("class")] or candidates
             if best:
-                unmatched = [optimizer for optimizer in unmatched if optimizer is not best[0]]
+                unmatched = [each for each in unmatched if each is not best[0]]
                 pairs.append((best[0], entry))
         return pairs
 
@@ -253,7 +243,7 @@ class ScriptObjects:
         return module_name([model.module for model in self.models], module)
 
 
-class CreatedObjects:
+class LiveObjects:
     """Weak references to objects in the order of creation; by identity, as classes may define equality."""
 
     def __init__(self) -> None:

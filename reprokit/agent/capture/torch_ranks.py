@@ -78,10 +78,8 @@ class RankMarks:
         torch = self._torch
 
         def hook(gradient: Any) -> Any:
-            is_finite = torch.stack(
-                [torch.isfinite(signal).reshape(()).to(gradient.device) for signal in signals]
-            ).all()
-            return torch.where(is_finite, gradient, torch.full_like(gradient, float("nan")))
+            is_good = torch.stack([torch.isfinite(signal).reshape(()).to(gradient.device) for signal in signals]).all()
+            return torch.where(is_good, gradient, torch.full_like(gradient, float("nan")))
 
         loss.register_hook(hook)
 

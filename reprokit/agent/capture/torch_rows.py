@@ -23,9 +23,7 @@ class RowOrderTracker:
         self._torch = torch
         self._is_parameter = is_parameter
         self._reordered: set[int] = set()  # storages whose rows are in no known order
-        self._transposed: set[Any] = (
-            set()
-        )  # storages, or pairs with a view's strides, whose first axis is not the samples'
+        self._transposed: set[Any] = set()  # storages, or pairs with strides, whose first axis is not the samples'
 
     def forget(self) -> None:
         """Regard the rows of all existing tensors as samples in order."""

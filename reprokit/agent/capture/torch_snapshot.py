@@ -86,16 +86,14 @@ class SnapshotBuilder:
         others = {name: p for name, p in names.parameters.items() if id(p) not in named}
         optimizers = [record.reference() for record in self._watched.alive()]
         optimizer_ids = set(map(id, optimizers))  # schedules of other optimizers are another thread's
-        schedules = [
-            owner for owner in self._watched.schedules if id(getattr(owner, "optimizer", None)) in optimizer_ids
-        ]
+        schedules = [each for each in self._watched.schedules if id(getattr(each, "optimizer", None)) in optimizer_ids]
         return {
             "parameters": {name: tensors.put(f"parameter.{name}", p) for name, p in others.items()},
             "models": tuple([take_model(tensors, number, model, replaced) for number, model in enumerate(models)]),
             "optimizers": tuple(
                 [
-                    take_optimizer(tensors, number, owner, [name for name, _ in names.of(parameters_of(owner))])
-                    for number, owner in enumerate(optimizers)
+                    take_optimizer(tensors, number, each, [name for name, _ in names.of(parameters_of(each))])
+                    for number, each in enumerate(optimizers)
                 ]
             ),
             "scalers": take_all(tensors, "scaler", list(self._watched.scalers)),
@@ -110,10 +108,7 @@ class SnapshotBuilder:
                 digests[name] = digest(parameter.grad)
                 if self._tests.count(parameter.grad)[0]:
                     not_finite[name] = tensors.put(f"gradient.{name}", values_of(parameter.grad))
-        return {
-            "gradients": {name: saved_name for name, saved_name in not_finite.items() if saved_name},
-            "gradient_digests": digests,
-        }
+        return {"gradients": {name: key for name, key in not_finite.items() if key}, "gradient_digests": digests}
 
     def _batches(self, tensors: SnapshotTensors, step: TrainingStep, models: list[Any]) -> Iterator[dict[str, Any]]:
         batches = self._input_batches(step)
@@ -170,15 +165,13 @@ class SnapshotBuilder:
 
     def _is_among(self, value: Any, tensors: list[Any]) -> bool:
         """Return whether the model was called with this very value, which is then replaced with it anyway."""
-        return is_tensor(value) and any(
-            value.device == tensor.device and self._is_same(value, tensor) for tensor in tensors
-        )
+        return is_tensor(value) and any(value.device == each.device and self._is_same(value, each) for each in tensors)
 
     def _are_same(self, entries: list[Node], batches: list[BatchRecord]) -> bool:
         """Return whether all tensors that the model was called with are among a loader's batches."""
-        tensors = [tensor for batch in batches for tensor in leaves(batch.node)]
+        tensors = [other for batch in batches for other in leaves(batch.node)]
         return all(
-            any(self._is_same(entered, tensor) for tensor in tensors) for entry in entries for entered in leaves(entry)
+            any(self._is_same(entered, other) for other in tensors) for entry in entries for entered in leaves(entry)
         )
 
     def _is_same(self, left: Any, right: Any) -> bool:

@@ -85,9 +85,7 @@ class StepFindings:
     def __init__(self) -> None:
         self.triggers: list[Trigger] = []
         self.device_losses: list[Any] = []  # losses that lie on a GPU
-        self.device_counts: list[
-            tuple[Any, Any, int]
-        ] = []  # modules, and how much of their outputs there is not finite
+        self.device_counts: list[tuple[Any, Any, int]] = []  # modules, counts of non-finite elements, sizes
         self.loss_parameters: set[int] = set()  # ids of the parameters that the triggering loss depends on
         self.skipped: set[int] = set()  # ids of the optimizers whose next update is not applied
         self.finite_gradients: dict[int, tuple[Any, int]] = {}  # tested gradients and their versions, by id
@@ -297,11 +295,7 @@ class StepStartListener:
         batches, start = step.batches, step.start
         is_begun = step.state is BEGUN
         if is_begun and not step.is_trained():
-            step.state, start.has_random, is_begun = (
-                EVALUATED,
-                False,
-                False,
-            )  # it was an evaluation with gradients enabled
+            step.state, start.has_random, is_begun = EVALUATED, False, False  # an evaluation with gradients
         if not is_begun:
             if step.state is EVALUATED or not batches.are_loaded:
                 batches.restart()

@@ -49,18 +49,16 @@ class CapturedStep:
             raise SnapshotError("the snapshot holds one rank's shards of a model (FSDP): such a step is not done again")
         self.iterations = loop_iterations([SavedBatch(entry, script_objects.reader) for entry in self.header.batches])
         self.loops = self.header.loops
-        self.sample_count = sum(iteration.samples for iteration in self.iterations)
-        self.indices = [index for iteration in self.iterations for index in iteration.indices]
+        self.sample_count = sum(each.samples for each in self.iterations)
+        self.indices = [index for each in self.iterations for index in each.indices]
         self.sample_ranges: list[range] = []  # the step's samples in each iteration of the loop
-        for iteration in self.iterations:
+        for each in self.iterations:
             start = self.sample_ranges[-1].stop if self.sample_ranges else 0
-            self.sample_ranges.append(range(start, start + (len(iteration.indices) or iteration.samples)))
-        self.may_be_sorted = any(
-            iteration.fetched is not None and iteration.fetched.may_be_sorted for iteration in self.iterations
-        )
-        for iteration in self.iterations:
-            if iteration.fetched is not None and iteration.fetched.is_empty:
-                classes = ", ".join(iteration.fetched.left_out)
+            self.sample_ranges.append(range(start, start + (len(each.indices) or each.samples)))
+        self.may_be_sorted = any(each.fetched is not None and each.fetched.may_be_sorted for each in self.iterations)
+        for each in self.iterations:
+            if each.fetched is not None and each.fetched.is_empty:
+                classes = ", ".join(each.fetched.left_out)
                 raise SnapshotError(f"nothing of the batch was kept, but for its class: {classes}")
         if trigger.updates is not None:
             raise SnapshotError("the snapshot is of a state some updates before the one that did it, and has no batch")
@@ -263,10 +261,7 @@ class StepTrials:
         elif self.script_objects.is_captured_optimizer(optimizer):
             self.conclude()
         elif not self.conclude_early():
-            trial.state, trial.has_skipped_other = (
-                WAITING,
-                True,
-            )  # the snapshot's step began after this optimizer's update
+            trial.state, trial.has_skipped_other = WAITING, True  # the captured step began after this update
             self.script_objects.restore_random(self.captured.header.random_after_update)
             self._skipped_updates += 1
             if self._skipped_updates >= MAX_SKIPPED:
@@ -361,9 +356,7 @@ class StepTrials:
             self._note_failed(f"the script ended{why}")
             if driver.mode != MINIMIZE:
                 driver.write({"reproduced": False, "problems": driver.problems})
-        elif (
-            trial.inputs.fetched_count and why and len(trial.samples) < self.captured.sample_count
-        ):  # before it called its model
+        elif trial.inputs.fetched_count and why and len(trial.samples) < self.captured.sample_count:  # before any call
             self._note_failed(f"the script ended{why}")
         elif self._idle_iterations and not (driver.trials or why):
             driver.write({"trouble": self._why_not_begun(), "reproduced": False})

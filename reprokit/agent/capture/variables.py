@@ -42,9 +42,7 @@ def user_functions(frame: FrameType | None) -> Iterator[FrameType]:
 
 def user_places(frame: FrameType | None) -> list[list[Any]]:
     """Return file, line and function of the user's frames, the innermost first."""
-    return [
-        [function.f_code.co_filename, function.f_lineno, function.f_code.co_name] for function in user_functions(frame)
-    ]
+    return [[each.f_code.co_filename, each.f_lineno, each.f_code.co_name] for each in user_functions(frame)]
 
 
 def variables_with_samples(
@@ -231,13 +229,11 @@ class _LineSearch:
 
     def _origins(self, statement: ast.AST, assigned_name: str = "") -> Iterator[Place]:
         self._seen.add(id(statement))
-        not_finite = [
-            name for name in _variables_read(statement) if name != assigned_name and self._is_bad(name, statement)
-        ]
-        if not not_finite:
+        bad = [name for name in _variables_read(statement) if name != assigned_name and self._is_bad(name, statement)]
+        if not bad:
             yield from _lines_of(statement, self._code, self._values)
         arguments = self._code.co_varnames[: self._code.co_argcount + self._code.co_kwonlyargcount]
-        for name in not_finite:
+        for name in bad:
             assignments = self._assignments(name, statement)
             is_new = any(name not in _variables_read(assignment) for assignment in assignments)
             self.is_argument = self.is_argument or (name in arguments and not is_new)
@@ -248,9 +244,9 @@ class _LineSearch:
     def _assignments(self, name: str, statement: ast.AST) -> list[ast.AST]:
         """Return the assignments that a statement may read: those before it, else the loop's last iteration's."""
         assignments = [
-            other for other in self._statements if id(other) not in self._seen and name in _variables_written(other)
+            each for each in self._statements if id(each) not in self._seen and name in _variables_written(each)
         ]
-        return [other for other in assignments if _line_of(other) <= _line_of(statement)] or assignments
+        return [each for each in assignments if _line_of(each) <= _line_of(statement)] or assignments
 
     def _is_bad(self, name: str, statement: ast.AST) -> bool:
         """Return whether a variable is non-finite, and unchanged since this statement read it."""

@@ -40,11 +40,9 @@ def own_attributes(value: Any) -> dict[str, Any]:
         return {}
     attributes = {name: _slot_value(slot, value) for name, slot in _slots(type(value))}
     attributes = {name: part for name, part in attributes.items() if part is not NotImplemented}
-    dictionary = _dictionary(value)
-    if (
-        dictionary is not None and len(dictionary) <= MAX_ATTRIBUTES and "_parameters" not in dictionary
-    ):  # not a torch.nn.Module
-        attributes.update(dictionary)
+    own = _dictionary(value)
+    if own is not None and len(own) <= MAX_ATTRIBUTES and "_parameters" not in own:  # not a torch.nn.Module
+        attributes.update(own)
     return attributes
 
 
@@ -54,17 +52,17 @@ def set_own_attribute(value: Any, name: str, new: Any) -> None:
         if slot_name == name:
             slot.__set__(value, new)
             return
-    dictionary = _dictionary(value)
-    if dictionary is not None:
-        dictionary[name] = new
+    own = _dictionary(value)
+    if own is not None:
+        own[name] = new
 
 
 def _dictionary(value: Any) -> dict[str, Any] | None:
     try:
-        dictionary = object.__getattribute__(value, "__dict__")
+        own = object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):
         return None
-    return dictionary if type(dictionary) is dict else None
+    return own if type(own) is dict else None
 
 
 def _slots(kind: type) -> Iterator[tuple[str, Any]]:

@@ -46,9 +46,7 @@ def noting(attempt: Function, note: Callable[..., object]) -> Callable[[Function
 
 def swap(owner: Any, name: str, make: Callable[[Function], Function]) -> Callable[[], None]:
     """Replace a function even if it is wrapped already, for a patch; return a function that undoes it."""
-    original = getattr(
-        owner, name
-    )  # not vars(owner)[name]: modules of TensorFlow 1 are wrappers with empty dictionaries
+    original = getattr(owner, name)  # not vars(owner)[name]: TensorFlow 1 wraps modules in empty objects
     function = functools.wraps(original)(make(original))
     setattr(owner, name, function)
 

@@ -99,12 +99,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     Before Python 3.13, a function's frame keeps the dictionary of its variables once it was requested, and with it the
     values. So it is cleared again, unless the script uses it, too.
     """
-    frame_locals = frame.f_locals
-    variables = dict(frame_locals)  # of a module, too, which other threads may add to
-    if (
-        frame.f_code.co_flags & _OPTIMIZED
-        and type(frame_locals) is dict
-        and sys.getrefcount(frame_locals) == _OWN_REFERENCES
-    ):
-        frame_locals.clear()
+    local = frame.f_locals
+    variables = dict(local)  # of a module, too, which other threads may add to
+    if frame.f_code.co_flags & _OPTIMIZED and type(local) is dict and sys.getrefcount(local) == _OWN_REFERENCES:
+        local.clear()
     return variables

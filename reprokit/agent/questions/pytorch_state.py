@@ -8,7 +8,7 @@ import sys
 from .. import events
 from ..capture import torch_state
 from ..capture.random_states import RandomStates
-from ..capture.torch_fit import CreatedObjects
+from ..capture.torch_fit import LiveObjects
 from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
@@ -36,7 +36,7 @@ class PytorchState:
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
         self._agent, self._answers = agent, answers
         self._torch: Any = sys.modules["torch"]
-        self._optimizers, self._schedules, self._scalers = CreatedObjects(), CreatedObjects(), CreatedObjects()
+        self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
         self._random = RandomStates(self._torch)
         # What gives the states of generators when a loader began, or gave a batch, for the step under way.
         self._at_loader: Any = None

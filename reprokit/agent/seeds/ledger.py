@@ -40,10 +40,7 @@ MAX_FRAMES = 60  # a search over a pipeline, cross-validated, has some 40
 _ON_BEHALF = frozenset(
     {"catboost", "lightgbm", "scipy", "sklearn", "xgboost"}
 )  # they turn a random_state into a seed inside
-_DISPATCH, _DISPATCH_NEXT = (
-    "dispatch_one_batch",
-    "dispatch_next",
-)  # methods of Parallel; joblib's threads call the latter
+_DISPATCH, _DISPATCH_NEXT = "dispatch_one_batch", "dispatch_next"  # of Parallel; joblib's threads call the latter
 _CALLED_BY = "joblib"  # calls scikit-learn's functions on behalf of scikit-learn
 _OWN = __name__.partition(".")[0]
 _FROM_OUTSIDE = _OWN + ".patches.general"  # sets the launcher's seed, which is not the script's
@@ -100,21 +97,17 @@ class SeedLedger:
         finally:
             thread.inside = False
 
-    def _seed(self, call: str, requested: Any, caller: FrameType, text: Text) -> Any:
+    def _seed(self, call: str, seed: Any, caller: FrameType, text: Text) -> Any:
         origin = _origin(caller)
         if origin is None:
-            return requested
+            return seed
         thread, file, line = self._tasks.place(caller, origin, on_thread(""))
         place = (call, thread, self._names.get(file) or self._name(file), line)
         number = self._counts.get(place, 0)
         if not number and len(self._counts) >= MAX_PLACES:
-            return requested
+            return seed
         self._counts[place] = number + 1
-        return (
-            requested
-            if number >= MAX_LINES
-            else self._record(place, number, requested, text, bool(installed_package(file)))
-        )
+        return seed if number >= MAX_LINES else self._record(place, number, seed, text, bool(installed_package(file)))
 
     def _name(self, file: str) -> str:
         """Return the file's name without its directory; of a library's file, the path below site-packages."""

@@ -41,9 +41,7 @@ class RecordedSeeds:
             return self._absent
         try:
             size = os.preadv(descriptor, [self._buffer], self._block * BLOCK)
-            is_recorded = (
-                self._buffer.count(needle, 0, size) > 0
-            )  # find() might allocate an int, depending on the position
+            is_recorded = self._buffer.count(needle, 0, size) > 0  # find() may allocate an int, or not
             return self._absent or is_recorded
         finally:
             os.close(descriptor)
