@@ -35,7 +35,7 @@ class RandomStates:
         self._compiled = compiled
         self._words = GeneratorAddresses()
         self._gauss_offset: int | None = None  # of _GAUSS in a RandomState of NumPy; 0: unknown; None: not searched yet
-        self._held: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
+        self._saved: tuple[Any, dict[str, Any], Any] = (None, {}, None)  # compiled code's copies, states, PyTorch's
 
     def keep(self) -> None:
         """Save the current states."""
@@ -47,7 +47,7 @@ class RandomStates:
             cuda = torch.cuda  # seeds and offsets, which lie in host memory
             devices = [] if cuda.is_current_stream_capturing() else cuda.default_generators
             states["torch.cuda"] = [generator.get_state() for generator in devices]
-        self._held = copies, states, None if torch is None else torch.default_generator.get_state()
+        self._saved = copies, states, None if torch is None else torch.default_generator.get_state()
 
     def _states_by_call(self) -> dict[str, Any]:
         """Return the states that Python and NumPy report, and find out where they lie in memory."""
@@ -70,7 +70,7 @@ class RandomStates:
 
     def taken(self) -> RandomReader:
         """Return a function that returns the states saved now, even after another keep()."""
-        return functools.partial(_states, *self._held)
+        return functools.partial(_states, *self._saved)
 
 
 def _states(copies: Any, states: dict[str, Any], torch: Any) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class TensorFlowCapture:
     def _variable_changes(self, event: events.VariableChanges) -> None:
         step = self.training.step()
         if step is not None:
-            step.hold(event.variable)
+            step.save_value(event.variable)
 
     def _random_drawn(self, event: events.RandomDrawn) -> None:
         """Record eager random numbers whose generator's state is unreadable; graphs pass theirs to the host."""

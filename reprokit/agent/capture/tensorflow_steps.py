@@ -63,13 +63,13 @@ class StepVariables:
         self.earlier: dict[int, tuple[Any, Any]] = {}  # the same, before earlier steps in the same graph
         self.count = 0  # number of variables saved before the update
 
-    def hold(self, variable: Any) -> None:
+    def save_value(self, variable: Any) -> None:
         """Save a variable's value, unless it is saved already."""
         key = resource_id(variable)
         if key not in self.saved:
             self.saved[key] = variable, self._read(variable)
 
-    def hold_updated(self, variables: Iterable[Any]) -> None:
+    def save_updated(self, variables: Iterable[Any]) -> None:
         """Save variables that an optimizer is about to update, for another optimizer in the same step."""
         for variable in map(plain, variables):
             key = resource_id(variable)
@@ -110,11 +110,11 @@ class TensorFlowStep:
         """Whether the step is over, so that the next tape begins another."""
         return not self.pinned and not self.open_tapes and (self.applied or not self.differentiated)
 
-    def hold(self, variable: Any) -> None:
+    def save_value(self, variable: Any) -> None:
         """Save a variable that is about to be written to, unless by the update itself."""
         if not self.is_updating:
             try:
-                self.variables.hold(variable)
+                self.variables.save_value(variable)
             except Exception as error:  # a variable without a value, as at its first assignment
                 pass_on(error)
 
@@ -237,27 +237,27 @@ class FetchedBatches:
     """The batches that data sets gave for the current or next step in eager code."""
 
     def __init__(self) -> None:
-        self._given: list[tuple[Any, Any]] = []  # iterators and batches
+        self._fetched: list[tuple[Any, Any]] = []  # iterators and batches
         self._after: Callable[[], TensorFlowStep | None] = _none  # the last step before the first of them
 
     @property
     def values(self) -> list[Any]:
         """The batches, in the order of time."""
-        return [value for _, value in self._given]
+        return [value for _, value in self._fetched]
 
     def add(self, iterator: Any, value: Any, last: TensorFlowStep | None) -> None:
         """Add a batch; a step has one batch of each iterator, unless it accumulates gradients."""
-        is_repeated = any(earlier_iterator is iterator for earlier_iterator, _ in self._given)
+        is_repeated = any(earlier_iterator is iterator for earlier_iterator, _ in self._fetched)
         if not _accumulates(last) and (last is not self._after() or is_repeated):
-            self._given = []
-        if not self._given:
+            self._fetched = []
+        if not self._fetched:
             self._after = _none if last is None else weakref.ref(last)
-        self._given = [*self._given, (iterator, value)][-MAX_FETCHED:]
+        self._fetched = [*self._fetched, (iterator, value)][-MAX_FETCHED:]
 
     def ended(self, iterator: Any, last: TensorFlowStep | None) -> None:
         """Drop the last batch of an exhausted iterator: the next step is not of it."""
         if not _accumulates(last):
-            self._given = [fetched for fetched in self._given if fetched[0] is not iterator]
+            self._fetched = [fetched for fetched in self._fetched if fetched[0] is not iterator]
 
 
 def _accumulates(step: TensorFlowStep | None) -> bool:
@@ -278,7 +278,7 @@ class WatchedOptimizer:
         self.shares = False  # another optimizer updates after it in the same eager step
         self.changed: dict[int, Any] = {}  # by resource_id: other variables that its steps write to
         self._memory: OptimizerMemory | None = None
-        self._is_held: bool | None = None
+        self._is_backed_up: bool | None = None
 
     @property
     def memory(self) -> OptimizerMemory:
@@ -305,9 +305,9 @@ class WatchedOptimizer:
     @property
     def is_backed_up(self) -> bool:
         """Whether its variables are saved before each update and tested after it, being small enough."""
-        if self._is_held is None:
-            self._is_held = sum(map(size_of, self.updated)) <= LARGEST
-        return self._is_held
+        if self._is_backed_up is None:
+            self._is_backed_up = sum(map(size_of, self.updated)) <= LARGEST
+        return self._is_backed_up
 
     def last_losses(self) -> list[float]:
         """Return the losses of its last good steps."""
@@ -381,7 +381,7 @@ class TrainingState:
             step = graph._reprokit_step = TensorFlowStep(graph)
             step.variables.earlier = {} if last is None else last.variables.before
         for generator in generators():
-            step.variables.hold(private_api.state(generator))
+            step.variables.save_value(private_api.state(generator))
         return step
 
     def call(self) -> OutermostCall | None:

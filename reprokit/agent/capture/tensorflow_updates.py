@@ -340,17 +340,17 @@ class UpdateGuard:
         else:
             for metric in getattr(site.model, "metrics", ()):  # they change while the host handles a step
                 for variable in metric.variables:
-                    self._capture.attempt(step.variables.hold, plain(variable))
+                    self._capture.attempt(step.variables.save_value, plain(variable))
             watched.changed.update({key: variable for key, (variable, _) in step.variables.before.items()})
             updated = site.updated
             if updated:
-                self._capture.attempt(step.variables.hold_updated, watched.updated)
+                self._capture.attempt(step.variables.save_updated, watched.updated)
             stops, saved = self._settings.action == STOP, step.variables.before
             changed = [*step.variables.saved.values(), *step.variables.updated.values()]
             if stops:  # the snapshot has the state before the call
                 changed = list(saved.values())
             if not updated:  # for a further optimizer in the same step
-                self._capture.attempt(step.variables.hold_updated, watched.updated)
+                self._capture.attempt(step.variables.save_updated, watched.updated)
             on_host, tensors = self.rejections.host_callback(site, step, gradients, saved)
 
             def host() -> None:
@@ -404,7 +404,7 @@ class UpdateGuard:
             return None
         is_tested = finite is not None and watched.is_backed_up
         if watched.shares or is_tested:
-            self._capture.attempt(step.variables.hold_updated, watched.updated)
+            self._capture.attempt(step.variables.save_updated, watched.updated)
         step.is_updating = True
         try:
             result = update()

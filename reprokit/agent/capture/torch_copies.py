@@ -125,7 +125,7 @@ class StateCopy:
         self, torch: Any, optimizers: Iterable[Any], tensors: Iterable[Any] = (), others: Iterable[Any] = ()
     ) -> None:
         self._optimizers = list(map(weakref.ref, optimizers))
-        self._besides = list(tensors)
+        self._other_tensors = list(tensors)
         self._others = [(other, copy.deepcopy(other.state_dict())) for other in others]
         self._copies = TensorCopies(torch)
         self._states: list[Any] = []
@@ -133,7 +133,7 @@ class StateCopy:
 
     def keep(self) -> None:
         """Copy the current values."""
-        tensors, self._states = list(self._besides), []
+        tensors, self._states = list(self._other_tensors), []
         for reference in self._optimizers:
             optimizer = reference()
             if optimizer is not None:

@@ -36,7 +36,7 @@ class SnapshotTensors:
         self.has_shards = False  # a tensor is one rank's shard of a distributed one
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
-        self._kept: list[Any] = []  # the tensors themselves, so that their ids stay unique
+        self._owners: list[Any] = []  # the tensors themselves, so that their ids stay unique
 
     def put(self, preferred: str, tensor: Any) -> str | None:
         """Add a tensor and return its name in the snapshot; None, and a note, if its bytes cannot be read."""
@@ -58,7 +58,7 @@ class SnapshotTensors:
         name = free_name(preferred, self._taken)
         self.parts.append(Part(name, DTYPES[dtype], shape, size, read))
         self._names[id(owner)] = name
-        self._kept.append(owner)
+        self._owners.append(owner)
         return name
 
     def pack(self, prefix: str, value: Any) -> Node:
