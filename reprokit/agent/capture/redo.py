@@ -342,7 +342,7 @@ def next_part(
 ) -> Next:
     """Return the part to try next, None at the end of the search, and the smallest part known to reproduce the step.
 
-    The whole batch is assumed to; ``results`` has the other parts tried; ``is_excluded`` rules out parts.
+    The whole batch is assumed to reproduce it; ``results`` has the other tried parts; ``is_excluded`` rules out parts.
     """
     best, parts = tuple(range(count)), 2
     while len(best) > 1:

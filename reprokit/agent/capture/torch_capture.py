@@ -290,7 +290,7 @@ class CaptureContext:
         path = capture.settings.library
         compiled = capture.attempt(private_api.compiled, torch, path) if path else None
         self.tests = FiniteTests(torch, compiled)
-        self.snapshooter = SnapshotBuilder(torch, self.tests, self.watched)
+        self.snapshot_builder = SnapshotBuilder(torch, self.tests, self.watched)
         self.ranks = RankCoordinator(torch)
         self.checks = StepChecks(self)
         self.policy = CapturePolicy(self)

@@ -118,7 +118,7 @@ class CapturePolicy:
     def _save(self, step: TrainingStep, number: int, triggers: list[Trigger]) -> str | None:
         training, torch = self._training, self._training.torch
         with torch.no_grad(), private_api.without_overrides(torch):
-            contents = training.snapshooter.contents(step, training.models(), training.names(), number, triggers)
+            contents = training.snapshot_builder.contents(step, training.models(), training.names(), number, triggers)
             header, parts = training.ranks.complete(*contents)
         if training.in_place is not None:
             training.in_place.conclude(header)
