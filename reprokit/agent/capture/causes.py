@@ -161,7 +161,7 @@ class OperatorEvent:
             index = places[0].tolist()
             self.first = {"output": 0, "index": index, "value": str(values[tuple(index)].item())}
             if operands:
-                self.first["inputs"] = [_element(library, each, values.shape, tuple(index)) for each in operands]
+                self.first["inputs"] = [_element(library, array, values.shape, tuple(index)) for array in operands]
             self.rows = library.unique(places[:, 0]).tolist() if index else []
 
 

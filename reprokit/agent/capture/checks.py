@@ -79,5 +79,5 @@ def matching_trigger(
         is_beyond = value is not None and captured.limit is not None and not value <= captured.limit
         return captured.with_(value=value) if is_beyond else None
     kind = GRADIENT if captured.kind == CONDITION else captured.kind
-    same = [each for each in seen if each.kind == kind]
-    return next((each for each in same if each.name == captured.name), same[0] if same else None)
+    same = [trigger for trigger in seen if trigger.kind == kind]
+    return next((trigger for trigger in same if trigger.name == captured.name), same[0] if same else None)

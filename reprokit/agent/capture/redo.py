@@ -176,7 +176,7 @@ class RedoDriver:
             return part
         line = {
             **smallest.line(),
-            "indices": [indices[each] for each in smallest.samples] if len(indices) == of else None,
+            "indices": [indices[sample] for sample in smallest.samples] if len(indices) == of else None,
         }
         problems = [*(self._whole.get("problems") or []), *[FILLED] * self.repeats_samples]
         return self.finish({**self._whole, "reproduced": True, **line, "problems": problems})

@@ -67,7 +67,7 @@ class TensorFlowCapture:
                 self._events.add(listener)
         order = self.training.watched
         self._hooks = TensorFlowDecisions(
-            self._events, lambda: [each for watched in order for each in watched.memory_variables]
+            self._events, lambda: [variable for watched in order for variable in watched.memory_variables]
         )
 
     def begin(self, name: str, module: ModuleType) -> None:
@@ -166,9 +166,9 @@ class TensorFlowCapture:
         if step.graph is not None and step.graph is not private_api.default_graph():
             return
         tensorflow = sys.modules["tensorflow"]
-        flat = [each for each in tensorflow.nest.flatten(event.output) if getattr(each, "dtype", None) is not None]
-        floats = [each for each in flat if hasattr(each, "op") or private_api.has_value(each)]
-        finite = [tensorflow.reduce_all(tensorflow.math.is_finite(each)) for each in floats if each.dtype.is_floating]
+        flat = [leaf for leaf in tensorflow.nest.flatten(event.output) if getattr(leaf, "dtype", None) is not None]
+        floats = [leaf for leaf in flat if hasattr(leaf, "op") or private_api.has_value(leaf)]
+        finite = [tensorflow.reduce_all(tensorflow.math.is_finite(leaf)) for leaf in floats if leaf.dtype.is_floating]
         if finite:
             name = str(getattr(event.module, "path", None) or event.module.name)
             step.values.activations.append((name, tensorflow.reduce_all(tensorflow.stack(finite))))
@@ -387,7 +387,7 @@ class XlaCalls:
                 after = current_values(site.updated)
                 restore_values(before)
                 graph = private_api.default_graph()
-                assignments = [each for each in graph.get_operations() if each.type == "AssignVariableOp"]
+                assignments = [node for node in graph.get_operations() if node.type == "AssignVariableOp"]
                 with tensorflow.control_dependencies(assignments):
                     call_host(on_host, {"arguments": list(arguments), "keywords": keywords, "after": after})
                 return tensorflow.constant(0)

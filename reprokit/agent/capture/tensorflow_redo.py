@@ -414,10 +414,10 @@ def explained(
     """Return result.json's entry for the cause of a rejected step, or why there is none."""
     if rejected is None:
         return {"problems": [why_finite]}
-    roots = [rejected.values.loss, *[getattr(each, "values", each) for each in rejected.gradients]]
+    roots = [rejected.values.loss, *[getattr(value, "values", value) for value in rejected.gradients]]
     batches = [batch for batch, _, _ in trials.batches]
     inputs = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)
-    arrays = [private_api.value(each) for each in inputs if private_api.has_value(each) and each.dtype.is_floating]
+    arrays = [private_api.value(value) for value in inputs if private_api.has_value(value) and value.dtype.is_floating]
     samples = trials.sample_count if len(batches) == 1 else None  # unknown for several batches
     cause = watcher.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}
