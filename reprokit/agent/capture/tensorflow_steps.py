@@ -1,7 +1,7 @@
 """The state of a TensorFlow 2 or Keras training: its steps, its outermost calls, and its optimizers.
 
-A step begins when a gradient tape is entered, or when Keras or a strategy runs one: in eager code one per thread, in
-graphs one per graph that is being built. Until its update, each variable that is written to is saved first: running
+A step begins when a gradient tape is entered, or when Keras or a strategy runs one. There is one per thread in eager
+code, and one per graph that is being built. Until its update, each variable that is written to is saved first: running
 statistics, seeds and metrics, which a forward pass changes.
 """
 

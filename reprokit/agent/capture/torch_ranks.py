@@ -1,8 +1,9 @@
 """Makes all ranks of a distributed training capture the same step, by the gradient reduction that it makes anyway.
 
-Gradients that are not finite on one rank are so on all ranks after the reduction. What one rank alone knows before that
-(its loss is not finite, a condition holds) it reports by one element of one gradient: a NaN whose bits encode reason
-and rank. Nothing is sent that the training does not send anyway, and a step without a trigger costs nothing.
+Gradients that are not finite on one rank are so on all ranks after the reduction. Before that, one rank alone may know
+that its loss is not finite, or that a condition holds. It reports this by one element of one gradient: a NaN whose
+bits encode reason and rank. Nothing is sent that the training does not send anyway, and a step without a trigger costs
+nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The script's local variables: finds a batch in them, sets them, and finds the line that made them non-finite.
 
-Nothing is executed to find a line: from the statement that passed a value on, non-finite variables are followed to the
-statements that assign them, up to one whose own variables are all finite.
+Nothing is executed to find a line. From the statement that passed a value on, non-finite variables are followed to the
+statements that assign them. The search ends at a statement whose own variables are all finite.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The file is opened and closed each time. A descriptor that stayed open would change the numbers of the program's own
 descriptors. It could also be closed, or written to by mistake, in programs that close or replace unknown descriptors.
-As opening takes longer than the rest of a loss, and is slow under strace, the lines of steps are buffered where
-SIGKILL cannot lose them (buffered_lines.py). When they are flushed depends on the lines alone, not on the clock: a
-replay must do what the recording did.
+Opening takes longer than the rest of a loss, and is slow under strace. So the lines of steps are buffered where SIGKILL
+cannot lose them (buffered_lines.py). When they are flushed depends on the lines alone, not on the clock: a replay must
+do what the recording did.
 """
 
 from __future__ import annotations

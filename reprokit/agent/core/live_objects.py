@@ -20,9 +20,9 @@ _TO_MEMBERS = partial(map, itemgetter(1))
 def instances(*classes: type) -> list[Any]:
     """Return all objects of these classes and of their subclasses.
 
-    A list of all objects refers to tuples that other threads are about to fill, and CPython does not fill a tuple that
-    has a second reference (`tuple()` of a generator raises SystemError). So the list is made, searched and dropped in
-    one call of `next`, without bytecode in between at which threads could switch.
+    A list of all objects refers to tuples that other threads are about to fill. CPython does not fill a tuple that has
+    a second reference: `tuple()` of a generator raises SystemError. So the list is made, searched and dropped in one
+    call of `next`, without bytecode in between at which threads could switch.
     """
     all_classes = set(_derived(classes))
     results: Iterator[Any] = iter(gc.get_objects, None)

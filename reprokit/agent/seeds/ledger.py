@@ -1,9 +1,9 @@
 """The ledger of seeding calls: each is recorded, and in a replay gets the recorded value if its own differs.
 
 A seed that differs came from the clock, a process id, an address: not from the recorded entropy. In a replay, the n-th
-call of the same function at the same line of the same thread and process gets its value from the recording. A value
-that the recording has at this line, at another position, is left unchanged: tasks of a pool are seeded by their number,
-in whichever worker executes them.
+call of a function at one line, in one thread and process, gets the value of the recording's n-th call. A value that
+the recording has at this line, at another position, is left unchanged. Tasks of a pool are seeded by their number, in
+whichever worker executes them.
 """
 
 from __future__ import annotations

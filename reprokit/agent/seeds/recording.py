@@ -1,6 +1,6 @@
 """Looks up seeds in the recording that is being replayed.
 
-seeds.jsonl is read again for each look-up, and nothing of it is kept in memory or open: a replay must have its objects
+seeds.jsonl is read again for each look-up, and nothing of it is kept in memory or open. A replay must have its objects
 at the same addresses as the recording. So a recording reads a file, too, with a path of the same length, into a buffer
 that both have. Both read more than 256 bytes: an int that is allocated in memory.
 """
