@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reprokit.agent.patches import PatchContext, PatchNotApplicable
+from reprokit.agent.patches import PatchContext, PatchRefused
 from reprokit.agent.patches import torch as switches
 from reprokit.agent.patches import torch_operators as operators
 from reprokit.patches import parse
@@ -152,12 +152,12 @@ def test_switches_that_a_version_lacks_are_said() -> None:
         raise AssertionError("must not be called without warn_only")
 
     old = SimpleNamespace(utils=SimpleNamespace(), _C=SimpleNamespace(_set_deterministic_algorithms=without_warnings))
-    with pytest.raises(PatchNotApplicable, match="an operator has no"):
+    with pytest.raises(PatchRefused, match="an operator has no"):
         switches.torch_deterministic(old, "", PatchContext())
-    with pytest.raises(PatchNotApplicable, match="does not fill"):
+    with pytest.raises(PatchRefused, match="does not fill"):
         switches.torch_deterministic_fill(old, "", PatchContext())
     library = SimpleNamespace(Library=SimpleNamespace(impl=lambda name, function, key: None))
-    with pytest.raises(PatchNotApplicable, match="threads=1"):
+    with pytest.raises(PatchRefused, match="threads=1"):
         operators.torch_operator(SimpleNamespace(library=library), "aten::index_put_", PatchContext())
 
 

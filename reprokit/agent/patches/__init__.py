@@ -1,7 +1,7 @@
 """Patches in the training's process: which function is called when which module has been imported.
 
 A function `NAME(module, value, context)` stands in the file of its framework. It returns once the patch is applied, or
-raises PatchNotApplicable. It reports what a user should know: `context("message")`. If the patch can be undone in the
+raises PatchRefused. It reports what a user should know: `context("message")`. If the patch can be undone in the
 process, it registers how: `context.on_undo(function)`; `context.swap` replaces a function and undoes that.
 """
 
@@ -64,7 +64,7 @@ _COMPARISONS = {
 VERSION_PLACES = 4  # of a version: 1.14.0.0
 
 
-class PatchNotApplicable(Exception):
+class PatchRefused(Exception):
     """Raised by a patch that cannot be applied; the message gives the reason."""
 
 
@@ -145,7 +145,7 @@ class Patches:
             return APPLIED, ""
         try:
             getattr(importlib.import_module(f"{__name__}.{file}"), function)(module, patch.value, context)
-        except PatchNotApplicable as error:
+        except PatchRefused as error:
             return REFUSED, str(error)
         except Exception as error:
             pass_on(error)

@@ -11,7 +11,7 @@ import os
 import re
 
 from ..tensorflow import private_api
-from . import PatchContext, PatchNotApplicable
+from . import PatchContext, PatchRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def tf_threads(module: Any, value: str, context: PatchContext) -> None:
     count = int(value or "1")
     threading, session = getattr(module.config, "threading", None), private_api.module("session")
     if threading is None and session is None:
-        raise PatchNotApplicable("this TensorFlow has no setting for its threads")
+        raise PatchRefused("this TensorFlow has no setting for its threads")
     for name in _SETTERS if threading is not None else ():
         getattr(threading, name)(count)  # possible only before an operation is executed
         context.swap(threading, name, functools.partial(_hold_count, count))
@@ -81,11 +81,9 @@ def tf1_determinism(module: Any, value: str, context: PatchContext) -> None:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             patch = getattr(importlib.import_module("tfdeterminism"), "patch", None)
     except ImportError as error:
-        raise PatchNotApplicable(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
+        raise PatchRefused(f"there is no tfdeterminism ({error}); {_ADVICE}") from None
     if patch is None:
-        raise PatchNotApplicable(
-            f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}"
-        )
+        raise PatchRefused(f"the tfdeterminism that is installed has no patch(), as none has from 0.4 on; {_ADVICE}")
     previous = os.environ.get("TF_CUDNN_DETERMINISTIC")
     modules = [module.nn, private_api.module("nn"), private_api.module("nn_ops")]
     originals = [(owner, owner.bias_add) for owner in modules]
@@ -133,7 +131,7 @@ def tf_data(module: Any, value: str, context: PatchContext) -> None:
     callers = (
         (datasets.DatasetV2, ["map", "interleave"]),
         (datasets.DatasetV1, ["map"]),
-    )  # DatasetV1.interleave is that of V2
+    )  # V1 shares interleave with V2
     for owner, names in callers:
         for name in _with_parameter(owner, "deterministic"):
             context.swap(owner, name, functools.partial(_with_argument, "deterministic", None, True))

@@ -12,7 +12,7 @@ import sys
 
 from ..core.thread_names import on_thread
 from ..pytorch import private_api
-from . import PatchContext, PatchNotApplicable
+from . import PatchContext, PatchRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def torch_deterministic(torch: Any, value: str, context: PatchContext, *, fill: 
     """
     filling = getattr(torch.utils, "deterministic", None)
     if fill and filling is None:
-        raise PatchNotApplicable(
+        raise PatchRefused(
             "this PyTorch does not fill uninitialized memory (2.2 was the first); use torch-deterministic"
         )
     try:
         private_api.set_deterministic_mode(torch, True, warn_only=True)
     except TypeError:
-        raise PatchNotApplicable(
+        raise PatchRefused(
             "this PyTorch raises where an operator has no deterministic algorithm (1.11 warns)"
         ) from None
     if filling is not None:

@@ -15,7 +15,7 @@ import sys
 from _thread import allocate_lock
 
 from ..pytorch import private_api
-from . import PatchContext, PatchNotApplicable
+from . import PatchContext, PatchRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def torch_operator(module: Any, value: str, context: PatchContext) -> None:
     if not overloads and space == "aten":
         similar = difflib.get_close_matches(value, {name.partition(".")[0] for name in names}, 3)
         advice = ": is it " + " or ".join(similar) + "?" if similar else ""
-        raise PatchNotApplicable(f"PyTorch {module.__version__} has no operator {value}{advice}")
+        raise PatchRefused(f"PyTorch {module.__version__} has no operator {value}{advice}")
     if not overloads:  # an operator may be registered after this
         context(f"no library has brought {value} yet: it is patched when one does")
     single_thread, mode = SingleThread(module), _mode(module)
@@ -58,9 +58,7 @@ def torch_operator(module: Any, value: str, context: PatchContext) -> None:
 def _check(torch: Any) -> None:
     with_keyset = "with_keyset" in inspect.signature(torch.library.Library.impl).parameters
     if not (with_keyset and private_api.can_redispatch(torch)):
-        raise PatchNotApplicable(
-            "this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1"
-        )
+        raise PatchRefused("this PyTorch cannot call what it overrides (2.4 can): use torch-deterministic or threads=1")
 
 
 def _overloads_to_patch(torch: Any, value: str, all_names: set[str]) -> list[str]:
@@ -69,12 +67,10 @@ def _overloads_to_patch(torch: Any, value: str, all_names: set[str]) -> list[str
     names = _overloads_of(value, all_names)
     matching = [name for name in names if value in (name, name.partition(".")[0])]
     if any(has(name, "BackendSelect") and not _is_patched(torch, name) for name in matching):
-        raise PatchNotApplicable(
-            f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill"
-        )
+        raise PatchRefused(f"{value} makes a tensor of nothing; for what is in its memory: torch-deterministic-fill")
     on_devices = [name for name in names if any(has(name, device) for device in _DEVICES)]
     if not on_devices and any(has(name, "CompositeImplicitAutograd") for name in matching):
-        raise PatchNotApplicable(f"{value} is made of other operators, which a profile shows: name those")
+        raise PatchRefused(f"{value} is made of other operators, which a profile shows: name those")
     return on_devices or [name for name in names if has(name, "CompositeExplicitAutograd")]
 
 
