@@ -118,7 +118,7 @@ class ProcessOrders:
             if choices is None:
                 return original(object_list, timeout)
             objects = list(object_list)
-            ready = wait_as_recorded(self._orders, original, objects, timeout, choices) if choices.is_replay else None
+            ready = wait_again(self._orders, original, objects, timeout, choices) if choices.is_replay else None
             if ready is None:
                 ready = original(objects, timeout)
                 if not choices.is_replay:
@@ -130,9 +130,7 @@ class ProcessOrders:
         return wait
 
 
-def wait_as_recorded(
-    orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices
-) -> Any:
+def wait_again(orders: Orders, wait: Function, objects: list[Any], timeout: float | None, choices: Choices) -> Any:
     """Wait until the objects that were ready in the recording are, and return them; None if those are unknown."""
     ready = []
     for text in iter(choices.next, END):

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
 
 ORDER = "_reprokit_order"  # attribute of a queue
 POLL_TIMEOUT = 0.5  # seconds of one wait for an item that was there in the recording
-POOLS = (
-    "concurrent",
-    "joblib",
-    "loky",
-    "multiprocessing",
-)  # packages whose own queues depend on pipes and other processes
+POOLS = ("concurrent", "joblib", "loky", "multiprocessing")  # their own queues depend on other processes
 
 
 class RecordedQueue:

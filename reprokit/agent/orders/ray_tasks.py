@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..core.patching import Function, replace
 from .futures import END
-from .processes import wait_as_recorded
+from .processes import wait_again
 from .tracks import Orders, caller_outside
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ class RayOrders:
                 return original(ray_waitables, timeout=timeout, **keywords)
             tasks = list(ray_waitables)
             if choices.is_replay:
-                ready = wait_as_recorded(self._orders, is_done, tasks, timeout, choices)
+                ready = wait_again(self._orders, is_done, tasks, timeout, choices)
                 if ready is not None:
                     return ready, [task for task in tasks if task not in ready]
             ready, left = original(tasks, timeout=timeout, **keywords)

@@ -167,28 +167,26 @@ class TurnLock:
 
     def _wait(self, actor: int, timeout: float | None) -> None:
         """Wait until it is this actor's turn, until the timeout, or until the expected actor is given up."""
-        waits_since = now = time.monotonic()
+        start = now = time.monotonic()
         pause = SHORTEST_PAUSE
         while self._must_wait(actor):
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             now = time.monotonic()
-            if timeout is not None and now - waits_since > timeout:
+            if timeout is not None and now - start > timeout:
                 return
             if self._lock._is_zero():
-                waits_since = (
-                    now if timeout is None else waits_since
-                )  # the expected actor holds the lock and waits for a task itself
-            elif now - waits_since > self._timeout(waits_since):
+                start = now if timeout is None else start  # the expected actor has the lock, and waits for a task
+            elif now - start > self._timeout(start):
                 self._give_up()
                 return
 
-    def _timeout(self, waits_since: float) -> float:
+    def _timeout(self, start: float) -> float:
         """Return how many seconds to wait for the expected actor; shorter once another turn has timed out."""
         timeouts = _size(self._timeouts_file)
         if timeouts or self._is_over():
             return TIMEOUT if not timeouts else GRACE if timeouts < GIVE_UP_AFTER else 0.0
-        timeout = TIMEOUT + waits_since - self._since
+        timeout = TIMEOUT + start - self._since
         return timeout if self._is_of_pool else min(timeout, MAX_TIMEOUT)
 
     def _give_up(self) -> None:
