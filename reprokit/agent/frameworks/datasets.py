@@ -41,12 +41,8 @@ class ShardReader:
 
     def __call__(self, **keywords: Any) -> Any:
         sources = [value[0] for value in keywords.values() if isinstance(value, list) and len(value) == 1]
-        self._iterables = [
-            source for source in sources if isinstance(getattr(source, "args", None), tuple) and source.args
-        ]
-        paths = {
-            source for source in [*sources, *(source.args[0] for source in self._iterables)] if isinstance(source, str)
-        }
+        self._iterables = [part for part in sources if isinstance(getattr(part, "args", None), tuple) and part.args]
+        paths = {part for part in [*sources, *(part.args[0] for part in self._iterables)] if isinstance(part, str)}
         # If the reader filters rows by itself, their numbers are unknown.
         is_part = getattr(self._config, "filters", None) is not None or any(
             name.startswith("row_group") and value != [None] for name, value in keywords.items() if value
@@ -60,9 +56,7 @@ class ShardReader:
         """The name of the current file; empty if the shard has several and it is unknown."""
         if not self._iterables:
             return self._file
-        return only_name(
-            self._paths.union(getattr(iterable, "last_item", None) or "" for iterable in self._iterables) - {""}
-        )
+        return only_name(self._paths.union(getattr(item, "last_item", None) or "" for item in self._iterables) - {""})
 
 
 def only_name(paths: set[str]) -> str:

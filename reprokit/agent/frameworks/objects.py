@@ -131,11 +131,8 @@ class ObjectsAdapter(Adapter):
             if ranges and suffix:
                 return _read_ranges(store, path, ranges, "starts" in keywords)
             if ranges:
-                contents = [
-                    sys.modules["obstore"].get(store, path, options={"range": byte_range}).bytes()
-                    for byte_range in ranges
-                ]
-                return contents if "starts" in keywords else contents[0]
+                parts = [sys.modules["obstore"].get(store, path, options={"range": span}).bytes() for span in ranges]
+                return parts if "starts" in keywords else parts[0]
             self._agent.attempt(self._read_head, store, path, "head" + suffix)
             return original(store, path, *arguments, **keywords)
 
@@ -228,11 +225,11 @@ class ObjectsAdapter(Adapter):
 
 
 async def _read_ranges(store: Any, path: str, ranges: list[tuple[int, int]], several: bool) -> Any:
-    contents = []
-    for byte_range in ranges:
-        response = await sys.modules["obstore"].get_async(store, path, options={"range": byte_range})
-        contents.append(await response.bytes_async())
-    return contents if several else contents[0]
+    parts = []
+    for span in ranges:
+        response = await sys.modules["obstore"].get_async(store, path, options={"range": span})
+        parts.append(await response.bytes_async())
+    return parts if several else parts[0]
 
 
 def _url_of(store: Any, path: str) -> str:

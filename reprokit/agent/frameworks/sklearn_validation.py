@@ -48,9 +48,7 @@ class CrossValidation:
                 predictions = scoring.fold
             finally:
                 scoring.fold = outer_fold
-            if (
-                isinstance(result, dict) and predictions and outer_fold is None
-            ):  # nested folds have no order that repeats
+            if isinstance(result, dict) and predictions and outer_fold is None:  # order of nested folds varies
                 result[KEY] = (type(estimator).__name__, *predictions[0])
             return result
 

@@ -88,15 +88,13 @@ class TorchmetricsAdapter(Adapter):
 
             @wraps(function)
             def call(*arguments: Any, **keywords: Any) -> Any:
-                return self._call_and_note(function, metric_of, note, arguments, keywords)
+                return self._call(function, metric_of, note, arguments, keywords)
 
             return call
 
         return wrap
 
-    def _call_and_note(
-        self, function: Function, metric_of: Function, note: Function, arguments: Any, keywords: Any
-    ) -> Any:
+    def _call(self, function: Function, metric_of: Function, note: Function, arguments: Any, keywords: Any) -> Any:
         if self._is_ignored:
             return function(*arguments, **keywords)
         self._inside.forward = True
@@ -116,9 +114,7 @@ class TorchmetricsAdapter(Adapter):
 
     def _make_forward(self, original: Function) -> Function:
         def forward(metric: Any, *arguments: Any, **keywords: Any) -> Any:
-            return self._call_and_note(
-                partial(original, metric), lambda: metric, self._note_update, arguments, keywords
-            )
+            return self._call(partial(original, metric), lambda: metric, self._note_update, arguments, keywords)
 
         return forward
 
