@@ -25,16 +25,8 @@ UNKNOWN = 0  # line of a call through a wrapper, which no name reveals; a functi
 MAX_LEVELS = 12  # calls between the user's function and the one in the report
 _NOT_FOLLOWED = ("<frozen importlib", "<frozen zipimport")
 _PATCH_FILES = tuple("/frameworks/ /patches/ /pytorch/ /tensorflow/ /seeds/ /library_calls.py /patching.py".split())
-_PATCH_CALLERS = (
-    "outermost",
-)  # agent functions whose callees are the script's; calls of the agent's other functions are not followed
-_OF_NO_INTEREST = (
-    "_thread.",
-    "_weakrefset.",
-    "gc.",
-    "threading._",
-    "threading.Thread._",
-)  # called at exits and by the agent
+_PATCH_CALLERS = ("outermost",)  # agent functions that call the script's; calls of others are not followed
+_OF_NO_INTEREST = ("_thread.", "_weakrefset.", "gc.", "threading._", "threading.Thread._")  # called at exits
 _UNNAMED = ("<module>", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
 _TENSORS = ("torch._C._TensorBase.", "torch._C.TensorBase.", "torch._tensor.Tensor.")  # all reported as torch.Tensor
 

@@ -153,10 +153,10 @@ class SavedCalls:
     ) -> subprocess.Popen[bytes]:
         import subprocess
 
-        paths_of_modules = [entry for entry in sys.path if type(entry) is str]
+        sys_path = [entry for entry in sys.path if type(entry) is str]
         order = {
             "framework": self._framework,
-            "path": paths_of_modules,
+            "path": sys_path,
             "files": paths,
             "circumstances": circumstances,
             **order,
@@ -186,13 +186,11 @@ class SavedCalls:
 
 def _bare_environment() -> dict[str, str]:
     """Return the environment without reprokit; another REPROKIT_RUN makes the shim ignore a child."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("REPROKIT_")}
-    preloaded = [
-        path for path in environment.pop("LD_PRELOAD", "").split(":") if path and "liburandom_hook" not in path
-    ]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("REPROKIT_")}
+    preloaded = [path for path in variables.pop("LD_PRELOAD", "").split(":") if path and "liburandom_hook" not in path]
     if preloaded:
-        environment["LD_PRELOAD"] = ":".join(preloaded)
-    return {**environment, "REPROKIT_RUN": "none"}
+        variables["LD_PRELOAD"] = ":".join(preloaded)
+    return {**variables, "REPROKIT_RUN": "none"}
 
 
 def _read_results(child: subprocess.Popen[bytes], end: float) -> Iterator[tuple[str, int, list[str]]]:

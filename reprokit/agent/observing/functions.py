@@ -43,9 +43,7 @@ class FunctionProfiles:
         self._ended_counts = CallCounts()  # merged counts of ended threads
         self._has_stopped = self._reported = False
         self._imports: tuple[str, int] | None = None  # a package, and the thread that imports it
-        self._root: CodeType | None = (
-            None  # the user's function that was running when this thread's profile was enabled
-        )
+        self._root: CodeType | None = None  # the user's function running when this thread's profile was enabled
         _lsprof.Profiler = self._yielding_profiler(_lsprof.Profiler)  # type: ignore[misc]
         replace(sys, "setprofile", self._make_setprofile)
         replace(sys, "getprofile", self._make_getprofile)
@@ -162,9 +160,7 @@ class FunctionProfiles:
 
     def _make_use_tool_id(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def use_tool_id(tool: int, name: str) -> Any:
-            if (
-                tool == _monitoring.PROFILER_ID and name != "cProfile"
-            ):  # cProfile is the agent's, or handled by _yielding_profiler
+            if tool == _monitoring.PROFILER_ID and name != "cProfile":  # which _yielding_profiler handles
                 self.stop_counting(f"sys.monitoring for {name}"[:200])
             return original(tool, name)
 

@@ -53,7 +53,7 @@ def argument(arguments: Arguments, keywords: Keywords, position: int, name: str)
 # Results in the order of completion, which depends on timing
 
 
-def _count_completion(
+def _note_completion(
     observer: Observer, name: str, *, ordered: bool = False, places: list[tuple[str, int, str]] | None = None
 ) -> None:
     observer.count("completion", name, {"ordered": ordered}, places=places)
@@ -65,25 +65,22 @@ def observe_waiting(module: Any, observer: Observer) -> None:
 
     def note_wait(arguments: Arguments, keywords: Keywords) -> None:
         if argument(arguments, keywords, 2, "return_when") not in (None, "ALL_COMPLETED"):
-            _count_completion(observer, f"{package}.wait")
+            _note_completion(observer, f"{package}.wait")
 
-    watch(observer, module, "as_completed", lambda *_: _count_completion(observer, f"{package}.as_completed"))
+    watch(observer, module, "as_completed", lambda *_: _note_completion(observer, f"{package}.as_completed"))
     watch(observer, module, "wait", note_wait)
 
 
 def _users_code(function: Any) -> CodeType | None:
     """Return the code of a function that threads execute, if it is the user's own; else None."""
-    parts = (
-        getattr(function, "func", function),
-        *getattr(function, "args", ())[:1],
-    )  # partial objects, and the argument of to_thread
+    parts = (getattr(function, "func", function), *getattr(function, "args", ())[:1])  # of partial, to_thread
     codes = (getattr(getattr(part, "__func__", part), "__code__", None) for part in parts)
     return next((code for code in codes if code is not None and is_users(code.co_filename)), None)
 
 
 def _count_concurrent(observer: Observer, name: str, code: CodeType) -> None:
     """Count a function that several threads execute concurrently: their shared state depends on timing."""
-    _count_completion(observer, name, places=[(code.co_filename, code.co_firstlineno, code.co_name)])
+    _note_completion(observer, name, places=[(code.co_filename, code.co_firstlineno, code.co_name)])
 
 
 def observe_threads(module: Any, observer: Observer) -> None:
@@ -120,10 +117,10 @@ def observe_pool(module: Any, observer: Observer) -> None:
 
     def note_callback(arguments: Arguments, keywords: Keywords) -> None:
         if argument(arguments, keywords, 4, "callback") is not None:  # called in the order of completion
-            _count_completion(observer, "Pool.apply_async(callback)")
+            _note_completion(observer, "Pool.apply_async(callback)")
 
     def note_of(method: str) -> Callable[..., None]:
-        return lambda *_: _count_completion(observer, f"Pool.{method}", ordered=method in _IN_ORDER)
+        return lambda *_: _note_completion(observer, f"Pool.{method}", ordered=method in _IN_ORDER)
 
     for method in ("imap_unordered", *_IN_ORDER):
         watch(observer, module.Pool, method, note_of(method))
@@ -136,7 +133,7 @@ def observe_shared_memory(module: Any, observer: Observer) -> None:
     def note_of(method: str) -> Callable[..., None]:
         def note(_: Arguments, keywords: Keywords) -> None:
             if keywords.get("lock") is False:
-                _count_completion(observer, f"multiprocessing.{method}(lock=False)")
+                _note_completion(observer, f"multiprocessing.{method}(lock=False)")
 
         return note
 
@@ -155,7 +152,7 @@ def observe_joblib(module: Any, observer: Observer) -> None:
 
     def note(arguments: Arguments, _: Keywords) -> None:
         if getattr(arguments[0], "return_generator", False) and getattr(arguments[0], "return_unordered", False):
-            _count_completion(observer, "joblib.Parallel(return_as='generator_unordered')")
+            _note_completion(observer, "joblib.Parallel(return_as='generator_unordered')")
 
     watch(observer, module.Parallel, "__call__", note)
 
@@ -170,7 +167,7 @@ def observe_evaluations(torch: Any, observer: Observer) -> None:
         observer,
         torch.nn.Module,
         "share_memory",
-        lambda *_: _count_completion(observer, "torch.nn.Module.share_memory"),
+        lambda *_: _note_completion(observer, "torch.nn.Module.share_memory"),
     )
 
 

@@ -34,9 +34,7 @@ MAX_BYTES = 256 << 20  # of one call's inputs
 MAX_REPEATS = 30  # of a saved call, in other processes
 _RACING = ("Bincount", "CropAndResize", "Histogram", "Scatter", "Segment", "Sparse")
 _STRING, _RESOURCE, _VARIANT = 7, 20, 21
-_ANONYMOUS = (
-    b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a variable that is not shared with another handle
-)
+_ANONYMOUS = b"cd2c89b7-88b7-44c8-ad83-06c2a9158347"  # TensorFlow's name for a variable with a single handle
 # Limited capabilities: without oneDNN's kernels, or with those of older processors.
 _WITHOUT_ONEDNN, _OLDER_PROCESSOR = "TF_ENABLE_ONEDNN_OPTS=0", "ONEDNN_MAX_CPU_ISA=AVX2"
 
@@ -60,11 +58,11 @@ class TensorflowConfirmer:
         """Let other processes repeat the saved calls."""
         present = private_api.pool_size("intra") or len(os.sched_getaffinity(0))
         counts = [number for number in (1, 2, 4) if number != present][:2]
-        own_circumstances = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
+        own = [(PRESENT, present), *((f"threads {number}", number) for number in counts)]
         limited = [] if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0" else [_OLDER_PROCESSOR, _WITHOUT_ONEDNN]
         processes = [
-            ({}, own_circumstances),
-            *((dict([setting.split("=")]), [(f"capabilities {setting}", present)]) for setting in limited),
+            ({}, own),
+            *((dict([name.split("=")]), [(f"capabilities {name}", present)]) for name in limited),
         ]
         hidden = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
         processes = [({**hidden, **variables}, circumstances) for variables, circumstances in processes]

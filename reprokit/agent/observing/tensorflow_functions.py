@@ -31,10 +31,7 @@ _HARMLESS = frozenset(
 _NEXT = "IteratorGetNext"
 _AT_ONCE = "its function takes several batches from an iterator in one call"
 _ELEMENT = ("output_types", "output_shapes")
-_SEEDS = {
-    "seed": 0x7265,
-    "seed2": 0x70726F,
-}  # with the script's own seeds the kernel might be shared with its eager calls
+_SEEDS = {"seed": 0x7265, "seed2": 0x70726F}  # with the script's seeds a kernel might be shared with its calls
 
 
 class FunctionInputs:
@@ -46,9 +43,7 @@ class FunctionInputs:
         self._visit = visit  # called with name of the inner function, node, definition, inputs, and problem
         self._inputs = inputs
         self._find = private_api.module("context").context().get_function_def
-        self._replacement: tuple[int, Any] | None = (
-            None  # position of an iterator, and one that yields only the batch taken from it
-        )
+        self._replacement: tuple[int, Any] | None = None  # position and iterator, which yields only the taken batch
         self._batches = 0
         self._left = MAX_EXECUTED
 

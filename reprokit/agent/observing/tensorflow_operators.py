@@ -245,11 +245,9 @@ class TensorflowOperators:
     def _before_callable(self, prepared: Any) -> None:
         def read(counts: GraphCounts) -> None:
             options, graph = prepared._reprokit_options, private_api.session_of(prepared).graph
-            names_of_parts = [*options.fetch, *options.target], options.feed
-            operations, fed = (
-                [graph.get_operation_by_name(name.split(":")[0]) for name in names] for names in names_of_parts
-            )
-            self._read_part(counts, operations, set(fed))
+            parts = [*options.fetch, *options.target], options.feed
+            ops, fed = ([graph.get_operation_by_name(name.split(":")[0]) for name in names] for names in parts)
+            self._read_part(counts, ops, set(fed))
 
         self._count(self._sessions.setdefault(prepared, {}), "", read)
 

@@ -112,9 +112,7 @@ class Signatures:
 
     def __init__(self, torch: Any) -> None:
         self._tensor = torch.Tensor
-        self._other_types = frozenset(
-            [bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device]
-        )
+        self._types = frozenset([bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device])
         self._cpu = torch.device("cpu")
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -123,7 +121,7 @@ class Signatures:
         shapes: list[Any] = []
         others: list[Any] = []
         device = self._cpu
-        tensor, other_types = self._tensor, self._other_types
+        tensor, other_types = self._tensor, self._types
         values: list[Any] = []
         for value in (*args, *kwargs.values()):
             if type(value) is list or type(value) is tuple:

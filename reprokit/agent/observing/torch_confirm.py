@@ -133,9 +133,7 @@ class TorchConfirmer:
             repeatable.before_call = self._make_waker()
         try:
             digests = self._confirmations.repeat(line, repeatable.execute, can_race, does_race)
-            if (
-                line["device"] == "cpu" and operator.name != COMPILED
-            ):  # compiled code has the number of threads built in
+            if line["device"] == "cpu" and operator.name != COMPILED:  # which has its number of threads built in
                 self._try_threads(line, repeatable, digests, can_race)
                 if len(digests) == 1 and operator.built_in:
                     function, _, _, signature = record.key

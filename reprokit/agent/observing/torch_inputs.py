@@ -13,16 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _ALLOWANCE = 4096  # bytes by which a storage may exceed its tensors and still be copied whole
-STATES = (
-    "seed",
-    "offset",
-    "rng",
-    "workspace",
-    "reserve",
-    "debug",
-    "unused",
-    "philox",
-)  # parts of names of results that are states
+STATES = ("seed", "offset", "rng", "workspace", "reserve", "debug", "unused", "philox")  # names of such results
 
 
 def size(value: Any) -> int:
