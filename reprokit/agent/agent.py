@@ -71,9 +71,7 @@ class Agent:
         self.observer: Observer | None = None  # of a profile run
         self.keeps: frozenset[str] = KEPT
         self.pytorch: EventHooks | None = None  # in a recorded process that uses PyTorch
-        self.listeners: list[
-            tuple[Collection[str], Callable[[str, ModuleType], object]]
-        ] = []  # names of modules, and the function to call when one is imported
+        self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, callback
         # Called with a framework's name and events, once they exist; each returns the listeners to add.
         self.event_listeners: list[Callable[[str, Events], list[EventListener]]] = []
         self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish

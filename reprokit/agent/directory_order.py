@@ -47,23 +47,16 @@ class DirectoryListings:
 
     def wrap_scandir(self, directory: str, entries: Any) -> ScandirIterator:
         """Wrap the iterator of a scandir, to record its names."""
-        return ScandirIterator(
-            entries, self._agent, lambda digest, is_complete: self.end(directory, digest, is_complete)
-        )
+        return ScandirIterator(entries, self._agent, lambda digest, complete: self.end(directory, digest, complete))
 
-    def end(self, directory: str, digest: ListingDigest, is_complete: bool) -> None:
+    def end(self, directory: str, digest: ListingDigest, complete: bool) -> None:
         """Write a listing, unless it equals the last one of this directory."""
         self._names += digest.count
-        order = digest.order() + str(is_complete)
+        order = digest.order() + str(complete)
         if self._last.get(directory) != order and self._lines < MAX_LISTINGS:
             self._last[directory] = order
             self._lines += 1
-            facts = {
-                "count": digest.count,
-                "order": digest.order(),
-                "names": f"{digest.names:016x}",
-                "whole": is_complete,
-            }
+            facts = {"count": digest.count, "order": digest.order(), "names": f"{digest.names:016x}", "whole": complete}
             self._agent.journal.write("listing", {"name": directory, **facts})
 
 
@@ -127,9 +120,9 @@ class ScandirIterator:
         if self._digest is not None:
             self._digest.update(names)
 
-    def _note(self, is_complete: bool) -> None:
+    def _note(self, complete: bool) -> None:
         """Record the listing, once; one that was opened and not read has no order."""
         self._flush()
         digest, self._digest = self._digest, None
-        if digest is not None and (is_complete or digest.count):
-            self._end(digest, is_complete)
+        if digest is not None and (complete or digest.count):
+            self._end(digest, complete)

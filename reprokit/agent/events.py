@@ -25,9 +25,7 @@ if TYPE_CHECKING:
         def handlers(self) -> dict[type[TrainingEvent], Handler]:
             """Return the handler of each event that the listener handles."""
 
-    Handlers = tuple[
-        tuple[Callable[[Exception, Handler], object], Handler], ...
-    ]  # pairs: function to call on errors, handler
+    Handlers = tuple[tuple[Callable[[Exception, Handler], object], Handler], ...]  # pairs: error callback, handler
 
 
 APPLY, SKIP = "APPLY", "SKIP"  # the answers to UpdateDue; None means APPLY
@@ -396,7 +394,7 @@ class RoundScored(TrainingEvent):
 
 
 # Each event, and the attribute of Events that holds its handlers.
-_HANDLER_ATTRIBUTES = {
+_ATTRIBUTES = {
     event: re.sub("(?<=.)(?=[A-Z])", "_", event.__name__).lower() for event in TrainingEvent.__subclasses__()
 }
 
@@ -422,13 +420,11 @@ class Events:
     def arrange(self) -> None:
         """Rebuild the tuples of handlers from the listeners."""
         tables = [(listener, listener.handlers()) for listener in self._listeners]
-        for event, name in _HANDLER_ATTRIBUTES.items():
-            handlers = [
-                (self._error_handler_of(listener), table[event]) for listener, table in tables if event in table
-            ]
+        for event, name in _ATTRIBUTES.items():
+            handlers = [(self._on_error(listener), table[event]) for listener, table in tables if event in table]
             setattr(self, name, tuple(handlers))
 
-    def _error_handler_of(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
+    def _on_error(self, listener: EventListener) -> Callable[[Exception, Handler], object]:
         return getattr(listener, "failed", lambda error, handler: self._failed(handler, error))
 
     if TYPE_CHECKING:

@@ -51,15 +51,11 @@ def _has_no_package(directory: str) -> bool:
     """
     import ctypes
 
-    glob, free, result_buffer = (
-        ctypes.CDLL(None).glob,
-        ctypes.CDLL(None).globfree,
-        ctypes.create_string_buffer(_SIZE_OF_GLOB),
-    )
+    glob, free, room = ctypes.CDLL(None).glob, ctypes.CDLL(None).globfree, ctypes.create_string_buffer(_SIZE_OF_GLOB)
     start = os.fsencode(directory)
     for pattern in _PATTERNS:
-        result = glob(start + pattern, 0, None, result_buffer)
-        free(result_buffer)
+        result = glob(start + pattern, 0, None, room)
+        free(room)
         if result != _NO_MATCH:
             return False
     return True

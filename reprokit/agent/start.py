@@ -95,12 +95,10 @@ def _facts() -> dict[str, object]:
 
 def _flags() -> list[str]:
     """Return the interpreter's options that differ from their defaults."""
-    defaults = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
+    usual = {"hash_randomization": 1, "int_max_str_digits": 4300, "gil": 1}
     names = [name for name in dir(sys.flags) if name[0] != "_" and name[:2] != "n_" and name not in ("count", "index")]
     pairs = [(name, getattr(sys.flags, name)) for name in names]
-    return [
-        f"{name}={value}" for name, value in pairs if value is not None and value not in (defaults.get(name, 0), -1)
-    ]
+    return [f"{name}={value}" for name, value in pairs if value is not None and value not in (usual.get(name, 0), -1)]
 
 
 def _arguments() -> list[str]:
