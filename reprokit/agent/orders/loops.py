@@ -28,7 +28,7 @@ ORDER = "_reprokit_order"  # attribute of a loop
 
 
 class LoopWakeUps:
-    """The wake-ups of one loop: recorded as they wake, or buffered in a replay until it is their turn."""
+    """The wake-ups of one loop: recorded as they come, or buffered in a replay until it is their turn."""
 
     def __init__(self, orders: Orders, choices: Choices) -> None:
         self._orders = orders

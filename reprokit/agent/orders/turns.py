@@ -34,7 +34,7 @@ class ReplayedTurns:
         self._position = 0
         self._waiting = 0
         self._since = time.monotonic()
-        self._is_taken = False  # the actor whose turn it is has arrived
+        self._has_arrived = False  # the actor whose turn it is has arrived
         self.exact = self.moved = 0
 
     @property
@@ -52,7 +52,7 @@ class ReplayedTurns:
         if position < len(recorded) and recorded[position] != actor and recorded[position] != alternative:
             with self._condition:
                 self._wait(actor, alternative, may_wait)
-        self._is_taken = True
+        self._has_arrived = True
         position, recorded = self._position, self._recorded
         return recorded[position] if position < len(recorded) else -1
 
@@ -70,7 +70,7 @@ class ReplayedTurns:
                     timeout = TurnTimeout(self._orders, self._since)
                     continue
                 has_ended = actors.has_ended(self._recorded[position])
-                if self._is_taken and not has_ended:  # it is blocked by something without turns, as in the recording
+                if self._has_arrived and not has_ended:  # it is blocked by something without turns, as in the recording
                     timeout = TurnTimeout(self._orders, self._since)
                 elif timeout.is_over(has_ended, has_turns=not may_wait or self._remaining[actor] > 0):
                     self.give_up()
@@ -85,13 +85,13 @@ class ReplayedTurns:
         self._condition.notify_all()
 
     def leave(self) -> None:
-        """Note that this thread leaves without taking its turn."""
-        self._is_taken = False
+        """Note that this thread has left; its turn stays open unless advance() was called."""
+        self._has_arrived = False
 
     def advance(self, actor: int) -> None:
         """Note that an actor has taken its turn; the caller must hold the lock."""
         position = self._position
-        self._is_taken = False
+        self._has_arrived = False
         if position < len(self._recorded):
             if self._recorded[position] == actor:
                 self._position = position + 1
@@ -107,14 +107,14 @@ class TurnTimeout:
     """Decides how long a thread waits for a turn that may never come; blocks: the thread can do nothing meanwhile."""
 
     def __init__(self, orders: Orders, since: float, *, blocks: bool = True) -> None:
-        self._began = self._moved = time.monotonic()
+        self._began = self._active_at = time.monotonic()
         self._processor_time = time.process_time()
         self._limit = MAX_TIMEOUT
-        self._patience = min(max(TIMEOUT, self._began - since), MAX_TIMEOUT)
+        self._idle_limit = min(max(TIMEOUT, self._began - since), MAX_TIMEOUT)
         if orders.timeouts:  # the replay has diverged already
-            self._limit = self._patience = GRACE
+            self._limit = self._idle_limit = GRACE
         elif blocks and _drives_loop():  # the awaited actor may itself need this loop
-            self._limit, self._patience = TIMEOUT, GRACE
+            self._limit, self._idle_limit = TIMEOUT, GRACE
 
     def is_over(self, has_ended: bool = False, *, has_turns: bool = True) -> bool:
         """Return whether to stop waiting: the awaited thread has ended, the process is idle, or the limit is reached.
@@ -122,10 +122,12 @@ class TurnTimeout:
         Without has_turns an idle process does not count: such a thread was blocked in the recording too.
         """
         now, processor_time = time.monotonic(), time.process_time()
-        if processor_time - self._processor_time > IDLE_LOAD * (now - self._moved):
-            self._moved, self._processor_time = now, processor_time
+        if processor_time - self._processor_time > IDLE_LOAD * (now - self._active_at):
+            self._active_at, self._processor_time = now, processor_time
         waited = now - self._began
-        return waited > (GRACE if has_ended else self._limit) or (has_turns and now - self._moved > self._patience)
+        return waited > (GRACE if has_ended else self._limit) or (
+            has_turns and now - self._active_at > self._idle_limit
+        )
 
 
 def _drives_loop() -> bool:
