@@ -187,8 +187,8 @@ class Metrics:
         event.series = epoch
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        loader = event.began
-        self._thread.epoch = None if loader is None else loader.series
+        loader_began = event.began
+        self._thread.epoch = None if loader_began is None else loader_began.series
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
         epoch: Any = None if event.began is None else event.began.series

@@ -80,7 +80,7 @@ class FetchingThread(_local):
     """The pending batches of each thread."""
 
     def __init__(self) -> None:
-        self.fetched = PendingBatches()
+        self.pending = PendingBatches()
 
 
 class SampleLedger:
@@ -144,11 +144,11 @@ class SampleLedger:
     # Code of each step is kept in few functions: each one outside the caches costs a microsecond or two.
 
     def _batch_fetched(self, event: BatchFetched) -> None:
-        loader = event.began
-        iteration = None if loader is None else loader.samples
+        loader_began = event.began
+        iteration = None if loader_began is None else loader_began.samples
         if iteration is None:
             return
-        pending = self._thread.fetched
+        pending = self._thread.pending
         if pending.use:
             if pending.use != _TRAINED:
                 pending.drop()
@@ -184,26 +184,26 @@ class SampleLedger:
         return DIGEST, 1, b"", struct.pack("<QII", digest or 0, worker, number)
 
     def _model_called(self, event: ModelCalled) -> None:
-        pending = self._thread.fetched
+        pending = self._thread.pending
         if event.has_gradients:
             pending.use = _TRAINED
         elif pending.use != _TRAINED:
             pending.use = _EVALUATED
 
     def _loader_exhausted(self, event: LoaderExhausted) -> None:
-        pending, loader = self._thread.fetched, event.began
+        pending, loader_began = self._thread.pending, event.began
         if pending.use == _EVALUATED:
             pending.drop()
         elif pending.use == _NOT_CALLED:
             pending.use = _EXHAUSTED
-        iteration = None if loader is None else loader.samples
+        iteration = None if loader_began is None else loader_began.samples
         if iteration is not None and (iteration.has_steps or pending.batches):
             self._file.put(ENTRY.pack(END, 0, iteration.number, iteration.epoch, 0), b"")
 
     # Steps
 
     def _update_done(self, event: UpdateDone) -> None:
-        pending = self._thread.fetched
+        pending = self._thread.pending
         if not pending.batches:
             pending.use = _NOT_CALLED
             return
