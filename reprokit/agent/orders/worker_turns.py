@@ -117,7 +117,7 @@ class TurnLock:
         self._choices = choices  # outcomes of acquiring without blocking or with a timeout
         self._recorded = read_turns(path + RECORDED)
         self._since = time.monotonic()
-        self._count = 0  # turns recorded by this process
+        self._written = 0  # turns, by this process
         self._timeouts_file = f"{os.path.dirname(path)}/{TIMEOUTS_FILE}"
 
     def __getattr__(self, name: str) -> Any:
@@ -155,8 +155,8 @@ class TurnLock:
         self._lock.release()
 
     def _note(self, actor: int) -> None:
-        if self._count < MAX_TURNS:
-            self._count += 1
+        if self._written < MAX_TURNS:
+            self._written += 1
             _append(self._path, array(KIND, [actor]).tobytes())
 
     def __enter__(self) -> bool:
