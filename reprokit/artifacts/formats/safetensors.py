@@ -1,4 +1,4 @@
-"""safetensors: a JSON header and the bytes of the tensors, one behind the other, as its rules demand."""
+"""Reads safetensors: a JSON header, then the contiguous bytes of the tensors."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from reprokit import dtypes
 from reprokit.artifacts.elements import Limits, Part, Source, TensorPart, Value
 from reprokit.artifacts.formats import json as json_format
-from reprokit.artifacts.formats.json import Number, Pairs
+from reprokit.artifacts.formats.json import JsonObject, NumberText
 from reprokit.artifacts.sources import read_exactly
 from reprokit.errors import ArtifactDamaged
 
-LONGEST_HEADER = 100_000_000  # as the format has it
+LONGEST_HEADER = 100_000_000  # bytes, by the format
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
@@ -39,27 +39,27 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
         raise ArtifactDamaged(f"its tensors end at byte {end}, the file at {source.size}")
 
 
-def _header(source: Source, limits: Limits) -> tuple[Pairs, int]:
+def _header(source: Source, limits: Limits) -> tuple[JsonObject, int]:
     length = int.from_bytes(read_exactly(source, 0, 8), "little")
     if length > min(LONGEST_HEADER, limits.header, source.size - 8):
         raise ArtifactDamaged(f"its header is said to have {length} bytes, the file has {source.size}")
     data = read_exactly(source, 8, length)
-    found = json_format.loads(data, "its header") if data.startswith(b"{") else None
-    if not isinstance(found, Pairs):
+    header = json_format.loads(data, "its header") if data.startswith(b"{") else None
+    if not isinstance(header, JsonObject):
         raise ArtifactDamaged("its header is no JSON object")
-    return found, 8 + length
+    return header, 8 + length
 
 
 def _metadata(facts: Any) -> Iterator[Value]:
-    pairs: list[tuple[str, Any]] = facts.items if isinstance(facts, Pairs) else [("", None)]
+    pairs: list[tuple[str, Any]] = facts.items if isinstance(facts, JsonObject) else [("", None)]
     if not all(type(text) is str for _, text in pairs) or len({key for key, _ in pairs}) != len(pairs):
         raise ArtifactDamaged("its __metadata__ is no object of texts")
     yield from (Value(f"__metadata__/{key}", text) for key, text in pairs)
 
 
 def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int, TensorPart]:
-    """Return where a tensor begins and ends, and the tensor."""
-    entries = dict(facts.items) if isinstance(facts, Pairs) else {}
+    """Return the offsets of begin and end of a tensor, and the tensor."""
+    entries = dict(facts.items) if isinstance(facts, JsonObject) else {}
     if entries.keys() != {"dtype", "shape", "data_offsets"} or len(entries) != len(facts.items):
         raise ArtifactDamaged(f"its header does not say what {name[:80]!r} is")
     shape, offsets = _numbers(name, entries["shape"]), _numbers(name, entries["data_offsets"])
@@ -76,8 +76,8 @@ def _tensor(name: str, facts: Any, source: Source, start: int) -> tuple[int, int
     return begin, end, TensorPart(name, kind, shape, source, begin)
 
 
-def _numbers(name: str, found: Any) -> tuple[int, ...]:
-    texts = [str(number) if isinstance(number, Number) else "" for number in found] if isinstance(found, list) else [""]
+def _numbers(name: str, items: Any) -> tuple[int, ...]:
+    texts = [str(item) if isinstance(item, NumberText) else "" for item in items] if isinstance(items, list) else [""]
     if not all(text.isdecimal() and text.isascii() and len(text) <= 19 for text in texts):
         raise ArtifactDamaged(f"the header has no sizes for {name[:80]!r}")
     return tuple(map(int, texts))
