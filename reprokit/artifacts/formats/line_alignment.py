@@ -1,4 +1,4 @@
-"""Finds which lines of two texts stand for each other, so that one line more does not shift all that follow."""
+"""Aligns the lines of two texts, so that an inserted line does not shift all that follow."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import chain, islice, zip_longest
 
-MOST = 2000  # lines of either text from its first difference on: what is longer is compared place by place
+MOST = 2000  # lines of either text after the first difference; longer texts are compared line by line
 
-Numbers = tuple[int, int]  # of a line in both texts, from 1; 0: it is not there
+Numbers = tuple[int, int]  # line numbers in both texts, from 1; 0: missing
 Lines = tuple[str | None, str | None]
 
 
 class LineAlignment:
-    """Two texts whose lines are matched; it is read once, from the front."""
+    """The alignment of two texts, which are read once from front to back."""
 
     def __init__(self, left: Iterator[str], right: Iterator[str]):
         self._left, self._right = left, right
-        self.counts = [0, 0]  # lines that were read
-        self.is_whole = True  # False: compared place by place from the first difference on
+        self.counts = [0, 0]  # lines read so far
+        self.is_whole = True  # False: compared line by line after the first difference
 
     def pairs(self) -> Iterator[tuple[Numbers, Lines]]:
         """Yield the lines that differ or have no partner."""
-        first = self._first_other()
+        first = self._first_difference()
         if first is None:
             return
         rest = [[*islice(chain([line], side), MOST)] if line is not None else [] for line, side in self._sides(first)]
@@ -37,11 +37,11 @@ class LineAlignment:
     def _sides(self, first: Lines) -> tuple[tuple[str | None, Iterator[str]], tuple[str | None, Iterator[str]]]:
         return (first[0], self._left), (first[1], self._right)
 
-    def _first_other(self) -> Lines | None:
-        """Return the first pair of lines that are not the same."""
-        for one, other in zip_longest(self._left, self._right):
-            if one != other:
-                return one, other
+    def _first_difference(self) -> Lines | None:
+        """Return the first pair of lines that differ."""
+        for left_line, right_line in zip_longest(self._left, self._right):
+            if left_line != right_line:
+                return left_line, right_line
             self.counts = [count + 1 for count in self.counts]
         return None
 

@@ -1,4 +1,4 @@
-"""Text, line by line, lines of JSON, value by value, and CSV, cell by cell: how far apart the numbers are."""
+"""Compares text line by line, JSON lines value by value, and CSV cell by cell, with the distances of numbers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from reprokit.difference import Difference, Verdict, group, missing
 from reprokit.errors import ArtifactDamaged
 from reprokit.tolerance import Tolerance
 
-NESTING = 100  # of the JSON in a line
-NAMED = 20  # lines that are named one by one
+NESTING = 100  # levels of the JSON in a line
+NAMED = 20  # lines that are listed individually
 CONTEXT = 40  # characters before the first difference of long lines
-CELLS_NAMED = 50  # cells that are named one by one
+CELLS_NAMED = 50  # cells that are listed individually
 UNNAMED = "not named one by one"
 LONGEST_ROW = 1 << 20  # characters
 DELIMITERS = ",;\t|"
@@ -30,28 +30,28 @@ LineComparison: TypeAlias = "Callable[[str, str | None, str | None], Difference 
 
 
 def compare(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """Return the tree of two texts."""
+    """Compare two texts line by line."""
     return _by_lines(name, left, right, options, _line)
 
 
 def compare_json_lines(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """Return the tree of two files with a JSON document a line: of lines that differ, the values by their paths."""
+    """Compare two files with a JSON document per line; lines that differ are compared value by value."""
 
-    def compared(place: str, one: str | None, other: str | None) -> Difference | None:
-        if one is None or other is None:
-            return _line(place, one, other)
+    def compare_line(place: str, left_line: str | None, right_line: str | None) -> Difference | None:
+        if left_line is None or right_line is None:
+            return _line(place, left_line, right_line)
         try:
-            before, after = _values_by_path(one), _values_by_path(other)
+            left_values, right_values = _values_by_path(left_line), _values_by_path(right_line)
         except ArtifactDamaged:
-            return _line(place, one, other)
-        leaves = list(_values(place, before, after, options.values))
+            return _line(place, left_line, right_line)
+        leaves = list(_values(place, left_values, right_values, options.values))
         return group(place, tuple(leaves)) if leaves else None
 
-    return _by_lines(name, left, right, options, compared)
+    return _by_lines(name, left, right, options, compare_line)
 
 
 def _values_by_path(line: str) -> dict[str, str]:
-    """Return the values of a document; of a long list of numbers, which is a tensor, its bytes."""
+    """Return the values of a document by path; a long list of numbers, which is a tensor, as its bytes in hex."""
     document = json.loads(line.encode("utf-8", "surrogateescape"))
     return {part.name: _text(part) for part in json.values("", document, NESTING)}
 
@@ -63,46 +63,48 @@ def _text(part: Part) -> str:
 def _values(
     place: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
 ) -> Iterator[Difference]:
-    """Yield what two documents say otherwise."""
+    """Yield the differences of two documents."""
     for path in {**left, **right}:
         title, texts = f"{place}/{path}" if path else place, (left.get(path, ""), right.get(path, ""))
         if path not in left or path not in right:
             yield missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
-        elif (found := value_difference(title, *texts, tolerance=tolerance)) is not None:
-            yield found
+        elif (difference := value_difference(title, *texts, tolerance=tolerance)) is not None:
+            yield difference
 
 
-def _by_lines(name: str, left: Source, right: Source, options: CompareOptions, compared: LineComparison) -> Difference:
-    """Compare line by line: those that stand in one text only are told from those that are others."""
+def _by_lines(
+    name: str, left: Source, right: Source, options: CompareOptions, compare_line: LineComparison
+) -> Difference:
+    """Compare the aligned lines of two texts; lines in only one of them are reported as missing."""
     aligned = LineAlignment(lines(left, options.limits.text), lines(right, options.limits.text))
-    found = _Found(NAMED)
+    differences = _TextDifferences(NAMED)
     for numbers, pair in aligned.pairs():
-        found.add(compared(_place_of(name, numbers), *pair))
-    if not found.differing:
+        differences.add(compare_line(_place_of(name, numbers), *pair))
+    if not differences.differing:
         return Difference(name, Verdict.IDENTICAL, detail="same content; spaces or the order of keys differ")
     counts = aligned.counts
     lengths = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
     how = "" if aligned.is_whole else ", place by place"
-    return found.tree(name, "lines", lengths, how, counts)
+    return differences.tree(name, "lines", lengths, how, counts)
 
 
-class _Found:
-    """What differs in two texts: the first of it by name, among that the first which no tolerance accepts."""
+class _TextDifferences:
+    """Counts the differences of two texts; lists the first ones, and the first that no tolerance accepts."""
 
     def __init__(self, most: int):
-        self._most, self._named = most, list[Difference]()
+        self._limit, self._named = most, list[Difference]()
         self.differing = self._beyond = 0
 
-    def add(self, found: Difference | None) -> None:
-        """Take in a line or cell, None where it is the same."""
-        if found is not None:
+    def add(self, difference: Difference | None) -> None:
+        """Add the difference of a line or cell; None if there is none."""
+        if difference is not None:
             self.differing += 1
-            self._beyond += found.verdict.differs
-            if len(self._named) < self._most or (self._beyond == 1 and found.verdict.differs):
-                self._named.append(found)
+            self._beyond += difference.verdict.differs
+            if len(self._named) < self._limit or (self._beyond == 1 and difference.verdict.differs):
+                self._named.append(difference)
 
     def tree(self, name: str, things: str, count: str, how: str, counts: object) -> Difference:
-        """Return the tree of both texts, which have so many lines or cells."""
+        """Return the tree of differences; `count` is the number of lines or cells."""
         if (more := self.differing - len(self._named)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             self._named.append(Difference(f"{name}: {more} more {things}", verdict, detail=UNNAMED))
@@ -117,7 +119,7 @@ def _place_of(name: str, numbers: tuple[int, int]) -> str:
 
 
 def lines(source: Source, longest: int) -> Iterator[str]:
-    """Yield the lines of a text with their ends, one at a time."""
+    """Yield the lines of a text, line ends included."""
     file = io.BufferedReader(SourceStream(source), BLOCK)
     while line := file.readline(longest + 1):
         if len(line) > longest:
@@ -130,34 +132,34 @@ def _line(name: str, left: str | None, right: str | None) -> Difference | None:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
     start = first_difference(left, right)
     shown = [f"...{text[start - CONTEXT :]}" if start > 2 * CONTEXT else text for text in (left, right)]
-    found = value_difference(name, *(_visible(text) for text in shown))
-    assert found is not None
-    return Difference(name, Verdict.DIFFERENT, found.left, found.right, f"first at character {start + 1}")
+    difference = value_difference(name, *(_visible(text) for text in shown))
+    assert difference is not None
+    return Difference(name, Verdict.DIFFERENT, difference.left, difference.right, f"first at character {start + 1}")
 
 
 def _visible(text: str) -> str:
-    """Return the line with its end, where that is not the usual one."""
+    """Return a line with an unusual or missing line end made visible."""
     return text[:-1] if text.endswith("\n") and not text.endswith("\r\n") else text + "(no line feed)"
 
 
 def compare_tables(name: str, left: Source, right: Source, options: CompareOptions) -> Difference:
-    """Return the tree of two tables."""
+    """Compare two CSV tables cell by cell."""
     delimiter = max(
         DELIMITERS, key=next(lines(left, options.limits.text), "").count
-    )  # as the first line has most of it
-    found, cells = _Found(CELLS_NAMED), 0
+    )  # the most frequent one in the first line
+    differences, cells = _TextDifferences(CELLS_NAMED), 0
     heads: list[str] = []
     rows = [_rows(source, delimiter, options.limits.text) for source in (left, right)]
-    for number, (one, other) in enumerate(zip_longest(*rows)):
-        heads = heads if number else list(one or ())
-        for column, pair in enumerate(zip_longest(_cells(one), _cells(other))):
+    for number, (left_row, right_row) in enumerate(zip_longest(*rows)):
+        heads = heads if number else list(left_row or ())
+        for column, pair in enumerate(zip_longest(_cells(left_row), _cells(right_row))):
             cells += 1
             place = _place(name, number, column, heads)
-            found.add(_cell(place, *pair, options.values) if pair[0] != pair[1] else None)
-    if not found.differing:
+            differences.add(_cell(place, *pair, options.values) if pair[0] != pair[1] else None)
+    if not differences.differing:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
         return Difference(name, Verdict.IDENTICAL, detail=detail)
-    return found.tree(name, "cells", f"{cells}", ", place by place", cells)
+    return differences.tree(name, "cells", f"{cells}", ", place by place", cells)
 
 
 def _place(name: str, row: int, column: int, heads: list[str]) -> str:
@@ -174,31 +176,31 @@ def _cell(name: str, left: str | None, right: str | None, tolerance: Tolerance |
 
 
 def _cells(row: list[str] | None) -> list[str]:
-    """Return the cells of a row; an empty line has one that is empty, unlike no line."""
+    """Return the cells of a row: one empty cell for an empty line, none for a missing line."""
     return [] if row is None else row or [""]
 
 
-class _Row:
-    """The lines of a table, of which one row takes only so many characters."""
+class _RowLines:
+    """The lines of a table, with a limit for the length of a row."""
 
     def __init__(self, lines: Iterator[str]):
         self._lines = lines
-        self.taken = 0
+        self.length = 0
 
     def __iter__(self) -> Iterator[str]:
         for line in self._lines:
-            self.taken += len(line)
-            if self.taken > LONGEST_ROW:
+            self.length += len(line)
+            if self.length > LONGEST_ROW:
                 raise ArtifactDamaged(f"a row has more than {LONGEST_ROW} characters")
             yield line
 
 
 def _rows(source: Source, delimiter: str, longest: int) -> Iterator[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
-    row = _Row(lines(source, longest))
+    row = _RowLines(lines(source, longest))
     try:
         for cells in csv.reader(row, delimiter=delimiter, strict=True):
-            row.taken = 0
+            row.length = 0
             yield cells
     except (csv.Error, struct.error) as error:
         raise ArtifactDamaged(f"it is no table ({error})") from None
