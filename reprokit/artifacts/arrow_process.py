@@ -1,7 +1,7 @@
-"""Reads Parquet, Arrow and Feather files in a process of its own (part_process).
+"""Reads Parquet, Arrow and Feather files in a separate process (part_process).
 
-Columns of numbers are tensors, with the places of missing values beside them; of others each value is shown. How a file
-is packed and cut into groups of rows is noise.
+Columns of numbers are tensors, with a mask of missing values; in other columns each value is sent. Compression and row
+groups are noise.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pyarrow import ipc, parquet
 from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
 MAGIC_PARQUET, MAGIC_FILE = b"PAR1", b"ARROW1"
-MOST_VALUES = 250_000  # of columns that hold no numbers, which are shown one by one
-ROWS = 1 << 16  # of a Parquet file that are read at once
+MOST_VALUES = 250_000  # in a column without numbers, which are sent one by one
+ROWS = 1 << 16  # rows of a Parquet file per read
 
 
 def read(source: IO[bytes], parts: PartWriter) -> None:
-    """Send the columns, one after the other."""
+    """Send the schema, then all columns."""
     start, size = os.pread(source.fileno(), 6, 0), os.fstat(source.fileno()).st_size
     if start.startswith(MAGIC_PARQUET):
         file = parquet.ParquetFile(source)
@@ -33,9 +33,9 @@ def read(source: IO[bytes], parts: PartWriter) -> None:
         schema, rows = file.schema_arrow, file.metadata.num_rows
         chunks = partial(_of_parquet, file)
     elif start == MAGIC_FILE:
-        opened = ipc.open_file(source)
-        schema, rows = opened.schema, opened.read_all().num_rows
-        chunks = partial(_of_arrow, opened)
+        file_reader = ipc.open_file(source)
+        schema, rows = file_reader.schema, file_reader.read_all().num_rows
+        chunks = partial(_of_arrow, file_reader)
     else:
         raise RefusedFile("it is neither a Parquet nor an Arrow file")
     if len(set(schema.names)) != len(schema):
@@ -66,7 +66,7 @@ def _schema(parts: PartWriter, schema: Any, rows: int) -> None:
 
 
 def _column(parts: PartWriter, field: Any, rows: int, chunks: Callable[[], Iterator[Any]], stored: int) -> None:
-    """Send a column: what is missing in it, then its numbers or its values."""
+    """Send a column: the mask of missing values and the numbers, or all values."""
     dtype = _dtype(field.type)
     if dtype is None:
         return _values(parts, field, rows, chunks)
@@ -77,7 +77,7 @@ def _column(parts: PartWriter, field: Any, rows: int, chunks: Callable[[], Itera
 
 
 def _dtype(kind: Any) -> numpy.dtype[Any] | None:
-    """Return the type of a column of numbers; None for one of anything else."""
+    """Return the dtype of a column of numbers; None for other columns."""
     is_plain = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_boolean(kind)
     return numpy.dtype(kind.to_pandas_dtype()) if is_plain else None
 

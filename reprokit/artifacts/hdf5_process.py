@@ -1,6 +1,6 @@
-"""Reads an HDF5 file in a process of its own (part_process).
+"""Reads an HDF5 file in a separate process (part_process).
 
-Nothing outside of the file is opened: no external link, no external or virtual storage, no plugin.
+Nothing outside of the file is opened: no external links, no external or virtual storage, no plugins.
 """
 
 from __future__ import annotations
@@ -16,50 +16,50 @@ import numpy
 
 from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
-BLOCK = 4 << 20  # bytes of a dataset that are read at once
-CACHE = 64 << 20  # bytes of unpacked chunks that are kept
-SHORT = 64  # elements of an attribute that are shown as one value
+BLOCK = 4 << 20  # bytes of a dataset per read
+CACHE = 64 << 20  # bytes of the cache of unpacked chunks
+SHORT = 64  # elements of the longest attribute shown as a value
 LONGEST_ATTRIBUTE = 16 << 20
 NUMBERS = {"f": (2, 4, 8), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "c": (8, 16)}
 NAMES = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
 
 
 class Hdf5Reader:
-    """One pass over a file."""
+    """Reads a file from its root, and sends its parts."""
 
     def __init__(self, file: h5py.File, parts: PartWriter):
         self._file, self._parts, self.send = file, parts, parts.send
         self._seen: dict[tuple[int, int], str] = {}
 
     def read(self) -> None:
-        """All groups and datasets, those with the first names first."""
-        self._seen[_place(self._file["/"])] = "/"
+        """Send all groups, datasets and attributes; members of a group in order of name."""
+        self._seen[_address(self._file["/"])] = "/"
         self._attributes("", self._file["/"])
-        waiting = [("", self._file["/"])]
-        while waiting:
-            path, group = waiting.pop()
+        pending = [("", self._file["/"])]
+        while pending:
+            path, group = pending.pop()
             for name in sorted(group):
-                own = f"{path}/{name}" if path else name
-                item = self._member(own, group, name)
+                child_path = f"{path}/{name}" if path else name
+                item = self._member(child_path, group, name)
                 if isinstance(item, h5py.Group):
-                    waiting.append((own, item))
+                    pending.append((child_path, item))
 
     def _member(self, path: str, group: Any, name: str) -> Any:
-        """Return the parts of one member; the member itself where it is met for the first time."""
+        """Send the parts of a member; return the member at its first visit, else None."""
         link = group.get(name, getlink=True)
         if isinstance(link, h5py.ExternalLink):
             return self.send("value", path, text=f"external link to {link.path!r} in {link.filename!r}")
         if isinstance(link, h5py.SoftLink):
             return self.send("value", path, text=f"soft link to {link.path!r}")
         item = group[name]
-        place = _place(item)
+        place = _address(item)
         if place in self._seen:
             return self.send("value", path, text=f"the same object as {self._seen[place]!r}")
         self._seen[place] = path
         if isinstance(item, h5py.Dataset):
             self._dataset(path, item)
         elif isinstance(item, h5py.Datatype):
-            self.send("value", path, text=f"type {_described(item.dtype)}")
+            self.send("value", path, text=f"type {_type_text(item.dtype)}")
         else:
             self.send("value", path, text="group")
         self._attributes(path, item)
@@ -74,7 +74,7 @@ class Hdf5Reader:
         self.send("noise", f"{path}/storage", text=repr((*layout, dataset.scaleoffset)))
         dtype = dataset.dtype
         if dataset.shape is None:
-            return self.send("value", path, text=f"empty {_described(dtype)}")
+            return self.send("value", path, text=f"empty {_type_text(dtype)}")
         if dtype.hasobject:
             return self._objects(path, dataset, dtype)
         name, text = _type(dtype)
@@ -93,31 +93,31 @@ class Hdf5Reader:
         return None
 
     def _objects(self, path: str, dataset: Any, dtype: Any) -> None:
-        """Texts, references and lists of any length, one by one."""
+        """Send texts, references and lists of variable length one by one."""
         count = math.prod(dataset.shape)
         self._parts.spend(path, 16 * count, dataset.id.get_storage_size())
-        self.send("value", path, text=f"{_described(dtype)} {list(dataset.shape)}")
+        self.send("value", path, text=f"{_type_text(dtype)} {list(dataset.shape)}")
         number = 0
         for selection in _blocks(dataset.shape, 4096, dataset.chunks):
             for item in numpy.asarray(dataset[selection], dtype=object).reshape(-1):
-                self.send("value", f"{path}/{number}", text=self._shown(item))
+                self.send("value", f"{path}/{number}", text=self._exact_text(item))
                 number += 1
 
     def _attributes(self, path: str, item: Any) -> None:
         for name in sorted(item.attrs):
-            own = f"{path}@{name}"
+            name_of_attribute = f"{path}@{name}"
             attribute = item.attrs.get_id(name)
             size = math.prod(attribute.shape) * attribute.dtype.itemsize
             if size > LONGEST_ATTRIBUTE:
-                raise RefusedFile(f"the attribute {own[:200]!r} has {size} bytes")
-            self._attribute(own, item.attrs[name])
+                raise RefusedFile(f"the attribute {name_of_attribute[:200]!r} has {size} bytes")
+            self._attribute(name_of_attribute, item.attrs[name])
 
     def _attribute(self, name: str, value: Any) -> None:
         if isinstance(value, (str, bytes)):
             is_json = isinstance(value, str) and value[:1] in ("{", "[")
             self.send("json" if is_json else "value", name, text=value if is_json else repr(value))
         elif isinstance(value, h5py.Empty):
-            self.send("value", name, text=f"empty {_described(value.dtype)}")
+            self.send("value", name, text=f"empty {_type_text(value.dtype)}")
         elif isinstance(value, numpy.ndarray) and not value.dtype.hasobject and value.size > SHORT:
             dtype, text = _type(value.dtype)
             self.send("value", f"{name}/type", text=f"{text}{value.dtype.byteorder if text else ''}")
@@ -125,39 +125,43 @@ class Hdf5Reader:
             self.send("tensor", name, value.nbytes, **facts)
             self._parts.out.write(value.tobytes())
         elif isinstance(value, numpy.ndarray):
-            texts = [self._shown(item) for item in value.reshape(-1)]
-            self.send("value", name, text=f"{_described(value.dtype)} {list(value.shape)}: {', '.join(texts)}")
+            texts = [self._exact_text(item) for item in value.reshape(-1)]
+            self.send("value", name, text=f"{_type_text(value.dtype)} {list(value.shape)}: {', '.join(texts)}")
         else:
-            self.send("value", name, text=f"{_described(getattr(value, 'dtype', None))} {self._shown(value)}")
+            self.send("value", name, text=f"{_type_text(getattr(value, 'dtype', None))} {self._exact_text(value)}")
 
-    def _shown(self, item: Any) -> str:
-        """One item exactly, as a text."""
+    def _exact_text(self, item: Any) -> str:
+        """Return the exact text of an item."""
         if isinstance(item, h5py.RegionReference):
-            return f"region of {self._referred(item)}"
+            return f"region of {self._target_text(item)}"
         if isinstance(item, h5py.Reference):
-            return f"reference to {self._referred(item)}"
+            return f"reference to {self._target_text(item)}"
         if isinstance(item, numpy.ndarray):
-            return f"[{', '.join(self._shown(one) for one in item.reshape(-1))}]"
+            return f"[{', '.join(self._exact_text(element) for element in item.reshape(-1))}]"
         if isinstance(item, numpy.void):
-            return repr(item.tobytes()) if not item.dtype.hasobject else repr([self._shown(one) for one in item.item()])
+            return (
+                repr(item.tobytes())
+                if not item.dtype.hasobject
+                else repr([self._exact_text(element) for element in item.item()])
+            )
         if isinstance(item, (numpy.floating, numpy.complexfloating)):
             return f"{item!r} {item.tobytes().hex()}" if item != item else repr(item.item())
         return repr(item.item() if isinstance(item, numpy.generic) else item)
 
-    def _referred(self, reference: Any) -> str:
+    def _target_text(self, reference: Any) -> str:
         if not reference:
             return "nothing"
         name = h5py.h5r.get_name(reference, self._file.id)
         return repr(name.decode("utf-8", "backslashreplace")) if name else "an object without a name"
 
 
-def _place(item: Any) -> tuple[int, int]:
-    found = h5py.h5o.get_info(item.id)
-    return found.fileno, found.addr
+def _address(item: Any) -> tuple[int, int]:
+    info = h5py.h5o.get_info(item.id)
+    return info.fileno, info.addr
 
 
-def _described(dtype: Any) -> str:
-    """Return a type in words that tell it from all others."""
+def _type_text(dtype: Any) -> str:
+    """Return an unambiguous description of a type."""
     if dtype is None:
         return "object"
     enum = h5py.check_enum_dtype(dtype)
@@ -170,24 +174,24 @@ def _described(dtype: Any) -> str:
         return "reference"
     inner = h5py.check_vlen_dtype(dtype)
     if inner is not None:
-        return f"lists of {_described(inner)}"
+        return f"lists of {_type_text(inner)}"
     return str(dtype.descr if dtype.names else dtype.name)
 
 
 def _type(dtype: Any) -> tuple[str, str]:
-    """Return the type of the elements of a tensor, and what there is to say besides."""
+    """Return the dtype for the tensor, and a description of the type if the dtype does not say it all."""
     enum = h5py.check_enum_dtype(dtype)
     if enum is None and dtype.kind in NUMBERS and dtype.itemsize in NUMBERS[dtype.kind]:
         return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", ""
     if dtype.kind == "b":
         return "bool", ""
     if enum is not None:
-        return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", _described(dtype)
-    return f"raw{dtype.itemsize}", _described(dtype)
+        return f"{NAMES[dtype.kind]}{8 * dtype.itemsize}", _type_text(dtype)
+    return f"raw{dtype.itemsize}", _type_text(dtype)
 
 
 def _blocks(shape: tuple[int, ...], size: int, chunks: tuple[int, ...] | None) -> Iterator[Any]:
-    """Selections that make up a dataset in C order, each of at most a block where that can be."""
+    """Yield selections that cover a dataset in C order, of at most BLOCK bytes each if possible."""
     if not shape:
         yield ()
         return

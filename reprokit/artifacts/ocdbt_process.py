@@ -1,7 +1,7 @@
-"""Reads a directory of OCDBT, as Orbax writes its checkpoints, in a process of its own (part_process).
+"""Reads an OCDBT store, as Orbax writes its checkpoints, in a separate process (part_process).
 
-Arrays of Zarr are tensors by the names under which they are stored; how they are packed is noise. Other entries, as
-texts of metadata, are shown.
+Zarr arrays are tensors by their names in the store; their storage format is noise. Other entries, such as metadata, are
+values.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import tensorstore
 from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
 DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}  # by the name of the entry that describes an array
-BLOCK = 16 << 20  # bytes of an array that are read at once
+BLOCK = 16 << 20  # bytes of an array per read
 MOST_ENTRIES, LONGEST_ENTRY = 300_000, 1 << 20
 
 
 def read(_source: IO[bytes], parts: PartWriter) -> None:
-    """Send the arrays of the working directory, and the entries that belong to none."""
-    place = {"driver": "ocdbt", "base": f"file://{os.getcwd()}/"}
-    store = tensorstore.KvStore.open(place).result()
+    """Send the arrays of the store in the working directory, and all other entries."""
+    spec = {"driver": "ocdbt", "base": f"file://{os.getcwd()}/"}
+    store = tensorstore.KvStore.open(spec).result()
     keys = sorted(key.decode("utf-8", "backslashreplace") for key in store.list().result())
     if len(keys) > MOST_ENTRIES:
         raise RefusedFile(f"it has {len(keys)} entries, more than are read")
     arrays = {key.rpartition("/")[0]: DRIVERS[name] for key in keys if (name := key.rpartition("/")[2]) in DRIVERS}
     for name, driver in arrays.items():
-        _array(parts, name, tensorstore.open({"driver": driver, "kvstore": {**place, "path": f"{name}/"}}).result())
+        _array(parts, name, tensorstore.open({"driver": driver, "kvstore": {**spec, "path": f"{name}/"}}).result())
     for key in keys:
         if not any(key.startswith(f"{name}/") for name in arrays if name):
             value = store.read(key).result().value

@@ -1,7 +1,7 @@
-"""The pages of Parquet files, with their sums: what the check needs of the format, without Arrow.
+"""Reads the pages of Parquet files and checks their checksums, without Arrow.
 
-Thrift's compact protocol is read as far as Parquet uses it. The sum of a page (CRC-32 of its bytes as stored) is
-optional, and many writers leave it out.
+Only the parts of Thrift's compact protocol that Parquet uses are read. The checksum of a page (CRC-32 of its stored
+bytes) is optional, and many writers omit it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from reprokit.errors import ArtifactDamaged
 
 MAGIC = b"PAR1"
-MAX_FOOTER, MAX_HEAD = 64 << 20, 1 << 20  # bytes of the list of pages, of a page's head
+MAX_FOOTER, MAX_HEAD = 64 << 20, 1 << 20  # bytes of the footer, and of a page header
 BLOCK = 1 << 16
 DATA, DICTIONARY, DATA_2 = 0, 2, 3  # types of pages
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 12
@@ -22,7 +22,7 @@ MAX_DEPTH = 16
 
 
 class PageView(Protocol):
-    """Bytes of the file."""
+    """A file with random access."""
 
     size: int
 
@@ -30,7 +30,7 @@ class PageView(Protocol):
 
 
 class ParquetPage(NamedTuple):
-    """A page: where it begins, the first row in it as far as that is known, and what is wrong with it."""
+    """A checked page: its offset, its first row as far as known, and the problem."""
 
     offset: int
     row: int
@@ -40,25 +40,25 @@ class ParquetPage(NamedTuple):
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of a file, stored column by column."""
+    """A row group of a file, stored column by column."""
 
     first: int
     rows: int
     columns: list[dict[int, Any]]  # ColumnMetaData of parquet.thrift, by field
 
     def pages(self, source: PageView) -> Iterator[ParquetPage]:
-        """Yield all pages; behind a damaged head no further one of its column."""
+        """Yield all pages; a damaged header ends the pages of its column."""
         for column in self.columns:
             name = b".".join(column[3]).decode("utf-8", "replace")[:200]
-            for page in self._of_column(source, column):
+            for page in self._column_pages(source, column):
                 problem = f"column {name}: {page.problem}" if page.problem else ""
                 yield page._replace(problem=problem)
 
-    def _of_column(self, source: PageView, column: dict[int, Any]) -> Iterator[ParquetPage]:
+    def _column_pages(self, source: PageView, column: dict[int, Any]) -> Iterator[ParquetPage]:
         dictionary, at = column.get(11), _number(column, 9)
         at = dictionary if isinstance(dictionary, int) and 0 < dictionary < at else at
         end, row = at + _number(column, 7), self.first
-        is_flat = len(column[3]) == 1 and column.get(5) == self.rows  # else values are no rows
+        is_flat = len(column[3]) == 1 and column.get(5) == self.rows  # otherwise values do not correspond to rows
         while at < end:
             try:
                 header, length = _page_header(source, at, end)
@@ -69,17 +69,17 @@ class RowGroup:
                 yield ParquetPage(at, row, f"{error}; nothing behind it was checked", False)
                 return
             start, crc = at + length, 0
-            for place in range(start, start + size, BLOCK):
-                crc = zlib.crc32(source.read(place, min(BLOCK, start + size - place)), crc)
-            good = stored is None or crc == stored & 0xFFFFFFFF
-            yield ParquetPage(at, row, "" if good else "its page has another CRC-32 than it says", stored is None)
+            for position in range(start, start + size, BLOCK):
+                crc = zlib.crc32(source.read(position, min(BLOCK, start + size - position)), crc)
+            is_good = stored is None or crc == stored & 0xFFFFFFFF
+            yield ParquetPage(at, row, "" if is_good else "its page has another CRC-32 than it says", stored is None)
             values = header.get({DATA: 5, DATA_2: 8}.get(header.get(1, -1), -1), {})
             row += values.get(1, 0) if is_flat and isinstance(values, dict) else 0
             at = start + size
 
 
 def row_groups(source: PageView) -> Iterator[RowGroup]:
-    """Yield what the footer lists; raises ArtifactDamaged where it is damaged."""
+    """Yield the row groups in the footer; raises ArtifactDamaged if it is damaged."""
     if source.read(0, 4) != MAGIC:
         raise ArtifactDamaged("it does not begin as Parquet files do")
     tail = source.read(max(0, source.size - 8), 8)
@@ -90,19 +90,19 @@ def row_groups(source: PageView) -> Iterator[RowGroup]:
     first = 0
     for group in _structs(footer, 4):
         rows, chunks = _number(group, 3), _structs(group, 1)
-        own = [chunk.get(3) for chunk in chunks if 1 not in chunk]  # which names another file that it stands in
-        columns = [column for column in own if isinstance(column, dict) and _is_named(column.get(3))]
-        if len(columns) < len(own):
+        metadata = [chunk.get(3) for chunk in chunks if 1 not in chunk]  # field 1 names another file with the chunk
+        columns = [column for column in metadata if isinstance(column, dict) and _is_named(column.get(3))]
+        if len(columns) < len(metadata):
             raise ArtifactDamaged("its footer has columns without what they are")
         yield RowGroup(first, rows if columns else 0, columns)
         first += rows
 
 
 def _structs(fields: dict[int, Any], field: int) -> list[dict[int, Any]]:
-    found = fields.get(field)
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    structs = fields.get(field)
+    if not isinstance(structs, list) or not all(isinstance(struct, dict) for struct in structs):
         raise ArtifactDamaged(f"its footer has no list in field {field}")
-    return found
+    return structs
 
 
 def _is_named(path: object) -> bool:
@@ -110,7 +110,7 @@ def _is_named(path: object) -> bool:
 
 
 def _page_header(source: PageView, at: int, end: int) -> tuple[dict[int, Any], int]:
-    """Read little for most, more for one with long statistics."""
+    """Read a page header: from a small block, or from a larger one if it has long statistics."""
     try:
         return _header(source.read(at, min(BLOCK, end - at)))
     except ArtifactDamaged:
@@ -125,7 +125,7 @@ def _number(fields: dict[int, Any], field: int) -> int:
 
 
 def _header(data: bytes) -> tuple[dict[int, Any], int]:
-    """Return the fields of a struct of Thrift's, and how many bytes it takes."""
+    """Return the fields of a Thrift struct, and its length in bytes."""
     try:
         return _struct(data, 0, 0)
     except (IndexError, RecursionError, TypeError, ValueError):

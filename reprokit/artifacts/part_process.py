@@ -1,7 +1,7 @@
-"""What a process does that reads a file by a library which was not made for hostile files: bounds, and how it tells.
+"""The process that reads a file by a library that is not safe for hostile files: its limits, and its protocol.
 
-Started by formats.library_process with the file as standard input; each part goes to standard output as a JSON header
-behind its length and the length of the bytes that follow it.
+Started by formats.library_process with the file as standard input. Each part is written to standard output: the lengths
+of header and data, the JSON header, and the data.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from typing import IO, Any
 
 HEAD = struct.Struct("<IQ")
-MEMORY, SECONDS = 4 << 30, 300  # of address space, of processor time
+MEMORY, SECONDS = 4 << 30, 300  # bytes of address space, seconds of processor time
 
 
 class RefusedFile(Exception):
-    """Why the file is not read on."""
+    """Raised if a file is refused, with the reason."""
 
 
 def limit() -> None:
-    """Bound what a damaged or hostile file can use up; of the files, only a short message of the end can grow."""
-    for kind, most in (
+    """Set resource limits for this process; it may write only a short error file."""
+    for kind, wanted in (
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_CPU, SECONDS),
         (resource.RLIMIT_CORE, 0),
@@ -31,35 +31,35 @@ def limit() -> None:
         (resource.RLIMIT_NOFILE, 32),
     ):
         hard = resource.getrlimit(kind)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (bound, bound))
 
 
 class PartWriter:
-    """Sends the parts of a file, which may unpack to so many bytes."""
+    """Sends the parts of a file, which may unpack to `most` bytes in total."""
 
     def __init__(self, out: IO[bytes], most: int):
-        self.out, self._left = out, most
+        self.out, self._budget = out, most
 
     def send(self, kind: str, name: str, size: int = 0, **facts: Any) -> None:
-        """The header of a part; so many bytes must follow."""
+        """Write the header of a part; the caller must then write `size` bytes."""
         header = json.dumps({"kind": kind, "name": name, **facts}, ensure_ascii=True).encode()
         self.out.write(HEAD.pack(len(header), size) + header)
 
     def spend(self, path: str, size: int, stored: int) -> None:
-        """Count bytes that are unpacked from what takes so many in the file."""
-        self._left -= size
-        if self._left < 0 or size > (256 << 20) + 1100 * stored:
+        """Count unpacked bytes; `stored` is their size in the file. Raises RefusedFile beyond the limits."""
+        self._budget -= size
+        if self._budget < 0 or size > (256 << 20) + 1100 * stored:
             raise RefusedFile(f"{path[:200]!r} unpacks to {size} bytes, more than are read")
 
 
 def serve(most: int, read: Callable[[IO[bytes], PartWriter], object]) -> None:
-    """Read standard input, write parts to standard output."""
+    """Read a file from standard input, and write its parts to standard output."""
     limit()
     source = os.fdopen(os.dup(0), "rb", buffering=0)
-    own = os.dup(1)
-    os.dup2(2, 1)  # libraries may print
-    with os.fdopen(own, "wb", buffering=1 << 16) as out:
+    pipe = os.dup(1)
+    os.dup2(2, 1)  # what libraries print goes to standard error
+    with os.fdopen(pipe, "wb", buffering=1 << 16) as out:
         writer = PartWriter(out, most)
         try:
             read(source, writer)

@@ -1,7 +1,7 @@
-"""Files that a library must parse: another process with bounds does it, and sends what it finds (part_process).
+"""Reads files by a library in a separate process with resource limits, which sends the parts (part_process).
 
-That process may say where in the file a tensor stands; of others it sends the bytes. It is not trusted: what it says
-is checked like what stands in a file.
+For some tensors the process sends the location in the file, for others the bytes. It is not trusted: its output is
+checked like the content of a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reprokit.artifacts.part_process import HEAD
 from reprokit.artifacts.sources import BLOCK, FileSource, blocks, piece
 from reprokit.errors import ArtifactDamaged
 
-# The path of modules is given, not the place where the user stands, in which others may have put modules.
+# The module path is passed explicitly: the working directory may contain modules of somebody else.
 COMMAND = "import sys; sys.path[:] = sys.argv[2:]; from {0} import read, serve; serve(int(sys.argv[1]), read)"
 UNWANTED = ("HDF5_", "ARROW_", "LD_PRELOAD", "PYTHON")
 ENVIRONMENT = {
@@ -41,24 +41,24 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class ParsingLibrary:
-    """A library, and the module that reads files by it in the other process."""
+    """A library, and the module that uses it in the separate process."""
 
-    title: str  # "HDF5", as errors are to name it
-    package: str  # "h5py": what is imported, and installed by this name
+    title: str  # the name for errors, such as "HDF5"
+    package: str  # the name to import and install, such as "h5py"
     module: str
 
     def read(self, source: Source, limits: Limits, directory: str = "/") -> Iterator[Part]:
-        """Yield the parts of a file, read in this directory."""
+        """Yield the parts of a file; `directory` is the working directory of the process."""
         if importlib.util.find_spec(self.package) is None:
             raise ArtifactDamaged(f"{self.package} is not installed: pip install {self.package}")
         with tempfile.TemporaryFile() as copy, tempfile.TemporaryFile() as errors:
-            file = source if isinstance(source, FileSource) else _copied(source, copy)
+            file = source if isinstance(source, FileSource) else _copy_to_file(source, copy)
             most = max(0, limits.unpacked - limits.spent.unpacked)
-            process = _started(self.module, file, most, errors, directory)
+            process = _start(self.module, file, most, errors, directory)
             try:
                 assert process.stdout is not None
-                yield from _Messages(process.stdout, source, limits).parts()
-            except _Ended:
+                yield from _PartReader(process.stdout, source, limits).parts()
+            except _ProcessDied:
                 raise ArtifactDamaged(f"{self.title} gave up on it ({_reason(process, errors)})") from None
             finally:
                 process.kill()
@@ -66,7 +66,7 @@ class ParsingLibrary:
 
 
 class _Spool:
-    """Bytes that were sent, in a file without a name, which goes with the last of the tensors in it."""
+    """Received bytes in an unnamed temporary file, which is deleted with the last tensor that refers to it."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
@@ -76,24 +76,24 @@ class _Spool:
         return os.pread(self._file.fileno(), max(0, min(length, self.size - offset)), offset)
 
     def append(self, data: bytes) -> None:
-        """Keep bytes behind those that are there."""
+        """Append bytes."""
         write(self._file, data)
         self.size += len(data)
 
 
-class _Ended(Exception):
-    """The process has ended before it said so."""
+class _ProcessDied(Exception):
+    """Raised if the process ended before its last message."""
 
 
-def _copied(source: Source, copy: IO[bytes]) -> IO[bytes]:
-    """Return a file that the process can read."""
+def _copy_to_file(source: Source, copy: IO[bytes]) -> IO[bytes]:
+    """Copy a source to a file that the process can read."""
     for block in blocks(source):
         write(copy, block)
     copy.flush()
     return copy
 
 
-def _started(
+def _start(
     module: str, file: FileSource | IO[bytes], most: int, errors: IO[bytes], directory: str
 ) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)} | ENVIRONMENT
@@ -103,7 +103,7 @@ def _started(
 
 
 def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
-    """Why the process has ended."""
+    """Return why the process ended: signal, last line of its errors, or exit status."""
     code = process.wait()
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
@@ -113,16 +113,16 @@ def _reason(process: subprocess.Popen[bytes], errors: IO[bytes]) -> str:
 
 
 @dataclass
-class _Messages:
-    """What the process says, part by part."""
+class _PartReader:
+    """Reads the parts that the process sends."""
 
     pipe: IO[bytes]
     source: Source
     limits: Limits
 
     def parts(self) -> Iterator[Part]:
-        """Yield all parts; the bytes that are sent are kept in one file without a name."""
-        kept = _Spool()
+        """Yield all parts; received bytes are stored in one unnamed temporary file."""
+        spool = _Spool()
         while True:
             head = HEAD.unpack(self._exactly(HEAD.size))
             if head[0] > 8 * self.limits.text:
@@ -132,15 +132,15 @@ class _Messages:
                 return
             if header["kind"] == "error":
                 raise ArtifactDamaged(" ".join(str(header["text"]).split())[:300])
-            yield from self._part(header, head[1], kept)
+            yield from self._part(header, head[1], spool)
 
     def _exactly(self, size: int) -> bytes:
-        found = self.pipe.read(size)
-        if len(found) < size:
-            raise _Ended
-        return found
+        data = self.pipe.read(size)
+        if len(data) < size:
+            raise _ProcessDied
+        return data
 
-    def _part(self, header: dict[str, Any], size: int, kept: _Spool) -> Iterator[Part]:
+    def _part(self, header: dict[str, Any], size: int, spool: _Spool) -> Iterator[Part]:
         name, kind = str(header["name"]), header["kind"]
         if kind == "value":
             yield Value(name, str(header["text"]))
@@ -151,7 +151,7 @@ class _Messages:
         elif kind == "place":
             yield self._tensor(header, piece(self.source, int(header["offset"]), int(header["bytes"])))
         else:
-            yield self._tensor(header, self._spooled(kept, size))
+            yield self._tensor(header, self._receive(spool, size))
 
     def _tensor(self, header: dict[str, Any], data: Source) -> TensorPart:
         dtype, shape = str(header["dtype"]), tuple(map(int, header["shape"]))
@@ -159,12 +159,12 @@ class _Messages:
             raise ArtifactDamaged(f"{str(header['name'])[:200]!r} has another size than its type and shape need")
         return TensorPart(str(header["name"]), dtype, shape, data, big_endian=bool(header["big"]))
 
-    def _spooled(self, kept: _Spool, size: int) -> Source:
-        """Return the bytes that follow, behind those of earlier parts."""
-        start = kept.size
+    def _receive(self, spool: _Spool, size: int) -> Source:
+        """Receive bytes into the spool; return them as a source."""
+        start = spool.size
         self.limits.spent.unpacked += size
         if self.limits.spent.unpacked > self.limits.unpacked:
             raise ArtifactDamaged(f"it unpacks to more than {self.limits.unpacked} bytes in all")
         for at in range(0, size, BLOCK):
-            kept.append(self._exactly(min(BLOCK, size - at)))
-        return piece(kept, start, size)
+            spool.append(self._exactly(min(BLOCK, size - at)))
+        return piece(spool, start, size)
