@@ -1,4 +1,4 @@
-"""Files that hold one compressed file: gzip, bzip2, xz, and joblib's in ways of which no tool has files of its own."""
+"""Reads files with one compressed file: gzip, bzip2, xz, and joblib's use of zlib and LZMA streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LZMA = b"\x5d\x00\x00"
 
 
 def gzip(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the file within; date, name and system in the head of its first member are its own."""
+    """Yield the nested file; time, name and system in the header are noise."""
     head = read_exactly(source, 0, min(source.size, 10 + LONGEST_NAME))
     yield Noise("time stamp", head[4:8].hex())
     yield Noise("compression level and system", head[8:10].hex())
@@ -27,17 +27,17 @@ def gzip(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def bzip2(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the file within."""
+    """Yield the nested file."""
     yield NestedFile("", UnpackedSource(source, BZIP2, limits))
 
 
 def xz(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the file within."""
+    """Yield the nested file."""
     yield NestedFile("", UnpackedSource(source, XZ, limits))
 
 
 def joblib(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the pickle within; other files of joblib are pickles, or are packed as above."""
+    """Yield the nested pickle; other files of joblib are plain pickles, or gzip, bzip2 and xz files."""
     head = source.read(0, 4)
     if head.startswith(LZ4):
         raise ArtifactDamaged(

@@ -1,4 +1,4 @@
-"""Keras' .keras: a zip of the configuration, the weights and metadata, of which the date is noise."""
+"""Reads Keras' .keras: a zip archive of configuration, weights and metadata; the date is noise."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SHARED = "/shared_object_id"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the values of the two documents, and the other members as files within."""
-    found = zip_format.members(source, limits)
-    yield from zip_format.noise(found)
-    for member in found:
+    """Yield the values of the two JSON documents, and the other members as nested files."""
+    archive_members = zip_format.members(source, limits)
+    yield from zip_format.noise(archive_members)
+    for member in archive_members:
         if member.name not in (METADATA, CONFIGURATION):
             yield zip_format.part(member)
             continue
@@ -30,7 +30,7 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def values(name: str, text: str, limits: Limits) -> Iterator[Part]:
-    """Yield the values of a text of JSON by Keras; one that is no JSON is one value."""
+    """Yield the values of a JSON document of Keras; a text that is no JSON is a single value."""
     try:
         document = json_format.loads(text.encode("utf-8", "surrogatepass"), "its JSON")
     except ArtifactDamaged:
@@ -40,7 +40,7 @@ def values(name: str, text: str, limits: Limits) -> Iterator[Part]:
 
 
 def numbered(parts: Iterator[Part]) -> Iterator[Part]:
-    """Yield the parts with objects that occur twice numbered by their order, not by their addresses."""
+    """Replace the ids of shared objects, which are addresses, by numbers in order of occurrence."""
     numbers: dict[str, str] = {}
     for part in parts:
         if isinstance(part, Value) and part.name.endswith(SHARED):

@@ -1,4 +1,4 @@
-"""NumPy's .npy, one array, and .npz, a zip of arrays."""
+"""Reads NumPy's .npy (one array) and .npz (a zip archive of arrays)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from reprokit.errors import ArtifactDamaged
 
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 1 << 16
-DEEPEST = 32  # brackets within brackets
+DEEPEST = 32  # nested brackets
 _TOKEN = re.compile(r"'[^'\\\n]*'|\"[^\"\\\n]*\"|[0-9]+|True|False|None|[\[\](){},:]|[ \n]+")
 _TYPE = re.compile(r"([<>|=])([a-zA-Z])([0-9]{0,9})(\[[0-9]{0,9}[a-zA-Z]{1,2}\])?")
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the array, and what a .npy file may hold besides."""
+    """Yield the array of a .npy file, and other bytes in the file."""
     yield from array("array", source)
 
 
 def array(name: str, source: Source) -> Iterator[Part]:
-    """Yield the parts of a .npy file whose array is to have this name."""
+    """Yield the parts of a .npy file; `name` is the name for the array."""
     header, start = _header(source)
     descr, shape, is_fortran = header["descr"], header["shape"], header["fortran_order"]
-    if descr == "|O":  # a pickle, which is looked at like any other
+    if descr == "|O":  # a pickle, compared like other pickles
         yield Value(f"{name}/shape", str(list(shape)))
         yield NestedFile(f"{name}/objects", piece(source, start, source.size - start))
         return
@@ -51,7 +51,7 @@ def array(name: str, source: Source) -> Iterator[Part]:
 
 
 def _header(source: Source) -> tuple[dict[str, Any], int]:
-    """Return what the header says, and where the data begin."""
+    """Return the header, and the offset of the data."""
     head = read_exactly(source, 0, 12)
     major, minor = head[6], head[7]
     if not head.startswith(MAGIC) or major not in (1, 2, 3) or minor != 0:
@@ -67,7 +67,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
 
 
 def _literal(text: str) -> Any:
-    """Return what a header spells: Python's own reader is used only on what cannot be deep."""
+    """Parse a header by ast.literal_eval, after a check that it is not deeply nested."""
     depth = at = 0
     while (token := _TOKEN.match(text, at)) is not None:
         at = token.end()
@@ -93,13 +93,13 @@ def _checked(header: Any) -> dict[str, Any]:
 
 
 def _type(descr: Any) -> tuple[str, bool, str]:
-    """Return the type of elements, whether it is big-endian, and what the type says beyond that."""
+    """Return dtype, whether it is big-endian, and a description if the dtype does not say it all."""
     if not isinstance(descr, str):
         return f"raw{_record_size(descr)}", False, str(descr)
-    found = _TYPE.fullmatch(descr)
-    if found is None:
+    match = _TYPE.fullmatch(descr)
+    if match is None:
         raise ArtifactDamaged(f"its type {descr[:40]!r} is not known")
-    order, kind, digits, unit = found.groups()
+    order, kind, digits, unit = match.groups()
     size, big_endian = int(digits or 0), order == ">"
     if (elements := NUMBER_KINDS.get(f"{kind}{size}")) is not None:
         return elements, big_endian, f"{kind}8{unit or ''}" if kind in "mM" else ""
@@ -111,7 +111,7 @@ def _type(descr: Any) -> tuple[str, bool, str]:
 
 
 def _record_size(descr: Any, depth: int = 0) -> int:
-    """Bytes of a structured type."""
+    """Return the size of a structured type in bytes."""
     if not isinstance(descr, list) or not descr or depth > 16:
         raise ArtifactDamaged("its type is not known")
     return sum(_field_size(field, depth) for field in descr)
@@ -129,10 +129,10 @@ def _field_size(field: Any, depth: int) -> int:
 
 
 def archive(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the arrays of a .npz by their names; other members as files within."""
-    found = zip_format.members(source, limits)
-    yield from zip_format.noise(found)
-    for member in found:
+    """Yield the arrays of a .npz by name; other members as nested files."""
+    archive_members = zip_format.members(source, limits)
+    yield from zip_format.noise(archive_members)
+    for member in archive_members:
         name = member.name.removesuffix(".npy")
         if name != member.name and read_exactly(member.source, 0, min(6, member.source.size)) == MAGIC:
             yield from array(name, member.source)

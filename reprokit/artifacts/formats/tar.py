@@ -1,4 +1,4 @@
-"""tar: its members as files within; time stamps, owners, permissions and the order of members are its own."""
+"""Reads tar archives: members are nested files; time stamps, owners, permissions and order are noise."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ _NOISE: dict[str, Callable[[tarfile.TarInfo], object]] = {
 }
 
 
-class _Bounded(SourceStream):
-    """A stream of which nobody reads much at once: the heads of members are small."""
+class _BoundedStream(SourceStream):
+    """A stream with a limit for each read: the headers of members are small."""
 
     def __init__(self, source: Source, most: int):
         super().__init__(source)
-        self._most, self._end = most, source.size
+        self._limit, self._end = most, source.size
 
     def read(self, size: int = -1) -> bytes:
         size = max(0, min(size if size >= 0 else self._end, self._end - self.tell()))
-        if size > self._most:
+        if size > self._limit:
             raise ArtifactDamaged(f"the head of a member is said to have {size} bytes")
         return super().read(size) or b""
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield each member, then what the container says of them."""
+    """Yield each member, then their metadata as noise."""
     digests = dict.fromkeys(_NOISE, 0)
     order = hashlib.sha256()
     for member, _ in members(source):
         yield _part(member, source)
         order.update(member.name.encode("utf-8", "surrogateescape") + b"\0")
-        for name, fact in _NOISE.items():  # a sum, so that the order does not matter
+        for name, fact in _NOISE.items():  # sums do not depend on the order
             text = f"{member.name}\0{fact(member)}".encode("utf-8", "surrogateescape")
             digests[name] += int.from_bytes(hashlib.sha256(text).digest(), "big")
     yield from (Noise(name, f"{total:x}") for name, total in digests.items())
@@ -54,13 +54,13 @@ def read(source: Source, limits: Limits) -> Iterator[Part]:
 
 
 def members(source: Source) -> Iterator[tuple[tarfile.TarInfo, int]]:
-    """Yield each member, and where the next one begins; the end is checked behind the last."""
-    stream = _Bounded(source, 1 << 20)
+    """Yield each member, and the offset of the next one; then check the end of the archive."""
+    stream = _BoundedStream(source, 1 << 20)
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             while (member := archive.next()) is not None:
                 yield member, archive.offset
-                archive.members = []  # type: ignore[attr-defined]  # else it keeps them all
+                archive.members = []  # type: ignore[attr-defined]  # otherwise it would store them all
             end = archive.offset
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, EOFError) as error:
         raise ArtifactDamaged(f"it is damaged ({error})") from None
@@ -68,11 +68,11 @@ def members(source: Source) -> Iterator[tuple[tarfile.TarInfo, int]]:
 
 
 def _require_zeros(source: Source, start: int) -> None:
-    """Refuse an archive that goes on behind its end, where other programs may read on."""
+    """Refuse an archive with data after its end, which other programs might read."""
     block = source.read(start, BLOCK)
     if not block:
         raise ArtifactDamaged("it has no end: it was cut short")
-    if block[: tarfile.BLOCKSIZE].strip(b"\0"):  # where tarfile ends as if nothing followed
+    if block[: tarfile.BLOCKSIZE].strip(b"\0"):  # here tarfile ends without an error
         raise ArtifactDamaged("the next member's header is damaged or cut short")
     while block:
         if block.strip(b"\0"):

@@ -1,4 +1,4 @@
-"""zip: its members, found by the directory at its end; other places of the same facts must agree with it."""
+"""Reads zip archives by the central directory; the local headers must agree with it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from reprokit.artifacts.sources import BytesSource, ChecksummedSource, piece, re
 from reprokit.errors import ArtifactDamaged
 
 _END = struct.Struct("<4s4H2LH")
-_END64_PLACE = struct.Struct("<4sLQL")
+_END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _ENTRY = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
-_FULL, _FULL16 = 0xFFFFFFFF, 0xFFFF
-_COMMENT = 0xFFFF  # the longest comment at the end
-_ENCRYPTED, _SIZES_BEHIND, _UTF8 = 0x1, 0x8, 0x800
-_NEWEST = 63  # the version of the format that is known, times ten
+_OVERFLOW, _OVERFLOW16 = 0xFFFFFFFF, 0xFFFF
+_COMMENT = 0xFFFF  # bytes of the longest comment at the end
+_ENCRYPTED, _SIZES_AFTER_DATA, _UTF8 = 0x1, 0x8, 0x800
+_NEWEST_VERSION = 63  # newest supported version of the format, times ten
 _METHODS = {8: DEFLATED, 12: BZIP2}
 
 
 @dataclass
 class ZipMember:
-    """One member: what the directory says of it, and where it stands."""
+    """A member: its entry in the central directory, and its content."""
 
     raw_name: bytes
     made_by: int
@@ -51,10 +51,10 @@ class ZipMember:
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield each member as a file within."""
-    found = members(source, limits)
-    yield from noise(found)
-    for member in found:
+    """Yield each member as a nested file."""
+    archive_members = members(source, limits)
+    yield from noise(archive_members)
+    for member in archive_members:
         yield part(member)
 
 
@@ -65,14 +65,14 @@ def part(member: ZipMember) -> Part:
     return NestedFile(member.name, member.source, f"CRC-32 {member.crc:08x} of {member.source.size} bytes")
 
 
-def noise(found: Iterable[ZipMember]) -> Iterator[Noise]:
-    """Yield what the container says of its members besides their bytes."""
-    members_by_name = sorted(found, key=lambda member: member.name)
+def noise(archive_members: Iterable[ZipMember]) -> Iterator[Noise]:
+    """Yield digests of the metadata of members as noise."""
+    members_by_name = sorted(archive_members, key=lambda member: member.name)
     yield Noise("time stamps", _digest(f"{m.date}" for m in members_by_name))
     yield Noise("compression", _digest(f"{(m.method, m.flags & ~_UTF8)}" for m in members_by_name))
     attributes = (f"{(m.made_by, *m.attributes)} {m.extra.hex()}" for m in members_by_name)
     yield Noise("attributes", _digest(attributes))
-    yield Noise("order of members", _digest(m.name for m in sorted(found, key=lambda m: m.start)))
+    yield Noise("order of members", _digest(m.name for m in sorted(archive_members, key=lambda m: m.start)))
 
 
 def _digest(texts: Iterable[str]) -> str:
@@ -83,28 +83,28 @@ def _digest(texts: Iterable[str]) -> str:
 
 
 def members(source: Source, limits: Limits) -> list[ZipMember]:
-    """Return all members in the order of the directory; they must not overlap, nor leave the archive."""
+    """Return all members in the order of the directory; raises ArtifactDamaged if they overlap or are out of bounds."""
     count, start, end = _directory(source)
     if end - start > limits.header or count > limits.parts:
         raise ArtifactDamaged(f"its directory has {count} members in {end - start} bytes, more than are read")
-    found = list(_entries(read_exactly(source, start, end - start), count))
-    for member in found:
+    result = list(_entries(read_exactly(source, start, end - start), count))
+    for member in result:
         member.name = member.raw_name.decode("utf-8" if member.flags & _UTF8 else "cp437", "surrogateescape")
-        begin, member.end = _place(source, member, start)
-        member.source = _contents(source, member, begin, limits)
-    by_place = sorted(found, key=lambda member: member.start)
-    for one, other in pairwise(by_place):
-        if one.end > other.start:
-            raise ArtifactDamaged(f"its members {one.name[:80]!r} and {other.name[:80]!r} overlap")
-    if by_place and by_place[0].start:
-        raise ArtifactDamaged(f"there are {by_place[0].start} bytes before its first member")
-    by_name = {member.name: member.source for member in found}
-    for member in found:
+        data_start, member.end = _data_range(source, member, start)
+        member.source = _contents(source, member, data_start, limits)
+    by_offset = sorted(result, key=lambda member: member.start)
+    for previous, following in pairwise(by_offset):
+        if previous.end > following.start:
+            raise ArtifactDamaged(f"its members {previous.name[:80]!r} and {following.name[:80]!r} overlap")
+    if by_offset and by_offset[0].start:
+        raise ArtifactDamaged(f"there are {by_offset[0].start} bytes before its first member")
+    by_name = {member.name: member.source for member in result}
+    for member in result:
         if refers(member.name) and isinstance(member.source, (ChecksummedSource, UnpackedSource)):
             directory, _, name = member.name.rpartition("/")
             prefix = f"{directory}/" if directory else ""
             member.source.beside = Siblings(name, lambda name, prefix=prefix: by_name.get(prefix + name))  # type: ignore[misc]
-    return found
+    return result
 
 
 def _directory(source: Source) -> tuple[int, int, int]:
@@ -118,16 +118,16 @@ def _directory(source: Source) -> tuple[int, int, int]:
     end = tail_start + at
     if at + _END.size + comment != len(tail):
         raise ArtifactDamaged("there are bytes behind its end")
-    place = end - _END64_PLACE.size
-    is_long = _FULL16 in (here, count) or _FULL in (size, start)
-    if place >= 0 and (located := read_exactly(source, place, _END64_PLACE.size)).startswith(b"PK\x06\x07"):
-        _, _, end, disks = _END64_PLACE.unpack(located)
+    place = end - _END64_LOCATOR.size
+    is_long = _OVERFLOW16 in (here, count) or _OVERFLOW in (size, start)
+    if place >= 0 and (located := read_exactly(source, place, _END64_LOCATOR.size)).startswith(b"PK\x06\x07"):
+        _, _, end, disks = _END64_LOCATOR.unpack(located)
         signature, _, _, _, disk, first_disk, here, count, size, start = _END64.unpack(
             read_exactly(source, end, _END64.size)
         )
         if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > place:
             raise ArtifactDamaged("the directory's place is not where it says")
-    elif is_long and count == _FULL16:
+    elif is_long and count == _OVERFLOW16:
         raise ArtifactDamaged("the directory's place is missing")
     if disk or first_disk or here != count or start + size != end:
         raise ArtifactDamaged("its directory does not stand before its end")
@@ -148,7 +148,7 @@ def _entries(data: bytes, count: int) -> Iterator[ZipMember]:
             raise ArtifactDamaged("its directory is damaged")
         if disk:
             raise ArtifactDamaged("a member stands in another file")
-        if needed > _NEWEST:
+        if needed > _NEWEST_VERSION:
             raise ArtifactDamaged(f"a member needs version {needed / 10} of the format")
         more = data[at + name : at + name + extra]
         size, packed, offset = _long_sizes(more, size, packed, offset)
@@ -169,25 +169,25 @@ def _extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _long_sizes(extra: bytes, size: int, packed: int, offset: int) -> tuple[int, int, int]:
-    """Return the sizes and the place, which stand in an extra field where they need more than 32 bits."""
-    long = next((data for kind, data in _extras(extra) if kind == 1), b"")
-    found = [size, packed, offset]
-    values = iter(struct.unpack(f"<{len(long) // 8}Q", long[: len(long) // 8 * 8]))
-    for index, value in enumerate(found):
-        if value == _FULL:
-            found[index] = next(values, value)
-    return found[0], found[1], found[2]
+    """Return sizes and offset, which are in an extra field if they need more than 32 bits."""
+    extended = next((data for kind, data in _extras(extra) if kind == 1), b"")
+    sizes = [size, packed, offset]
+    values = iter(struct.unpack(f"<{len(extended) // 8}Q", extended[: len(extended) // 8 * 8]))
+    for index, value in enumerate(sizes):
+        if value == _OVERFLOW:
+            sizes[index] = next(values, value)
+    return sizes[0], sizes[1], sizes[2]
 
 
-def _place(source: Source, member: ZipMember, limit: int) -> tuple[int, int]:
-    """Where a member's bytes begin and end, as its local header says, which must not contradict the directory."""
+def _data_range(source: Source, member: ZipMember, limit: int) -> tuple[int, int]:
+    """Return begin and end of a member's data by its local header, which must agree with the directory."""
     header = read_exactly(source, member.start, _LOCAL.size)
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(header)
     start = member.start + _LOCAL.size + name_length + extra
     if signature != b"PK\x03\x04" or read_exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
         raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
     facts = (flags, method), (member.flags, member.method)
-    if not flags & _SIZES_BEHIND:
+    if not flags & _SIZES_AFTER_DATA:
         more = read_exactly(source, member.start + _LOCAL.size + name_length, extra)
         size, packed, _ = _long_sizes(more, size, packed, 0)
         facts = (*facts[0], crc, packed, size), (*facts[1], member.crc, member.packed, member.size)  # type: ignore[assignment]
