@@ -1,4 +1,4 @@
-"""Every format that is understood, the more special ones first; their readers are imported when they are needed."""
+"""The supported formats, more specific ones first; their readers are imported on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TypeAlias
 from reprokit.artifacts.elements import Blob, Format, Limits, Part, Reader, Source
 from reprokit.errors import ArtifactDamaged
 
-HEAD = 4096  # bytes of a file by which its format is told
+HEAD = 4096  # bytes at the beginning of a file by which its format is detected
 
 Matcher: TypeAlias = "Callable[[str, bytes], bool]"  # of a file's name and its first bytes
 ZIP, TAR, XGBOOST_KEY = rb"PK(?:\x03\x04|\x05\x06)", rb".{257}ustar", rb"(?:i|U|I..|l....|L.{7}).?learner\{"
-PICKLE = rb"\x80[\2-\5]."  # those before protocol 2 begin like a text, and are told by their name
+PICKLE = rb"\x80[\2-\5]."  # pickles before protocol 2 begin like text, and are detected by name
 ZLIB = rb"x[\x01\x20\x3f\x5e\x7d\x9c\xbb\xda\xf9]"
 TORCH_PICKLE = rb"\x80[\2-\5](?:\x95.{8})?\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\."
 TORCH_MEMBERS = rb"[^/]+/(?:data\.pkl|data/[0-9]+|version|constants\.pkl|constants/[0-9]+)"
@@ -24,13 +24,13 @@ TEXT_CONTROLS = frozenset(b"\t\n\f\r\x1b\b")
 
 
 def _begins(pattern: bytes, name: str = "") -> Matcher:
-    """Return whether a file begins like this, and its name in lower case has that in it."""
+    """Return a matcher for files that begin with a pattern and whose lower-case name contains another."""
     head_pattern, name_pattern = re.compile(pattern, re.DOTALL), re.compile(name)
     return lambda file, head: bool(head_pattern.match(head)) and bool(name_pattern.search(file.lower()))
 
 
 def _first_member(pattern: bytes) -> Matcher:
-    """Return whether a file is a zip whose first member is called so."""
+    """Return a matcher for zip archives by the name of their first member."""
 
     def matches(name: str, head: bytes) -> bool:
         length = int.from_bytes(head[26:28], "little")
@@ -44,13 +44,13 @@ def _either(*matchers: Matcher) -> Matcher:
 
 
 def _text(pattern: bytes = b"", name: str = "") -> Matcher:
-    """Return whether a file is a text that begins like this, and is called so."""
+    """Return a matcher for text files by beginning and name."""
     begins = _begins(pattern, name)
     return lambda file, head: begins(file, head) and _is_text(head)
 
 
 def _is_text(head: bytes) -> bool:
-    """UTF-8, perhaps cut within a character, without the control characters that texts do not have."""
+    """Return whether bytes are UTF-8 text, perhaps cut within a character, without unusual control characters."""
     if not head or any(byte < 32 and byte not in TEXT_CONTROLS for byte in head):
         return False
     for cut in range(4):
@@ -67,7 +67,7 @@ def _meta_graph(name: str, head: bytes) -> bool:
 
 
 def _reader(module: str, function: str = "read") -> Reader:
-    """Return a function of a module of this package."""
+    """Return a reader that imports its module of this package on first use."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
         yield from getattr(importlib.import_module(f"{__name__}.{module}"), function)(source, limits)
@@ -76,7 +76,7 @@ def _reader(module: str, function: str = "read") -> Reader:
 
 
 def _by_library(title: str, package: str, module: str) -> Reader:
-    """Return a reader that has a library parse the file in another process."""
+    """Return a reader that uses a library in a separate process."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
         from reprokit.artifacts.formats.library_process import ParsingLibrary
@@ -87,7 +87,7 @@ def _by_library(title: str, package: str, module: str) -> Reader:
 
 
 def _not_read(instead: str) -> Reader:
-    """Refuses a format that is recognized only to say so."""
+    """Return a reader that refuses a format with advice."""
 
     def read(source: Source, limits: Limits) -> Iterator[Part]:
         raise ArtifactDamaged(f"this old format is not read; {instead}")
@@ -96,7 +96,7 @@ def _not_read(instead: str) -> Reader:
 
 
 def _as_bytes(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the whole file, of formats that are compared two at once."""
+    """Yield the whole file as bytes, for formats that are compared pairwise."""
     yield Blob("content", source)
 
 
@@ -125,8 +125,8 @@ FORMATS: tuple[Format, ...] = (
         _reader("compressed", "joblib"),
     ),
     Format("pickle", _either(_begins(PICKLE), _begins(rb"[(\]}c)lNIFSVL]", PICKLES)), _reader("pickle")),
-    # Both begin with a table whose first key is empty; under it stands the number of shards, or the names of all
-    # tensors. The blocks may be packed.
+    # Both begin with a table whose first key is empty. Its value has the number of shards, or the names of all tensors.
+    # The blocks may be compressed.
     Format("checkpoint", _begins(rb".{0,8}?\0\0.\x08", r"\.index\Z"), _reader("checkpoint"), has_siblings=True),
     Format(
         "TensorFlow checkpoint V1",
@@ -148,7 +148,7 @@ FORMATS: tuple[Format, ...] = (
         _reader("tfrecord"),
     ),
     Format("wandb", _begins(rb":W&B\xe1\xbe\x00"), _reader("wandb")),
-    # Its mark stands at the beginning, or behind what a user has put there.
+    # The signature is at the beginning, or after a user block.
     Format("hdf5", _begins(rb"(?:.{512}|.{1024}|.{2048})?\x89HDF\r\n\x1a\n"), _by_library("HDF5", "h5py", "hdf5")),
     Format("arrow", _begins(rb"PAR1|ARROW1"), _by_library("Arrow", "pyarrow", "arrow")),
     Format(
@@ -175,10 +175,10 @@ FORMATS: tuple[Format, ...] = (
 
 
 def detect(name: str, head: bytes) -> Format | None:
-    """Return the format of a file of this name that begins with these bytes."""
+    """Return the format of a file by its name and first bytes; None if unknown."""
     return next((format_ for format_ in FORMATS if format_.matches(name, head)), None)
 
 
 def refers(name: str) -> bool:
-    """Return whether a file of this name may have parts of it in other files beside it."""
+    """Return whether a file of this name may refer to other files beside it."""
     return name.lower().endswith(REFERRING)

@@ -1,7 +1,7 @@
-"""What CatBoost writes. Of its models, which are FlatBuffers, an id and the time of the end are left out.
+"""Reads the files of CatBoost. In models, which are FlatBuffers, a random id and the time of training are ignored.
 
-They stand in a list of facts, which is all that is understood of the FlatBuffer. CatBoost writes the trees behind it,
-where no place depends on the lengths of the texts before them: they are compared as bytes, up to the end of the file.
+They are in a list of facts, the only part of the FlatBuffer that is parsed. The trees follow it, and contain no offsets
+that depend on the facts: they are compared as bytes, up to the end of the file.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from reprokit.artifacts.formats import json
 from reprokit.artifacts.sources import piece, read_exactly, read_whole
 from reprokit.errors import ArtifactDamaged
 
-START = 8  # behind the mark and the size of the FlatBuffer
-TREES, FACTS = 1, 2  # of the root table: FormatVersion, ModelTrees, InfoMap, ModelPartIds
+START = 8  # bytes of signature and size before the FlatBuffer
+TREES, FACTS = 1, 2  # fields of the root table: FormatVersion, ModelTrees, InfoMap, ModelPartIds
 KEY, VALUE = 0, 1
 LONGEST_KEY = 1000
 OF_ONE_TRAINING = ("model_guid", "train_finish_time")
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the facts but those that belong to one training alone, then the trees and what follows them."""
+    """Yield the facts except those that differ in each training, then the trees and the rest."""
     end = START + _number(source, 4)
     if end > source.size:
         raise ArtifactDamaged(f"its model ends at byte {end}, the file at {source.size}")
-    root, behind = START + _number(source, START), START
+    root, end_of_facts = START + _number(source, START), START
     for key, (start, size) in _facts(source, root, limits):
-        behind = max(behind, start + size)
+        end_of_facts = max(end_of_facts, start + size)
         if key not in OF_ONE_TRAINING:
             yield Value(f"facts/{key}", read_exactly(source, start, size).decode("utf-8", "backslashreplace"))
     field = _field(source, root, TREES)
     trees = field + _number(source, field) if field is not None else end
-    if trees < behind:
+    if trees < end_of_facts:
         raise ArtifactDamaged("its trees do not follow its facts")
     yield Blob("trees", piece(source, trees, source.size - trees))
 
 
 def log(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield catboost_training.json without the times that each iteration took."""
+    """Yield catboost_training.json without the times of the iterations."""
     for part in json.read(source, limits):
         if not part.name.endswith(("/passed_time", "/remaining_time")):
             yield part
 
 
 def times(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield which iterations time_left.tsv has; all else in it is times."""
+    """Yield the iterations in time_left.tsv; the other columns are times."""
     lines = read_whole(source, limits.text).split(b"\n")
     yield Value("iterations", b" ".join(line.partition(b"\t")[0] for line in lines).decode("utf-8", "replace"))
 
 
 def _facts(source: Source, root: int, limits: Limits) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield each key, and where its value lies."""
+    """Yield each key, with offset and size of its value."""
     field = _field(source, root, FACTS)
     if field is None:
         return
@@ -59,15 +59,15 @@ def _facts(source: Source, root: int, limits: Limits) -> Iterator[tuple[str, tup
     count = _number(source, vector)
     if count > min(limits.parts, source.size // 4):
         raise ArtifactDamaged(f"it is said to have {count} facts")
-    for place in range(vector + 4, vector + 4 + 4 * count, 4):
-        table = place + _number(source, place)
+    for position in range(vector + 4, vector + 4 + 4 * count, 4):
+        table = position + _number(source, position)
         key, value = _text(source, table, KEY, LONGEST_KEY), _text(source, table, VALUE, limits.text)
         if key is not None and value is not None:
             yield read_exactly(source, *key).decode("utf-8", "backslashreplace"), value
 
 
 def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, int] | None:
-    """Return where a text of a table lies, and its size; None where the table has none."""
+    """Return offset and size of a text in a table; None if it is missing."""
     field = _field(source, table, number)
     if field is None:
         return None
@@ -79,7 +79,7 @@ def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, i
 
 
 def _field(source: Source, table: int, number: int) -> int | None:
-    """Return where a field of a table lies; its place stands in another table, before it."""
+    """Return the offset of a field by the vtable, which precedes the table; None if the field is missing."""
     fields = table - int.from_bytes(read_exactly(source, table, 4), "little", signed=True)
     if fields < START or 4 + 2 * number >= _number(source, fields, 2):
         return None

@@ -1,4 +1,4 @@
-"""GGUF, the models of llama.cpp: metadata by key, tensors by name; blocks of quantized numbers are compared as bytes.
+"""Reads GGUF, the models of llama.cpp: metadata by key, tensors by name; quantized blocks are compared as bytes.
 
 Layout: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
 """
@@ -16,15 +16,15 @@ from reprokit.artifacts.sources import ForwardReader
 from reprokit.errors import ArtifactDamaged
 
 ALIGNMENT = "general.alignment"
-TEXT, LIST = 8, 9  # types of values in the metadata; all others are numbers of one of these types
+TEXT, LIST = 8, 9  # value types in the metadata; all others are numbers of the following types
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-MANY = 256  # numbers of a list that are compared as a tensor
+MANY = 256  # length from which a list of numbers is compared as a tensor
 LISTED = {"B": "uint8", "b": "int8", "H": "uint16", "h": "int16", "I": "uint32", "i": "int32", "f": "float32"} | {
     "?": "bool", "Q": "uint64", "q": "int64", "d": "float64",
 }  # fmt: skip
 MOST_DIMENSIONS = 4
 PLAIN = {0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16"}
-# Of quantized tensors: elements and bytes of a block (ggml-common.h).
+# Quantized types: elements and bytes per block (ggml-common.h).
 BLOCKS = {
     2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 36), 10: (256, 84), 11: (256, 110),
     12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292), 16: (256, 66), 17: (256, 74), 18: (256, 98),
@@ -80,7 +80,7 @@ def _list(file: ForwardReader, key: str, kind: int, count: int, limits: Limits) 
         data = file.skip(count * struct.calcsize(f"<{letter}"))
         yield TensorPart(f"{key}/numbers", LISTED[letter], (count,), data)
     elif kind in NUMBERS:
-        yield from (Value(f"{key}/{at}", str(one)) for at, one in enumerate(_numbers(file, kind, count)))
+        yield from (Value(f"{key}/{at}", str(item)) for at, item in enumerate(_numbers(file, kind, count)))
     else:
         raise ArtifactDamaged(f"{key[:80]!r} is a list of {count} values of type {kind}, which is not read")
 
@@ -93,7 +93,7 @@ def _numbers(file: ForwardReader, kind: int, count: int) -> tuple[float | int | 
 
 
 def _facts(file: ForwardReader) -> tuple[str, tuple[int, ...], int, int]:
-    """Return a tensor's name, its dimensions from the innermost on, its type and its offset."""
+    """Read a tensor's name, dimensions (innermost first), type and offset."""
     name, (rank,) = _text(file), struct.unpack("<I", file.read(4))
     if rank > MOST_DIMENSIONS:
         raise ArtifactDamaged(f"{name[:80]!r} is said to have {rank} dimensions")

@@ -1,6 +1,6 @@
-"""MessagePack, as Flax writes its states: every value by its path; arrays are tensors that stay in the file.
+"""Reads MessagePack, as Flax writes its states: every value by its path; arrays are tensors in place.
 
-Read here, as a library makes objects of all that a file says before it can be bounded.
+Parsed here, as a library would create all objects of a file before their size could be limited.
 Layout: https://github.com/msgpack/msgpack/blob/master/spec.md; Flax's extensions: flax/serialization.py.
 """
 
@@ -20,15 +20,15 @@ from reprokit.errors import ArtifactDamaged
 ARRAY, COMPLEX, SCALAR = 1, 2, 3  # Flax's extensions
 SCALARS = {0xCA: ">f", 0xCB: ">d"} | {0xCC + n: f">{letter}" for n, letter in enumerate("BHIQbhiq")}
 CONSTANTS = {0xC0: "null", 0xC2: "false", 0xC3: "true"}
-# Bytes of the length that follows, by mark.
+# Size of the length that follows, by type byte.
 BYTES, EXTENSIONS, TEXTS = {0xC4: 1, 0xC5: 2, 0xC6: 4}, {0xC7: 1, 0xC8: 2, 0xC9: 4}, {0xD9: 1, 0xDA: 2, 0xDB: 4}
 LISTS, MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
 FIXED_EXTENSIONS = {0xD4 + n: 1 << n for n in range(5)}
-SHOWN_BYTES = 64  # of a byte string that is shown as a text
+SHOWN_BYTES = 64  # bytes of the longest byte string shown as text
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the values of the one object that the file holds."""
+    """Yield the values of the single object in a file."""
     file = ForwardReader(source, "it")
     file.room = limits.header
     yield from _values(file, "", limits.nesting)
@@ -50,11 +50,11 @@ def _values(file: ForwardReader, name: str, nesting: int) -> Iterator[Part]:
         for number in range(count):
             yield from _values(file, f"{path}{number}", nesting - 1)
     else:
-        yield _plain(file, title, mark)
+        yield _scalar(file, title, mark)
 
 
 def _count(file: ForwardReader, mark: int, sizes: dict[int, int], low: int, high: int) -> int | None:
-    """Return the length of what begins with this mark, None where it is of another kind."""
+    """Return the length of a value with this type byte; None if it is of another kind."""
     if low <= mark <= high:
         return mark - low
     return int.from_bytes(file.read(sizes[mark]), "big") if mark in sizes else None
@@ -65,14 +65,14 @@ def _key(file: ForwardReader) -> str:
     length = _count(file, mark, TEXTS, 0xA0, 0xBF)
     if length is not None:
         return file.read(length).decode("utf-8", "backslashreplace")
-    part = _plain(file, "", mark)
+    part = _scalar(file, "", mark)
     if not isinstance(part, Value):
         raise ArtifactDamaged("a key of it is an array")
     return part.text
 
 
-def _plain(file: ForwardReader, name: str, mark: int) -> Part:
-    """Return what is neither a list nor an object."""
+def _scalar(file: ForwardReader, name: str, mark: int) -> Part:
+    """Return a value that is neither a list nor a map as a part."""
     if mark < 0x80 or mark >= 0xE0:
         return Value(name, str(mark if mark < 0x80 else mark - 0x100))
     if mark in CONSTANTS:
@@ -101,20 +101,20 @@ def _extension(name: str, kind: int, data: Source) -> Part:
     if kind in (ARRAY, SCALAR):
         return _array(name, data)
     if kind == COMPLEX:
-        real, imaginary = (_plain(part, name, part.read(1)[0]) for part in _items(data, 2))
-        return Value(name, f"complex({_shown(real)}, {_shown(imaginary)})")
+        real, imaginary = (_scalar(part, name, part.read(1)[0]) for part in _items(data, 2))
+        return Value(name, f"complex({_text_of(real)}, {_text_of(imaginary)})")
     shown = data.read(0, SHOWN_BYTES)
     if data.size > len(shown):
         return TensorPart(name, "uint8", (data.size,), data)
     return Value(name, f"extension {kind}: {shown!r}")
 
 
-def _shown(part: Part) -> str:
+def _text_of(part: Part) -> str:
     return part.text if isinstance(part, Value) else ""
 
 
 def _items(data: Source, expected: int) -> Iterator[ForwardReader]:
-    """Yield the reader once for each item of the list that some bytes are; it must be read on between."""
+    """Yield the reader for each item of a list; the caller must read the item before the next."""
     file = ForwardReader(data, "an array of it")
     if _count(file, file.read(1)[0], LISTS, 0x90, 0x9F) != expected:
         raise ArtifactDamaged("an array of it is no array of Flax's")
@@ -123,13 +123,13 @@ def _items(data: Source, expected: int) -> Iterator[ForwardReader]:
 
 
 def _array(name: str, data: Source) -> TensorPart:
-    """Return the array that its shape, the name of its type and its bytes make."""
+    """Return an array of Flax: a list of shape, dtype and bytes."""
     items = _items(data, 3)
     file = next(items)
     rank = _count(file, file.read(1)[0], LISTS, 0x90, 0x9F)
     if rank is None or rank > 64:
         raise ArtifactDamaged(f"{name[:80]!r} has no shape")
-    lengths = [_shown(_plain(file, name, file.read(1)[0])) for _ in range(rank)]
+    lengths = [_text_of(_scalar(file, name, file.read(1)[0])) for _ in range(rank)]
     dtype = _key(next(items))
     mark = next(items).read(1)[0]
     size = int.from_bytes(file.read(BYTES.get(mark, 0)), "big")

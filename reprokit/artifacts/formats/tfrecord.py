@@ -1,4 +1,4 @@
-"""TFRecord files: TensorBoard's events, and any other records; when an event happened is noise.
+"""Reads TFRecord files: events of TensorBoard, and other records; the times of events are noise.
 
 See https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
 """
@@ -19,34 +19,34 @@ from reprokit.artifacts.formats.sstable import crc32c, unmasked
 from reprokit.artifacts.sources import ChecksummedSource, SourceSlice, piece, read_exactly
 from reprokit.errors import ArtifactDamaged
 
-_HEAD, _FOOT = 12, 4  # length with its sum before each record, a sum behind it
-OLDEST = 1e9  # seconds since 1970 of an event, at least
-FEATURES = b"\n"  # field 1 of an Example, which has nothing else
+_HEADER, _FOOTER = 12, 4  # bytes around each record: length and its checksum, and the checksum of the data
+EARLIEST = 1e9  # earliest time of an event, in seconds since 1970
+FEATURES = b"\n"  # tag of field 1, with which an Example begins
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield each event by its step, each record by its number."""
+    """Yield events by step, other records by number."""
     source = _unpacked(source, limits)
-    found = records(source)
-    first = next(found, None)
+    all_records = records(source)
+    first = next(all_records, None)
     if first is None:
         return
-    found = itertools.chain([first], found)
+    all_records = itertools.chain([first], all_records)
     if _is_event(first.read(0, 23)):
-        yield from _events(found, limits)
+        yield from _events(all_records, limits)
         return
-    for number, record in enumerate(found):
+    for number, record in enumerate(all_records):
         yield from _record(number, record, limits)
 
 
 def _is_event(head: bytes) -> bool:
-    """Return whether the first event says so, behind its time; CatBoost's has a step or a summary there."""
+    """Return whether a first record is an event: time, then file version (CatBoost: then a step or summary)."""
     (time,) = struct.unpack("<d", head[1:9]) if len(head) > 9 and head[0] == 0x09 else (0.0,)
-    return head[9:] == b"\x1a\x0dbrain.Event:" or (OLDEST < time < 4 * OLDEST and head[9:10] in (b"\x10", b"\x2a"))
+    return head[9:] == b"\x1a\x0dbrain.Event:" or (EARLIEST < time < 4 * EARLIEST and head[9:10] in (b"\x10", b"\x2a"))
 
 
 def _unpacked(source: Source, limits: Limits) -> Source:
-    """Records may be compressed as a whole."""
+    """Return the uncompressed source of a file that may be compressed as a whole."""
     head = source.read(0, 12)
     if len(head) == 12 and crc32c(head[:8]) == unmasked(int.from_bytes(head[8:], "little")):
         return source
@@ -58,25 +58,25 @@ def _unpacked(source: Source, limits: Limits) -> Source:
 
 
 def records(source: Source) -> Iterator[SourceSlice]:
-    """Yield all records, whose sums are checked."""
+    """Yield all records after a check of their checksums."""
     at = 0
     while at < source.size:
-        head = read_exactly(source, at, _HEAD)
+        head = read_exactly(source, at, _HEADER)
         length = int.from_bytes(head[:8], "little")
         if crc32c(head[:8]) != unmasked(int.from_bytes(head[8:], "little")):
             raise ArtifactDamaged(f"the length of the record at byte {at} has another CRC-32C than it says")
-        record = piece(source, at + _HEAD, length)
-        at += _HEAD + length
-        stored = unmasked(int.from_bytes(read_exactly(source, at, _FOOT), "little"))
+        record = piece(source, at + _HEADER, length)
+        at += _HEADER + length
+        stored = unmasked(int.from_bytes(read_exactly(source, at, _FOOTER), "little"))
         ChecksummedSource(
             record, stored, crc32c, f"the record before byte {at} has another CRC-32C than it says"
         ).verify()
-        at += _FOOT
+        at += _FOOTER
         yield record
 
 
 def _record(number: int, record: Source, limits: Limits) -> Iterator[Part]:
-    """One record: the features of an Example where it is one, else its bytes."""
+    """Yield a record: the features of an Example, or its bytes."""
     head = record.read(0, 1)
     parts: list[Part] = []
     if head == FEATURES and record.size <= limits.text:
@@ -88,16 +88,16 @@ def _record(number: int, record: Source, limits: Limits) -> Iterator[Part]:
 
 
 def _kind(record: Source) -> str:
-    """Return whether it is an Example or one of sequences; both begin with features."""
+    """Return the message type: Example or SequenceExample, which both begin with features."""
     wire = protobuf.WireReader(record, Limits())
-    numbers = {found.number for found in wire.fields(0, record.size)}
+    numbers = {field.number for field in wire.fields(0, record.size)}
     if not numbers <= {1, 2}:
         raise ArtifactDamaged("it is no example")
     return "SequenceExample" if 2 in numbers else "Example"
 
 
 def _events(records: Iterator[SourceSlice], limits: Limits) -> Iterator[Part]:
-    """Yield what each event says, under its step and what it is about."""
+    """Yield the values of each event below its step."""
     names: Counter[str] = Counter()
     for record in records:
         walker = tensorflow_messages.walker(record, limits)

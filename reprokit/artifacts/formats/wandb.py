@@ -1,8 +1,8 @@
-"""The files that Weights & Biases writes (run-ID.wandb): what was logged, step by step, the configuration, the summary.
+"""Reads the files of Weights & Biases (run-ID.wandb): logged values by step, configuration, and summary.
 
-A file is a log of records as LevelDB has them, in blocks of 32 KiB, with CRC-32 in the place of CRC-32C; each record is
-a message `Record` of wandb_internal.proto. Times, run ids, what is measured of the machine, and console output are
-noise: see https://github.com/wandb/wandb and https://github.com/google/leveldb/blob/main/doc/log_format.md.
+A file is a log of records in the format of LevelDB, in blocks of 32 KiB, but with CRC-32 instead of CRC-32C. Each
+record is a message `Record` of wandb_internal.proto. Times, run ids, system metrics and console output are noise: see
+https://github.com/wandb/wandb and https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ MAGIC = b":W&B\xe1\xbe\x00"
 BLOCK, HEAD = 1 << 15, 7
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 HISTORY, SUMMARY, CONFIG, EXIT = 2, 3, 5, 18  # fields of a record
-AROUND = (16, 19, 200)  # fields that every record may have: control, its id, of which run
+AROUND = (16, 19, 200)  # fields that each record may have: control, id, run
 ITEM, REMOVED, STEP = 1, 2, 2  # fields of history and summary
 KEY, NESTED, JSON = 1, 2, 16  # fields of an item
-VOLATILE = ("_timestamp", "_runtime", "_wandb")  # keys that say when, how long and by what
+VOLATILE = ("_timestamp", "_runtime", "_wandb")  # prefixes of keys for times and versions
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Each value of the history by its step, then configuration, summary and exit code as they were at the end."""
+    """Yield the values of the history by step, then the final configuration, summary and exit code."""
     last: dict[str, str] = {}
-    number = others = 0
-    for kind, wire, found in entries(source, limits):
+    number = other_records = 0
+    for kind, wire, field in entries(source, limits):
         if kind == HISTORY:
-            step, values = history(wire, found, number)
+            step, values = history(wire, field, number)
             number += 1
             yield from (_part(f"step {step}/{key}", key, values[key]) for key in sorted(values))
         elif kind in (SUMMARY, CONFIG):
-            _update(last, "summary" if kind == SUMMARY else "config", wire, found)
+            _update(last, "summary" if kind == SUMMARY else "config", wire, field)
         elif kind == EXIT:
-            last["exit code"] = str(signed(wire.last(found.at, found.end, 1)))
+            last["exit code"] = str(signed(wire.last(field.at, field.end, 1)))
         else:
-            others += 1
+            other_records += 1
     yield from (_part(name, name.partition("/")[2], last[name]) for name in sorted(last))
-    yield Noise("records of the program, the machine and the console", str(others))
+    yield Noise("records of the program, the machine and the console", str(other_records))
 
 
 def _part(name: str, key: str, text: str) -> Part:
@@ -49,84 +49,84 @@ def _part(name: str, key: str, text: str) -> Part:
 
 
 def entries(source: Source, limits: Limits) -> Iterator[tuple[int, WireReader, Field]]:
-    """Yield what each record holds: the number of its field, and where its message stands."""
+    """Yield the message in each record: the number of its field, the reader, and the field."""
     for record in records(source, limits):
         wire = WireReader(BytesSource(record), limits)
-        for found in wire.fields(0, len(record)):
-            if found.kind == BYTES and found.number not in AROUND:
-                yield found.number, wire, found
+        for field in wire.fields(0, len(record)):
+            if field.kind == BYTES and field.number not in AROUND:
+                yield field.number, wire, field
 
 
 def records(source: Source, limits: Limits) -> Iterator[bytes]:
-    """Yield all records, whose sums are checked; they were put together from the pieces that blocks cut them into."""
+    """Yield all records, reassembled from their pieces in blocks, with their checksums checked."""
     if source.read(0, len(MAGIC)) != MAGIC:
         raise ArtifactDamaged("it does not begin as a file of Weights & Biases")
-    at, waiting = len(MAGIC), None
+    at, pending = len(MAGIC), None
     while at < source.size:
-        left = BLOCK - at % BLOCK
-        if left < HEAD:
-            at += left
+        rest_of_block = BLOCK - at % BLOCK
+        if rest_of_block < HEAD:
+            at += rest_of_block
             continue
         head = read_exactly(source, at, HEAD)
         size, kind = int.from_bytes(head[4:6], "little"), head[6]
-        if not size and not kind:  # the rest of a block that was made ahead
-            at += left
+        if not size and not kind:  # the unused rest of a preallocated block
+            at += rest_of_block
             continue
         data = read_exactly(source, at + HEAD, size)
         if zlib.crc32(data, zlib.crc32(head[6:])) != int.from_bytes(head[:4], "little"):
             raise ArtifactDamaged(f"the record at byte {at} has another CRC-32 than it says")
         at += HEAD + size
-        waiting = _joined(waiting, kind, data, limits)
+        pending = _joined(pending, kind, data, limits)
         if kind in (FULL, LAST):
-            yield bytes(waiting)
-            waiting = None
-    if waiting is not None:
+            yield bytes(pending)
+            pending = None
+    if pending is not None:
         raise ArtifactDamaged("it ends within a record")
 
 
-def _joined(waiting: bytearray | None, kind: int, data: bytes, limits: Limits) -> bytearray:
-    if (kind in (FULL, FIRST)) != (waiting is None) or not FULL <= kind <= LAST:
+def _joined(pending: bytearray | None, kind: int, data: bytes, limits: Limits) -> bytearray:
+    if (kind in (FULL, FIRST)) != (pending is None) or not FULL <= kind <= LAST:
         raise ArtifactDamaged("the pieces of a record do not follow each other")
-    found = bytearray() if waiting is None else waiting
-    found += data
-    if len(found) > limits.text:
+    joined = bytearray() if pending is None else pending
+    joined += data
+    if len(joined) > limits.text:
         raise ArtifactDamaged(f"a record has more than the {limits.text} bytes that are read")
-    return found
+    return joined
 
 
 def history(wire: WireReader, record: Field, number: int) -> tuple[int, dict[str, str]]:
-    """Return the step of a line of the history, and its values as JSON; those without a step are counted."""
+    """Return step and JSON values of a history record; a record without a step gets `number`."""
     step, values = number, {}
-    for one in _fields(wire, record):
-        if one.number == ITEM and one.kind == BYTES:
-            key, text = _item(wire, one)
+    for field in _fields(wire, record):
+        if field.number == ITEM and field.kind == BYTES:
+            key, text = _item(wire, field)
             values[key] = text
-        elif one.number == STEP and one.kind == BYTES:
-            step = next((signed(inner.value) for inner in _fields(wire, one) if inner.kind == VARINT), step)
+        elif field.number == STEP and field.kind == BYTES:
+            step = next((signed(inner.value) for inner in _fields(wire, field) if inner.kind == VARINT), step)
     stated = values.pop("_step", "")
     return (int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 19 else step), values
 
 
 def _item(wire: WireReader, item: Field) -> tuple[str, str]:
-    """Return a key, of nested ones all with dots between, and its value as JSON."""
+    """Return the key of an item (nested keys joined by dots), and its value as JSON."""
     keys, text = [], ""
-    for one in _fields(wire, item):
-        if one.kind == BYTES and one.number in (KEY, NESTED):
-            keys.append(wire.content(one).decode("utf-8", "backslashreplace"))
-        elif one.kind == BYTES and one.number == JSON:
-            text = wire.content(one).decode("utf-8", "backslashreplace")
+    for field in _fields(wire, item):
+        if field.kind == BYTES and field.number in (KEY, NESTED):
+            keys.append(wire.content(field).decode("utf-8", "backslashreplace"))
+        elif field.kind == BYTES and field.number == JSON:
+            text = wire.content(field).decode("utf-8", "backslashreplace")
     return ".".join(keys), text
 
 
-def _update(last: dict[str, str], place: str, wire: WireReader, record: Field) -> None:
-    """Take in what was set, and forget what was removed."""
-    for one in _fields(wire, record):
-        if one.kind == BYTES and one.number in (ITEM, REMOVED):
-            key, text = _item(wire, one)
-            if one.number == ITEM:
-                last[f"{place}/{key}"] = text
+def _update(last: dict[str, str], group: str, wire: WireReader, record: Field) -> None:
+    """Apply the updated and removed items of a record."""
+    for field in _fields(wire, record):
+        if field.kind == BYTES and field.number in (ITEM, REMOVED):
+            key, text = _item(wire, field)
+            if field.number == ITEM:
+                last[f"{group}/{key}"] = text
             else:
-                last.pop(f"{place}/{key}", None)
+                last.pop(f"{group}/{key}", None)
 
 
 def _fields(wire: WireReader, message: Field) -> Iterator[Field]:

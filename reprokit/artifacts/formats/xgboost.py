@@ -19,58 +19,58 @@ from reprokit.artifacts.formats.pickle_walk import unused
 from reprokit.artifacts.sources import BytesSource, ForwardReader, piece, read_whole
 from reprokit.errors import ArtifactDamaged
 
-FEW = 8  # shorter lists of numbers are shown number by number
+FEW = 8  # shorter lists of numbers are compared number by number
 TEXT_OR_LIST = re.compile(r'"(?:[^"\\]|\\.)*"|\[([-+0-9.eE, \t\r\n]+)\]', re.DOTALL)
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-DIGITS = 15  # that a double tells apart
-SMALLEST = 1e-290  # of normal doubles, with room
+DIGITS = 15  # decimal digits that a double represents uniquely
+SMALLEST = 1e-290  # safely above the smallest normal double
 BINARY = {
     b"i": ("int8", ">b"), b"U": ("uint8", ">B"), b"I": ("int16", ">h"), b"l": ("int32", ">i"), b"L": ("int64", ">q"),
     b"d": ("float32", ">f"), b"D": ("float64", ">d"),
 }  # fmt: skip
 LENGTHS = (b"i", b"U", b"I", b"l", b"L")
 CONSTANTS = {b"Z": "null", b"T": "true", b"F": "false"}
-FIRST_IN_OBJECT = (*LENGTHS, b"$", b"#")  # what may follow {
+FIRST_IN_OBJECT = (*LENGTHS, b"$", b"#")  # bytes that may follow {
 ROOT = "(root)"
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Return every value by its path."""
+    """Return the parts of a model in UBJSON or JSON: every value by its path."""
     head = source.read(0, 64).lstrip()
     return UbjsonReader(source, limits).parts() if head[1:2] in FIRST_IN_OBJECT else _read_json(source, limits)
 
 
 def _read_json(source: Source, limits: Limits) -> Iterator[Part]:
-    """Lists of numbers are taken out of the text before it is read: as values they would take too much memory."""
+    """Read JSON, with lists of numbers extracted before parsing: as parsed values they would take too much memory."""
     try:
         text = read_whole(source, limits.header).decode("utf-8")
     except UnicodeError:
         raise ArtifactDamaged("it is not in UTF-8") from None
     tensors: dict[str, TensorPart] = {}
-    mark = secrets.token_hex(16)  # which no file can have in it on purpose
+    placeholder = secrets.token_hex(16)  # random, so that no file can contain it on purpose
 
-    def taken(found: re.Match[str]) -> str:
-        tensor = numbers_of(found[1]) if found[1] else None
+    def extract(match: re.Match[str]) -> str:
+        tensor = numbers_of(match[1]) if match[1] else None
         if tensor is None:
-            return found[0]
-        name = f'"{mark}{len(tensors)}"'
+            return match[0]
+        name = f'"{placeholder}{len(tensors)}"'
         tensors[name] = tensor
         return name
 
-    document = json_format.loads(TEXT_OR_LIST.sub(taken, text).encode())
+    document = json_format.loads(TEXT_OR_LIST.sub(extract, text).encode())
     for part in json_format.values("", document, limits.nesting):
         tensor = tensors.get(part.text) if isinstance(part, Value) else None
         yield part if tensor is None else TensorPart(part.name, tensor.dtype, tensor.shape, tensor.source)
 
 
 def numbers_of(text: str) -> TensorPart | None:
-    """Return a list of numbers as a tensor; None where they are few, or doubles would not tell them apart."""
+    """Return a list of numbers as a tensor; None if it is short, or if doubles would lose differences."""
     items = [item.strip() for item in text.split(",")]
     if len(items) < FEW or not all(map(NUMBER.fullmatch, items)):
         return None
     if any(sign in text for sign in ".eE"):
         numbers = [float(item) for item in items]
-        return _tensor("float64", "d", numbers) if all(map(told_apart, items, numbers)) else None
+        return _tensor("float64", "d", numbers) if all(map(is_unique, items, numbers)) else None
     if any(item == "-0" or len(item) >= 20 for item in items):
         return None
     try:
@@ -83,8 +83,8 @@ def _tensor(dtype: str, letter: str, numbers: list[int] | list[float]) -> Tensor
     return TensorPart("", dtype, (len(numbers),), BytesSource(struct.pack(f"<{len(numbers)}{letter}", *numbers)))
 
 
-def told_apart(item: str, number: float) -> bool:
-    """Return whether no other number of as few digits is the same double."""
+def is_unique(item: str, number: float) -> bool:
+    """Return whether no other number with at most DIGITS digits has the same double."""
     digits = item.lstrip("-").upper().partition("E")[0].replace(".", "")
     if len(digits) > DIGITS:
         return False
@@ -92,7 +92,7 @@ def told_apart(item: str, number: float) -> bool:
 
 
 class UbjsonReader:
-    """One pass over UBJSON, draft 12: strongly typed arrays are tensors where they stand.
+    """Reads UBJSON, draft 12: strongly typed arrays are tensors in place.
 
     The types are listed at https://ubjson.org/type-reference/; all numbers are big-endian.
     """
@@ -106,7 +106,7 @@ class UbjsonReader:
         return ArtifactDamaged(f"UBJSON before byte {self.cursor.at}: {what}")
 
     def parts(self) -> Iterator[Part]:
-        """Yield all values, then nothing."""
+        """Yield all values; raises ArtifactDamaged if bytes follow them."""
         yield from self.value("", self.marker(), 0)
         if self.cursor.at < self.source.size:
             raise self.fail("there are bytes behind its end")
@@ -115,11 +115,11 @@ class UbjsonReader:
         return unused(self.names, path or ROOT)
 
     def marker(self) -> bytes:
-        """Return the next type; no-operations are passed over."""
-        found = self.cursor.read(1)
-        while found == b"N":
-            found = self.cursor.read(1)
-        return found
+        """Return the next type marker; no-operations are skipped."""
+        marker = self.cursor.read(1)
+        while marker == b"N":
+            marker = self.cursor.read(1)
+        return marker
 
     def length(self, type_: bytes) -> int:
         if type_ not in LENGTHS:
@@ -143,7 +143,7 @@ class UbjsonReader:
             raise self.fail("a text is not in UTF-8") from None
 
     def value(self, path: str, type_: bytes, depth: int) -> Iterator[Part]:
-        """Yield a value with all that is in it."""
+        """Yield a value and all nested values."""
         if type_ in (b"[", b"{"):
             yield from self.container(path, type_ == b"{", depth)
         elif type_ in CONSTANTS:
@@ -159,7 +159,7 @@ class UbjsonReader:
             raise self.fail(f"{type_!r} is no type")
 
     def container(self, path: str, is_object: bool, depth: int) -> Iterator[Part]:
-        """Yield an array or object."""
+        """Yield the values of an array or object, then its length."""
         if depth >= self.limits.nesting:
             raise self.fail(f"values are nested more than {self.limits.nesting} levels deep")
         type_, count = self.type_and_count()
@@ -169,19 +169,19 @@ class UbjsonReader:
         if type_ in CONSTANTS and not is_object:
             yield Value(self.name(path), f"list of {count} times {CONSTANTS[type_]}")
             return
-        done = 0
-        while count is None or done < count:
+        count_read = 0
+        while count is None or count_read < count:
             first = self.marker() if is_object or not type_ else type_
             if count is None and first == (b"}" if is_object else b"]"):
                 break
-            key = escaped(self.text(self.length(first))) if is_object else str(done)
-            below = f"{path}/{key}" if path else key
-            yield from self.value(below, (type_ or self.marker()) if is_object else first, depth + 1)
-            done += 1
-        yield Value(self.name(path), f"{'object' if is_object else 'list'} of {done}")
+            key = escaped(self.text(self.length(first))) if is_object else str(count_read)
+            child_path = f"{path}/{key}" if path else key
+            yield from self.value(child_path, (type_ or self.marker()) if is_object else first, depth + 1)
+            count_read += 1
+        yield Value(self.name(path), f"{'object' if is_object else 'list'} of {count_read}")
 
     def type_and_count(self) -> tuple[bytes, int | None]:
-        """Return the one type and the count of what is in a container, where it has them."""
+        """Read the optional type and count of the values in a container."""
         type_, count = b"", None
         if self.source.read(self.cursor.at, 1) == b"$":
             self.cursor.read(1)
@@ -195,5 +195,5 @@ class UbjsonReader:
 
     def tensor(self, path: str, type_: bytes, count: int) -> TensorPart:
         dtype, form = BINARY[type_]
-        found = self.cursor.skip(count * struct.calcsize(form))
-        return TensorPart(self.name(path), dtype, (count,), piece(found, 0, found.size), big_endian=True)
+        data = self.cursor.skip(count * struct.calcsize(form))
+        return TensorPart(self.name(path), dtype, (count,), piece(data, 0, data.size), big_endian=True)
