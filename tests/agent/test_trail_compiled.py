@@ -29,7 +29,7 @@ class Steps:
     def __init__(self, directory: Path, module: Any) -> None:
         import torch
 
-        from reprokit.agent.pytorch.state import Records
+        from reprokit.agent.pytorch.state import TrainingRecords
         from reprokit.agent.pytorch.trail import StepTrail
 
         directory.mkdir()
@@ -41,10 +41,10 @@ class Steps:
         self.trail = StepTrail(agent, events, loaded, torch, module)
         events.add(self.trail)
         self.model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
-        self.records = Records(agent, events, torch)
+        self.records = TrainingRecords(agent, events, torch)
         self.records.modules.registered(self.model, "", None)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.records.made(self.optimizer)
+        self.records.add(self.optimizer)
         self.taken: list[bool] = []
         if module is not None:
             self.trail._reader.step = self._noting(self.trail._reader.step)

@@ -14,7 +14,7 @@ from .distributed import COLLECTIVES, PARALLEL, DistributedHooks
 from .events import EventHooks
 from .generators import watch_generator, watch_seeding
 from .samplers import loader_facts
-from .state import Records
+from .state import TrainingRecords
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PytorchAdapter(Adapter):
     def _begin(self, torch: Any) -> None:
         self._torch = torch
         events = Events(self._agent.failed)
-        records = Records(self._agent, events, torch)
+        records = TrainingRecords(self._agent, events, torch)
         compiled = self._agent.attempt(private_api.compiled, torch, trail_library.path_of(self._agent.run))
         tensors.compiled = compiled
         trail = self._agent.attempt(self._begin_trail, events, compiled)

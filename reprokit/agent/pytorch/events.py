@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from ..capture import CaptureSession
     from ..events import EventListener, Events
-    from .state import Records
+    from .state import TrainingRecords
 
     Function = Callable[..., Any]
 
@@ -81,7 +81,7 @@ class EventHooks:
         events: Events,
         torch: Any,
         modules: Modules,
-        records: Records | None = None,
+        records: TrainingRecords | None = None,
         compiled: Any = None,
     ) -> None:
         self.attempt, self.failed = guard.attempt, guard.failed
@@ -263,7 +263,7 @@ class EventHooks:
         if self._decisions is not None:
             self._decisions.attach(optimizer)
         if self._records is not None:
-            self._records.made(optimizer)
+            self._records.add(optimizer)
         else:
             tell(self.events.optimizer_made, OptimizerMade(None, optimizer))
 

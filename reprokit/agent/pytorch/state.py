@@ -59,9 +59,9 @@ class Modules:
         children = {id(child) for module in alive for child in private_api.containers(module)[2].values()}
         return [module for module in alive if id(module) not in children]
 
-    def _roots(self, wanted: set[int]) -> list[Any]:
+    def _roots(self, ids: set[int]) -> list[Any]:
         roots = self.outermost()
-        owned = {id(root): wanted & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
+        owned = {id(root): ids & {id(tensor) for _, tensor in named_tensors(parts_of(root))} for root in roots}
         return _without_traced_graphs([root for root in roots if owned[id(root)]], owned)
 
     def _search(self, module_class: type) -> None:
@@ -249,7 +249,7 @@ def _read_entries(name: str, entries: Callable[[], Iterable[Tensor]]) -> list[Te
         return distinct(entries())
 
 
-class Records:
+class TrainingRecords:
     """The records of all models and optimizers of this process; reports their events."""
 
     def __init__(self, agent: Agent, events: Events, torch: Any) -> None:
@@ -274,7 +274,7 @@ class Records:
                     self.adopt(optimizer)  # it stepped in compiled code only
                 yield optimizer
 
-    def made(self, optimizer: Any) -> OptimizerRecord:
+    def add(self, optimizer: Any) -> OptimizerRecord:
         """Create the record of a new optimizer, or of a copy, whose __init__ was not called."""
         record = self._optimizers[id(optimizer)] = OptimizerRecord(optimizer, self._agent.generation)
         tell(self._events.optimizer_made, OptimizerMade(record, optimizer))
@@ -283,11 +283,11 @@ class Records:
 
     def of(self, optimizer: Any) -> OptimizerRecord:
         """Return the record of an optimizer."""
-        return self._optimizers.get(id(optimizer)) or self.made(optimizer)
+        return self._optimizers.get(id(optimizer)) or self.add(optimizer)
 
     def stepped(self, optimizer: Any) -> OptimizerRecord:
         """Count a step of an optimizer; return its record."""
-        record = self._optimizers.get(id(optimizer)) or self.made(optimizer)
+        record = self._optimizers.get(id(optimizer)) or self.add(optimizer)
         record.stepped(optimizer)
         if not record.name:
             self.adopt(record)
