@@ -127,8 +127,10 @@ def variables_of(step: OptimizerStep) -> dict[str, list[Any]]:
         found[METRICS] = [variable for metric in model.metrics for variable in metric.variables]
         found[SEEDS] = seed_states(model)
     else:
-        found[SEEDS] = [variable for variable in step.others if "seed_generator_state" in name_of(variable)]
-        found[BUFFERS] = [variable for variable in step.others if "seed_generator_state" not in name_of(variable)]
+        found[SEEDS] = [variable for variable in step.other_variables if "seed_generator_state" in name_of(variable)]
+        found[BUFFERS] = [
+            variable for variable in step.other_variables if "seed_generator_state" not in name_of(variable)
+        ]
     if of_keras is not None and not any(private_api.plain(of_keras.state) is one for one in found[SEEDS]):
         found[SEEDS].append(of_keras.state)
     for variable in optimizer_variables(step.optimizer):

@@ -77,7 +77,7 @@ class VariablesRecord:
 class OptimizerStep:
     """A step of an optimizer, as reported to listeners."""
 
-    __slots__ = ("arguments", "is_eager", "model", "name", "optimizer", "others", "results", "steps")
+    __slots__ = ("arguments", "is_eager", "model", "name", "optimizer", "other_variables", "results", "steps")
 
     def __init__(
         self, optimizer: Any, model: Any, results: Any = None, *, is_eager: bool = False, others: Sequence[Any] = ()
@@ -85,7 +85,7 @@ class OptimizerStep:
         self.optimizer = optimizer
         self.model = model  # what it trains: an object with weights, or a list of variables
         self.results = results  # what the step returned
-        self.others = others  # other variables that a function reads
+        self.other_variables = others  # other variables that a function reads
         self.is_eager = is_eager  # a step of an eager loop of the script
         # The arguments of the function. A handler may replace them; None ends the epoch of fit.
         self.arguments: tuple[Any, ...] | None = ()

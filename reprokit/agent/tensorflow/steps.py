@@ -46,12 +46,12 @@ class FunctionOptimizer:
         self.is_unconditional = True  # whether it updates in each call
         self.has_begun = False  # whether the begin of its next step was reported, perhaps calls before the update
         self.count_before: int | None = None
-        self.others: list[Any] = []  # other variables that the function reads
+        self.other_variables: list[Any] = []  # other variables that the function reads
 
     def step(self) -> OptimizerStep | None:
         """Return a step of the optimizer; None if the optimizer was deleted."""
         optimizer = self.optimizer()
-        return None if optimizer is None else OptimizerStep(optimizer, self.variables, others=self.others)
+        return None if optimizer is None else OptimizerStep(optimizer, self.variables, others=self.other_variables)
 
     def find_other_variables(self) -> None:
         """Find the other variables that the graph reads, once the graph is complete."""
@@ -59,7 +59,7 @@ class FunctionOptimizer:
             optimizer = self.optimizer()
             own_variables = [] if optimizer is None else optimizer_variables(optimizer)
             trained_ids = {id(private_api.plain(variable)) for variable in [*self.variables, *own_variables]}
-            self.others = [variable for variable in self.graph.variables if id(variable) not in trained_ids]
+            self.other_variables = [variable for variable in self.graph.variables if id(variable) not in trained_ids]
             self.graph = None
 
     def count(self) -> int | None:
