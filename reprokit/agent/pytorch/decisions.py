@@ -50,10 +50,10 @@ def replace_targets(torch: Any, replace: Function) -> None:
         """Replaces the target argument of loss functions."""
 
         def __torch_function__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs, place = dict(kwargs or {}), position_of(function)
-            if place is not None and len(args) > place:
-                args = (*args[:place], replace(args[place]), *args[place + 1 :])
-            elif place is not None and "target" in kwargs:
+            kwargs, position = dict(kwargs or {}), position_of(function)
+            if position is not None and len(args) > position:
+                args = (*args[:position], replace(args[position]), *args[position + 1 :])
+            elif position is not None and "target" in kwargs:
                 kwargs["target"] = replace(kwargs["target"])
             return function(*args, **kwargs)
 

@@ -152,9 +152,9 @@ def storage(tensor: Any) -> int:
     return stored_values(tensor).untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
-def flag_not_finite(torch: Any, tensors: Sequence[Any], flag: Any, one: Any) -> None:
+def flag_not_finite(torch: Any, tensors: Sequence[Any], flag: Any, unit_scale: Any) -> None:
     """Set the flag on the device if a tensor is not finite, without synchronizing; tensors stay unchanged."""
-    torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, one)
+    torch._amp_foreach_non_finite_check_and_unscale_(tensors, flag, unit_scale)
 
 
 def copy_each(torch: Any, into: list[Any], values: list[Any]) -> None:

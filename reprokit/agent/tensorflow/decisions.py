@@ -116,9 +116,9 @@ class TensorFlowDecisions:
         else:
             for owner in _classes(module):
                 if backend_of(owner) == "tensorflow":
-                    self._put(owner, "make_train_function", self._make_make_train_function, "function_due")
+                    self._wrap(owner, "make_train_function", self._make_make_train_function, "function_due")
                 if owner.__name__ in ("Layer", "Loss"):
-                    self._put(owner, "__call__", self._make_layer, "output_computed")
+                    self._wrap(owner, "__call__", self._make_layer, "output_computed")
 
     def _watch_tensorflow(self) -> None:
         self._watch_optimizers(private_api.module("optimizers"))
@@ -127,7 +127,7 @@ class TensorFlowDecisions:
         self._report_calls(
             tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
         )
-        self._put(tape, "gradient", self._make_gradient, "backward_began")
+        self._wrap(tape, "gradient", self._make_gradient, "backward_began")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # these classes copy methods from each other
                 self._report_calls(
@@ -138,12 +138,12 @@ class TensorFlowDecisions:
         calls = private_api.module("random_calls") if self._events.random_drawn else None
         for name in RANDOM_OPERATIONS if calls is not None else ():
             replace(calls, name, self._make_draw, MARK)
-        self._put(private_api.module("polymorphic").Function, "__call__", self._make_call, "function_due")
+        self._wrap(private_api.module("polymorphic").Function, "__call__", self._make_call, "function_due")
         if private_api.module("concrete") is not None:  # TensorFlow 2.13
-            self._put(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call, "function_due")
-        self._put(private_api.module("distribute").StrategyBase, "run", self._make_run, "replicas_due")
+            self._wrap(private_api.module("concrete").ConcreteFunction, "__call__", self._make_call, "function_due")
+        self._wrap(private_api.module("distribute").StrategyBase, "run", self._make_run, "replicas_due")
         for name in ("__next__", "get_next"):
-            self._put(
+            self._wrap(
                 private_api.module("iterators").OwnedIterator,
                 name,
                 self._make_next,
@@ -151,29 +151,29 @@ class TensorFlowDecisions:
                 "loader_exhausted",
             )
 
-    def _watch_state(self, own: _SavedModelHooks) -> None:
-        _put(private_api.module("generators").Generator, "__init__", self._make_generator)
+    def _watch_state(self, hooks: _SavedModelHooks) -> None:
+        _wrap(private_api.module("generators").Generator, "__init__", self._make_generator)
         graph = getattr(getattr(sys.modules["tensorflow"], "__internal__", None), "FuncGraph", None)
         if graph is not None and not hasattr(graph.variables.fset, MARK):
-            graph.variables = graph.variables.setter(own.make_set_variables(graph.variables.fset))
+            graph.variables = graph.variables.setter(hooks.make_set_variables(graph.variables.fset))
         saving, view = private_api.saving()
         if view is not None and hasattr(saving, "save_and_return_nodes"):
-            _put(saving, "save_and_return_nodes", own.make_save)
-            _put(view, "list_children", own.make_list_children)
+            _wrap(saving, "save_and_return_nodes", hooks.make_save)
+            _wrap(view, "list_children", hooks.make_list_children)
 
     def _watch_optimizers(self, module: ModuleType) -> None:
         for owner in _classes(module):
-            self._put(
+            self._wrap(
                 owner, "apply" if "apply" in vars(owner) else "apply_gradients", self._make_apply, "gradients_due"
             )
             for name in ("scale_loss", "get_scaled_loss"):
                 if "LossScale" in owner.__name__:
-                    self._put(owner, name, self._make_scale, "loss_scaled")
+                    self._wrap(owner, name, self._make_scale, "loss_scaled")
 
-    def _put(self, owner: Any, name: str, make: Callable[[Function], Function], *handlers: str) -> None:
+    def _wrap(self, owner: Any, name: str, make: Callable[[Function], Function], *handlers: str) -> None:
         """Replace a method by make(original) if one of these events has a handler."""
         if any(getattr(self._events, event) for event in handlers):
-            _put(owner, name, make)
+            _wrap(owner, name, make)
 
     # Gradients
 
@@ -188,7 +188,7 @@ class TensorFlowDecisions:
 
             return call
 
-        self._put(owner, name, make_call, handlers)
+        self._wrap(owner, name, make_call, handlers)
 
     def _make_gradient(self, original: Function) -> Function:
         def gradient(tape: Any, target: Any, sources: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -369,7 +369,9 @@ class _SavedModelHooks:
             if self._lists_own_variables and saved is view.root:
                 list(original(view, saved))  # this builds graphs, which may create more variables
                 children = private_api.children(view)[saved]
-                children.update({f"_{OWN_PREFIX}{place}": variable for place, variable in enumerate(self._variables())})
+                children.update(
+                    {f"_{OWN_PREFIX}{number}": variable for number, variable in enumerate(self._variables())}
+                )
             return original(view, saved)
 
         return list_children
@@ -383,7 +385,7 @@ def _classes(module: ModuleType) -> list[type]:
     return [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
 
 
-def _put(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
+def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:
     """Replace a method by make(original), once; autograph must not convert the replacement."""
     replace(owner, name, make, MARK)
     if name in vars(owner):
