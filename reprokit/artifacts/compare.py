@@ -142,10 +142,10 @@ def _general_format(left: FileSide, right: FileSide) -> Format | None:
     """Return a general format of both files: archives get specific formats by their first members."""
     heads = left.source.read(0, HEAD), right.source.read(0, HEAD)
     general = (format_ for format_ in FORMATS if format_.name in GENERAL)
-    both = (
+    common = (
         format_ for format_ in general if format_.matches(left.name, heads[0]) and format_.matches(right.name, heads[1])
     )
-    return next(both, None)
+    return next(common, None)
 
 
 def _size_text(side: FileSide) -> str:

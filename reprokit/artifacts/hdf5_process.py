@@ -52,10 +52,10 @@ class Hdf5Reader:
         if isinstance(link, h5py.SoftLink):
             return self.send("value", path, text=f"soft link to {link.path!r}")
         item = group[name]
-        place = _address(item)
-        if place in self._seen:
-            return self.send("value", path, text=f"the same object as {self._seen[place]!r}")
-        self._seen[place] = path
+        address = _address(item)
+        if address in self._seen:
+            return self.send("value", path, text=f"the same object as {self._seen[address]!r}")
+        self._seen[address] = path
         if isinstance(item, h5py.Dataset):
             self._dataset(path, item)
         elif isinstance(item, h5py.Datatype):

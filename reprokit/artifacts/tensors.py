@@ -346,18 +346,18 @@ def _gather(tensor: TensorPart, strides: tuple[int, ...], dtype: Dtype, tile: _T
     outer = _outer_axes(tile, strides, order)
     inner = [0 if axis in outer else length for axis, length in enumerate(tile.lengths)]
     span = 1 + sum((length - 1) * strides[axis] for axis, length in enumerate(inner) if length)
-    within = strides_of_shape(tile.lengths)
+    tile_strides = strides_of_shape(tile.lengths)
     base = sum(start * stride for start, stride in zip(tile.origin, strides, strict=True))
     axes = [axis for axis, length in enumerate(inner) if length]
     lengths = ffi.new("uint64_t[]", [tile.lengths[i] for i in axes] or [1])
     sources = ffi.new("int64_t[]", [strides[i] for i in axes] or [0])
-    places = ffi.new("int64_t[]", [within[i] for i in axes] or [0])
+    targets = ffi.new("int64_t[]", [tile_strides[i] for i in axes] or [0])
     target = ffi.from_buffer(result)
     for index in itertools.product(*(range(tile.lengths[axis]) for axis in outer)):
         at = base + sum(i * strides[axis] for i, axis in zip(index, outer, strict=True))
-        to = sum(i * within[axis] for i, axis in zip(index, outer, strict=True))
+        to = sum(i * tile_strides[axis] for i, axis in zip(index, outer, strict=True))
         data = read_exactly(tensor.source, tensor.offset + at * size, span * size)
-        library.rka_gather(size, len(axes), lengths, sources, places, ffi.from_buffer(data), target + to * size)
+        library.rka_gather(size, len(axes), lengths, sources, targets, ffi.from_buffer(data), target + to * size)
     return result
 
 
@@ -374,9 +374,9 @@ def _outer_axes(tile: _Tile, strides: tuple[int, ...], order: list[int]) -> list
     """Return the axes, widest first, to iterate over: reading across them in one go would read too much."""
     outer: list[int] = []
     for position in range(len(order)):
-        rest = order[position:]
-        span = 1 + sum((tile.lengths[axis] - 1) * strides[axis] for axis in rest)
-        if span <= SPARSE * math.prod(tile.lengths[axis] for axis in rest):
+        inner_axes = order[position:]
+        span = 1 + sum((tile.lengths[axis] - 1) * strides[axis] for axis in inner_axes)
+        if span <= SPARSE * math.prod(tile.lengths[axis] for axis in inner_axes):
             break
         outer.append(order[position])
     return outer

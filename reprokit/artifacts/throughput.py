@@ -165,10 +165,10 @@ def plot(result: MeasuredThroughput) -> str:
     body = [STYLE, drawing.text((60, 18), f"MB/s by threads: {printable(result.path)}")]
     body.append(drawing.path("axis", f"M60 30V{height - 40}H{width - 20}"))
     body += [drawing.text((54, round(up.place(mark)) + 4), f"{mark:g}", "end") for mark in up.marks(5)]
-    places = [(across.place(float(reading.threads)), up.place(rate(reading))) for reading in passes]
-    for reading, (x, _) in zip(passes, places, strict=True):
+    points = [(across.place(float(reading.threads)), up.place(rate(reading))) for reading in passes]
+    for reading, (x, _) in zip(passes, points, strict=True):
         body.append(drawing.text((round(x), height - 20), str(reading.threads), "middle"))
-    body += [drawing.line(places, "line"), *(drawing.line([place], "dot", 4) for place in places)]
+    body += [drawing.line(points, "line"), *(drawing.line([point], "dot", 4) for point in points)]
     spoken = "; ".join(f"{reading.threads} threads {rate(reading):.1f} MB/s" for reading in passes)
     svg = drawing.drawing(PLOT, "throughput", "Throughput by threads", spoken, body)
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

@@ -219,7 +219,7 @@ class PickleWalk:
 
     def ordered_dict(self, path: str, item: PickledObject) -> NodeParts | None:
         """Return the parts of an OrderedDict, with items like those of a dict; None for other objects."""
-        if not item.called(ORDERED) or item.keywords is not None or any(how != "set" for how, _, _ in item.changes):
+        if not item.called(ORDERED) or item.keywords is not None or any(kind != "set" for kind, _, _ in item.changes):
             return None
         pairs = initial_pairs(item)
         if pairs is None:
@@ -243,10 +243,10 @@ class PickleWalk:
         if item.keywords is not None:
             words.append(f"{len(item.keywords.items)} keywords")
         yield self.value(path, ", ".join([*words, *changes_of(item)]))
-        keys = [key for how, key, _ in item.changes if how == "set"]
+        keys = [key for kind, key, _ in item.changes if kind == "set"]
         if keys:
             yield self.order(path, "keys", keys)
-        state = next((value for how, _, value in item.changes if how == "state"), None)
+        state = next((value for kind, _, value in item.changes if kind == "state"), None)
         if isinstance(state, PickledDict) and id(state) not in self.seen:
             yield self.order(path, "attributes", [key for key, _ in state.items])
 
@@ -257,12 +257,12 @@ class PickleWalk:
         if item.keywords is not None:
             yield under(path, "(keywords)"), item.keywords
         counts = {"append": 0, "add": 0, "set": 0, "state": 0}
-        for how, key, value in item.changes:
-            number = counts[how]
-            counts[how] += 1
-            if how == "state":
+        for kind, key, value in item.changes:
+            number = counts[kind]
+            counts[kind] += 1
+            if kind == "state":
                 yield from self.state(path, value, number)
-            elif how == "set":
+            elif kind == "set":
                 yield from self.pairs(path, [(key, value)])
             else:
                 yield under(path, str(number)), value
@@ -329,8 +329,8 @@ def listed(texts: Iterable[str], most: int) -> str:
 def changes_of(item: PickledObject) -> list[str]:
     """Describe the changes to an object in order, with counts."""
     words = {"state": "state", "append": "appended", "add": "added", "set": "set"}
-    runs = itertools.groupby(how for how, _, _ in item.changes)
-    return [f"{len(list(run))} {words[how]}" for how, run in runs]
+    runs = itertools.groupby(kind for kind, _, _ in item.changes)
+    return [f"{len(list(run))} {words[kind]}" for kind, run in runs]
 
 
 def initial_pairs(item: PickledObject) -> list[tuple[Item, Item]] | None:

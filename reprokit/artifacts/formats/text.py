@@ -61,11 +61,11 @@ def _text(part: Part) -> str:
 
 
 def _values(
-    place: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
+    name: str, left: dict[str, str], right: dict[str, str], tolerance: Tolerance | None
 ) -> Iterator[Difference]:
     """Yield the differences of two documents."""
     for path in {**left, **right}:
-        title, texts = f"{place}/{path}" if path else place, (left.get(path, ""), right.get(path, ""))
+        title, texts = f"{name}/{path}" if path else name, (left.get(path, ""), right.get(path, ""))
         if path not in left or path not in right:
             yield missing(title, *texts, f"only the {'left' if path in left else 'right'} line has it")
         elif (difference := value_difference(title, *texts, tolerance=tolerance)) is not None:
@@ -84,8 +84,8 @@ def _by_lines(
         return Difference(name, Verdict.IDENTICAL, detail="same content; spaces or the order of keys differ")
     counts = aligned.counts
     lengths = f"{counts[0]}" if counts[0] == counts[1] else f"{counts[0]} and {counts[1]}"
-    how = "" if aligned.is_whole else ", place by place"
-    return differences.tree(name, "lines", lengths, how, counts)
+    suffix = "" if aligned.is_whole else ", place by place"
+    return differences.tree(name, "lines", lengths, suffix, counts)
 
 
 class _TextDifferences:
@@ -103,13 +103,13 @@ class _TextDifferences:
             if len(self._named) < self._limit or (self._beyond == 1 and difference.verdict.differs):
                 self._named.append(difference)
 
-    def tree(self, name: str, things: str, count: str, how: str, counts: object) -> Difference:
+    def tree(self, name: str, things: str, count: str, suffix: str, counts: object) -> Difference:
         """Return the tree of differences; `count` is the number of lines or cells."""
         if (more := self.differing - len(self._named)) > 0:
             verdict = Verdict.DIFFERENT if self._beyond else Verdict.TOLERATED
             self._named.append(Difference(f"{name}: {more} more {things}", verdict, detail=UNNAMED))
         figures = {things: counts, f"differing_{things}": self.differing}
-        detail = f"{self.differing} of {count} {things} differ{how}"
+        detail = f"{self.differing} of {count} {things} differ{suffix}"
         return Difference(name, children=tuple(self._named), detail=detail, figures=figures)
 
 
@@ -131,8 +131,8 @@ def _line(name: str, left: str | None, right: str | None) -> Difference | None:
     if left is None or right is None:
         return missing(name, left or "", right or "", f"only the {'left' if left is not None else 'right'} text has it")
     start = first_difference(left, right)
-    shown = [f"...{text[start - CONTEXT :]}" if start > 2 * CONTEXT else text for text in (left, right)]
-    difference = value_difference(name, *(_visible(text) for text in shown))
+    excerpts = [f"...{text[start - CONTEXT :]}" if start > 2 * CONTEXT else text for text in (left, right)]
+    difference = value_difference(name, *(_visible(text) for text in excerpts))
     assert difference is not None
     return Difference(name, Verdict.DIFFERENT, difference.left, difference.right, f"first at character {start + 1}")
 
@@ -154,15 +154,15 @@ def compare_tables(name: str, left: Source, right: Source, options: CompareOptio
         heads = heads if number else list(left_row or ())
         for column, pair in enumerate(zip_longest(_cells(left_row), _cells(right_row))):
             cells += 1
-            place = _place(name, number, column, heads)
-            differences.add(_cell(place, *pair, options.values) if pair[0] != pair[1] else None)
+            cell_name = _cell_name(name, number, column, heads)
+            differences.add(_cell(cell_name, *pair, options.values) if pair[0] != pair[1] else None)
     if not differences.differing:
         detail = "same content; the cells are written in another way (quotes, ends of lines)"
         return Difference(name, Verdict.IDENTICAL, detail=detail)
     return differences.tree(name, "cells", f"{cells}", ", place by place", cells)
 
 
-def _place(name: str, row: int, column: int, heads: list[str]) -> str:
+def _cell_name(name: str, row: int, column: int, heads: list[str]) -> str:
     head = f" ({heads[column][:40]})" if row and column < len(heads) and heads[column] else ""
     return f"{name}: row {row + 1}, column {column + 1}{head}"
 

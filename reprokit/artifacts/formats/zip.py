@@ -114,22 +114,22 @@ def _directory(source: Source) -> tuple[int, int, int]:
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
         raise ArtifactDamaged("it has no directory at its end")
-    _, disk, first_disk, here, count, size, start, comment = _END.unpack_from(tail, at)
+    _, disk, first_disk, on_disk, count, size, start, comment = _END.unpack_from(tail, at)
     end = tail_start + at
     if at + _END.size + comment != len(tail):
         raise ArtifactDamaged("there are bytes behind its end")
-    place = end - _END64_LOCATOR.size
-    is_long = _OVERFLOW16 in (here, count) or _OVERFLOW in (size, start)
-    if place >= 0 and (located := read_exactly(source, place, _END64_LOCATOR.size)).startswith(b"PK\x06\x07"):
+    locator_at = end - _END64_LOCATOR.size
+    is_long = _OVERFLOW16 in (on_disk, count) or _OVERFLOW in (size, start)
+    if locator_at >= 0 and (located := read_exactly(source, locator_at, _END64_LOCATOR.size)).startswith(b"PK\x06\x07"):
         _, _, end, disks = _END64_LOCATOR.unpack(located)
-        signature, _, _, _, disk, first_disk, here, count, size, start = _END64.unpack(
+        signature, _, _, _, disk, first_disk, on_disk, count, size, start = _END64.unpack(
             read_exactly(source, end, _END64.size)
         )
-        if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > place:
+        if signature != b"PK\x06\x06" or disks > 1 or end + _END64.size > locator_at:
             raise ArtifactDamaged("the directory's place is not where it says")
     elif is_long and count == _OVERFLOW16:
         raise ArtifactDamaged("the directory's place is missing")
-    if disk or first_disk or here != count or start + size != end:
+    if disk or first_disk or on_disk != count or start + size != end:
         raise ArtifactDamaged("its directory does not stand before its end")
     return count, start, end
 
