@@ -1,4 +1,4 @@
-"""Compares the files that the runs wrote: by digest, or by content without a container's noise."""
+"""Compares the files that the runs wrote, by digest or by content without a container's timestamps."""
 
 from __future__ import annotations
 
@@ -24,32 +24,34 @@ from reprokit.verify.compare.match import RunPair
 from reprokit.verify.read.normalization import CONTAINERS, CONTENTS, Normalizations, excluded
 from reprokit.verify.read.scan import natural
 
-LARGEST = 4 << 30  # bytes of a file whose digest is taken again
+LARGEST = 4 << 30  # bytes of a file whose digest is computed again
 UNKNOWN = OutputFile(path="", size=0, digest="")
 
 
 def compare(runs: RunPair) -> Difference:
-    """One leaf a file, matched by its path; of files that differ what differs in them, as far as contents are there."""
+    """Return a leaf for each path; of files that differ their contents are compared, if they still exist."""
     (left, right), normalizations = runs.outputs, runs.normalizations
     if left is None or right is None:
-        children = () if left is right else (missing("list of outputs", _listed(left), _listed(right)),)
+        children = (
+            () if left is right else (missing("list of outputs", _number_of_files(left), _number_of_files(right)),)
+        )
         return group("outputs", children)
     sides = _by_path(left), _by_path(right)
     for path in {file.path for file in left.files} ^ {file.path for file in right.files}:
-        normalizations.path(path)  # noted where it makes a difference
+        normalizations.path(path)  # registers a normalization that changes the path
     leaves = []
     for path in sorted({*sides[0], *sides[1]}, key=natural):
-        for one, other in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
-            if left_out := excluded((one or other or UNKNOWN).path, path):
-                reason, why = left_out
-                texts = _described(one), _described(other)
+        for left_file, right_file in zip_longest(sides[0].get(path, ()), sides[1].get(path, ())):
+            if exclusion := excluded((left_file or right_file or UNKNOWN).path, path):
+                reason, why = exclusion
+                texts = _described(left_file), _described(right_file)
                 leaves.append(Difference(path, Verdict.NOT_RECORDED, *texts, why, exclusion=reason))
                 continue
-            leaf = _file(path, one, other, normalizations)
-            if one is not None and other is not None and leaf.verdict.differs:
-                leaf = _looked_into(leaf, _contents(runs, path, one, other), runs)
+            leaf = _file_leaf(path, left_file, right_file, normalizations)
+            if left_file is not None and right_file is not None and leaf.verdict.differs:
+                leaf = _with_contents(leaf, _compare_contents(runs, path, left_file, right_file), runs)
             leaves.append(leaf)
-    leaves += _links(left, right, normalizations)
+    leaves += _link_leaves(left, right, normalizations)
     if left.left_out or right.left_out:
         verdict = Verdict.DIFFERENT if left.left_out != right.left_out else Verdict.NOT_RECORDED
         texts = f"{left.left_out} files", f"{right.left_out} files"
@@ -57,52 +59,56 @@ def compare(runs: RunPair) -> Difference:
     return group("outputs", tuple(leaves))
 
 
-def _links(left: OutputsFile, right: OutputsFile, normalizations: Normalizations) -> Iterator[Difference]:
-    """One leaf a symbolic link: where it leads."""
+def _link_leaves(left: OutputsFile, right: OutputsFile, normalizations: Normalizations) -> Iterator[Difference]:
+    """Yield a leaf for each symbolic link's target."""
     sides = [{normalizations.path(link.path): link.target for link in side.links} for side in (left, right)]
     for path in sorted({*sides[0], *sides[1]}, key=natural):
         targets = sides[0].get(path), sides[1].get(path)
-        one, other = ("" if target is None else f"symbolic link to {target}" for target in targets)
+        left_text, right_text = ("" if target is None else f"symbolic link to {target}" for target in targets)
         if targets[0] is None or targets[1] is None:
-            yield missing(path, one, other, f"only the {'right' if targets[0] is None else 'left'} run linked {path}")
+            yield missing(
+                path, left_text, right_text, f"only the {'right' if targets[0] is None else 'left'} run linked {path}"
+            )
         else:
             same = normalizations.path(targets[0]) == normalizations.path(targets[1])
-            yield compared(path, one, other, f"{path} leads elsewhere", same=same)
+            yield compared(path, left_text, right_text, f"{path} leads elsewhere", same=same)
 
 
 def beside(runs: RunPair) -> Iterator[str]:
-    """Yield what is known of files that cannot be compared."""
+    """Yield notes on files that cannot be compared."""
     texts = [outputs.not_compared if outputs is not None else [] for outputs in runs.outputs]
     yield from (f"not compared: in both runs {text}" for text in texts[0] if text in texts[1])
-    for side, mine, others in (("left", *texts), ("right", *reversed(texts))):
-        yield from (f"not compared: in the {side} run {text}" for text in mine if text not in others)
+    for side, own_texts, other_texts in (("left", *texts), ("right", *reversed(texts))):
+        yield from (f"not compared: in the {side} run {text}" for text in own_texts if text not in other_texts)
 
 
 def comparable(outputs: OutputsFile | None) -> bool:
-    """Return whether there is any file that is compared, and whose digest is known."""
+    """Return whether any file with a known digest is compared."""
     files = outputs.files if outputs is not None else ()
-    known = (file.path for file in files if file.digest or file.content)
-    return any(excluded(path, Normalizations().path(path)) is None for path in known)
+    paths = (file.path for file in files if file.digest or file.content)
+    return any(excluded(path, Normalizations().path(path)) is None for path in paths)
 
 
 def _by_path(outputs: OutputsFile) -> dict[str, list[OutputFile]]:
-    """Return the files by normalized path; those that share one stand in the order of their contents."""
-    found: dict[str, list[OutputFile]] = defaultdict(list)
+    """Return the files by normalized path; files with the same path are sorted by content."""
+    files_by_path: dict[str, list[OutputFile]] = defaultdict(list)
     normalizations = Normalizations()
     for file in outputs.files:
-        found[normalizations.path(file.path)].append(file)
-    return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in found.items()}
+        files_by_path[normalizations.path(file.path)].append(file)
+    return {path: sorted(files, key=lambda file: (file.digest, file.size)) for path, files in files_by_path.items()}
 
 
-def _file(path: str, left: OutputFile | None, right: OutputFile | None, normalizations: Normalizations) -> Difference:
+def _file_leaf(
+    path: str, left: OutputFile | None, right: OutputFile | None, normalizations: Normalizations
+) -> Difference:
     texts = _described(left), _described(right)
     if left is None or right is None:
         return missing(path, *texts, f"only the {'right' if left is None else 'left'} run wrote it")
     if left.digest and left.digest == right.digest:
-        same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
-        return compared(path, *texts, "the records of it contradict each other", same=same)
-    both_read = left.digest and right.digest
-    if both_read and left.content and (left.content, left.container) == (right.content, right.container):
+        is_same = (left.size, left.content, left.container) == (right.size, right.content, right.container)
+        return compared(path, *texts, "the records of it contradict each other", same=is_same)
+    were_read = left.digest and right.digest
+    if were_read and left.content and (left.content, left.container) == (right.content, right.container):
         normalizations.add(CONTAINERS)
         meaning = "same content; only time stamps of the container differ"
         return Difference(path, Verdict.IDENTICAL, *texts, meaning)
@@ -112,8 +118,8 @@ def _file(path: str, left: OutputFile | None, right: OutputFile | None, normaliz
     return compared(path, *texts, meaning, same=False)
 
 
-def _looked_into(leaf: Difference, tree: Difference | None, runs: RunPair) -> Difference:
-    """Return the leaf of two files with what differs in them."""
+def _with_contents(leaf: Difference, tree: Difference | None, runs: RunPair) -> Difference:
+    """Return the leaf of two files with the differences of their contents."""
     if tree is None and runs.accepted("outputs") is not None:
         return replace(leaf, detail=f"{leaf.detail}; only digests are left, which no tolerance can judge")
     if tree is None:
@@ -133,39 +139,39 @@ def _described(file: OutputFile | None) -> str:
     return f"{file.size} bytes {file.digest or file.note or 'not read'}"
 
 
-def _listed(outputs: OutputsFile | None) -> str:
+def _number_of_files(outputs: OutputsFile | None) -> str:
     return "" if outputs is None else f"{len(outputs.files)} files"
 
 
-def _contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
-    """Return the tree of two files; None where the bytes of one are gone."""
-    with ExitStack() as files, suppress(OSError, ReprokitError):  # what their digests say stands
-        one = _opened(runs.directories[0], left, files)
-        other = _opened(runs.directories[1], right, files) if one is not None else None
-        if one is None or other is None:
+def _compare_contents(runs: RunPair, name: str, left: OutputFile, right: OutputFile) -> Difference | None:
+    """Return the tree of differences of two files; None if the content of one is gone."""
+    with ExitStack() as files, suppress(OSError, ReprokitError):  # the result of comparing digests remains
+        left_source = _open_until_end(runs.directories[0], left, files)
+        right_source = _open_until_end(runs.directories[1], right, files) if left_source is not None else None
+        if left_source is None or right_source is None:
             return None
-        one.beside = _siblings(runs.directories[0], left.path, files)
-        other.beside = _siblings(runs.directories[1], right.path, files)
+        left_source.beside = _siblings(runs.directories[0], left.path, files)
+        right_source.beside = _siblings(runs.directories[1], right.path, files)
         options = CompareOptions(runs.accepted("outputs"), runs.accepted("outputs"))
-        return compare_files(name, FileSide(one, left.path), FileSide(other, right.path), options)
+        return compare_files(name, FileSide(left_source, left.path), FileSide(right_source, right.path), options)
     return None
 
 
 def _siblings(run: RunDirectory, path: str, files: ExitStack) -> Siblings:
-    """Return the outputs of a run that stand in the same directory as one of them."""
+    """Return the outputs of a run in the same directory as this one."""
     outputs = run.outputs()
     directory, name = os.path.split(path)
 
     def find(name: str) -> FileSource | None:
         beside = [file for file in outputs.files if file.path == os.path.join(directory, name)] if outputs else []
-        opened = (_opened(run, file, files) for file in beside)
+        opened = (_open_until_end(run, file, files) for file in beside)
         return next((source for source in opened if source is not None), None)
 
     return Siblings(name, find)
 
 
-def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
-    """Return the file with the recorded digest, until those files are closed."""
+def _open_until_end(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource | None:
+    """Open the file with the recorded digest; it is closed with the exit stack."""
     opened = found(run, file)
     if opened is not None:
         files.callback(opened.close)
@@ -173,19 +179,19 @@ def _opened(run: RunDirectory, file: OutputFile, files: ExitStack) -> FileSource
 
 
 def found(run: RunDirectory, file: OutputFile) -> FileSource | None:
-    """Return the run's own copy, else the file that the run wrote; of a private key neither."""
+    """Open the run's own copy, or the file that the run wrote; None if neither fits, or for private keys."""
     if file.kept is not None:
         with suppress(OSError, ReprokitError):
-            kept = _with_digest(run.open_kept(file), file)
-            if kept is not None:
-                return kept
+            copy = _verified(run.open_kept(file), file)
+            if copy is not None:
+                return copy
     path = Path(run.run.working_directory) / file.path
     with suppress(OSError, ValueError):
-        return _with_digest(rundir.open_regular(os.fspath(path), os.O_RDONLY), file)
+        return _verified(rundir.open_regular(os.fspath(path), os.O_RDONLY), file)
     return None
 
 
-def _with_digest(fd: int, file: OutputFile) -> FileSource | None:
+def _verified(fd: int, file: OutputFile) -> FileSource | None:
     source = FileSource(fd)
     with suppress(OSError, ReprokitError):
         is_recorded = source.size == file.size <= LARGEST and _digest(source) == file.digest
