@@ -1,4 +1,4 @@
-"""Counts the predictions that two runs do not agree on, row for row."""
+"""Counts the predictions in which two runs differ, row by row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from reprokit.tolerance import Tolerance
 from reprokit.verify.read.evaluation_columns import BLOCK, EvaluationColumn, decoder
 
-NearEnough = Callable[[list[Any], list[Any]], bool] | None  # None: only the same bits are
-Labels = Callable[[list[Any]], str] | None  # None where a prediction is its values
+NearEnough = Callable[[list[Any], list[Any]], bool] | None  # None: only equal bits are
+Labels = Callable[[list[Any]], str] | None  # None if a prediction has no label but its values
 
 
 @dataclass(frozen=True)
 class PredictionPair:
-    """A prediction on both sides: which one it is, from 0, and what stands there."""
+    """A prediction's number, from 0, and its text on both sides."""
 
     number: int
     left: str
@@ -28,14 +28,14 @@ class PredictionPair:
 
 @dataclass
 class Inconsistencies:
-    """What came out of comparing two columns."""
+    """The result of comparing two columns."""
 
     compared: int = 0
     labels: int = 0  # predictions with another label
     bits: int = 0  # predictions with other bits
     first_label: PredictionPair | None = None
     first_bits: PredictionPair | None = None
-    beyond: int = 0  # of those with other bits, the ones that no tolerance accepts
+    beyond: int = 0  # predictions with other bits that the tolerance does not accept
     first_beyond: PredictionPair | None = None
     largest: float = 0.0  # difference of two numbers; NaN against a number is infinite
     largest_place: PredictionPair | None = None
@@ -48,28 +48,30 @@ class Inconsistencies:
         names: list[str] | None,
         tolerance: Tolerance | None = None,
     ) -> None:
-        """Take in two columns of the same type, as far as both go. Labels are names: no tolerance is for them."""
+        """Compare two columns of the same type up to the shorter one's end; labels have no tolerance."""
         per_row, label = predictions_of_row(left, form), labels(form, names)
-        near = None if tolerance is None or form == "labels" else partial(_near, tolerance, left.facts.dtype, label)
+        near_enough = (
+            None if tolerance is None or form == "labels" else partial(_is_near, tolerance, left.facts.dtype, label)
+        )
         with left.open() as (file, width), right.open() as (other_file, other_width):
             elements = max(1, math.prod(left.facts.shape[1:]))
             sizes = width // elements, other_width // elements
             size = max(sizes)
-            unit, decode = size * elements // per_row, decoder(left.facts.dtype, size)
-            one, other = _PaddedTexts(file, sizes[0], size), _PaddedTexts(other_file, sizes[1], size)
-            remaining = min(left.count, right.count) * per_row if unit else 0
+            prediction_size, decode = size * elements // per_row, decoder(left.facts.dtype, size)
+            left_reader, right_reader = _PaddedTexts(file, sizes[0], size), _PaddedTexts(other_file, sizes[1], size)
+            remaining = min(left.count, right.count) * per_row if prediction_size else 0
             while remaining:
-                some = min(max(1, BLOCK // unit), remaining)
-                pair = one.read(some * unit), other.read(some * unit)
-                if len(pair[0]) != len(pair[1]):
+                count = min(max(1, BLOCK // prediction_size), remaining)
+                blocks = left_reader.read(count * prediction_size), right_reader.read(count * prediction_size)
+                if len(blocks[0]) != len(blocks[1]):
                     raise right.damaged("changed while it was read")
-                _compare_block(self, *pair, unit, decode, label, near)
-                remaining -= some
+                _compare_block(self, *blocks, prediction_size, decode, label, near_enough)
+                remaining -= count
 
 
 @dataclass(frozen=True)
 class _PaddedTexts:
-    """Texts that are as wide as the longest of their run, made as wide as the other run's."""
+    """Reads texts, as wide as a run's longest one, padded to the width of the other run's."""
 
     file: BufferedReader
     size: int
@@ -84,82 +86,92 @@ class _PaddedTexts:
 
 
 def _compare_block(
-    found: Inconsistencies,
+    result: Inconsistencies,
     left: bytes,
     right: bytes,
-    unit: int,
+    prediction_size: int,
     decode: Callable[[bytes], list[Any]],
     label: Labels,
-    near: NearEnough,
+    near_enough: NearEnough,
 ) -> None:
-    count = len(left) // unit
+    count = len(left) // prediction_size
     if left != right:
-        one, other = decode(left), decode(right)
-        each = len(one) // count
+        left_values, right_values = decode(left), decode(right)
+        values_per_prediction = len(left_values) // count
         for position in range(count):
-            if left[position * unit : (position + 1) * unit] != right[position * unit : (position + 1) * unit]:
-                values = slice(position * each, (position + 1) * each)
-                _note(found, found.compared + position, one[values], other[values], label, near)
-        _measure(found, one, other, each)
-    found.compared += count
+            if (
+                left[position * prediction_size : (position + 1) * prediction_size]
+                != right[position * prediction_size : (position + 1) * prediction_size]
+            ):
+                values = slice(position * values_per_prediction, (position + 1) * values_per_prediction)
+                _add_difference(
+                    result, result.compared + position, left_values[values], right_values[values], label, near_enough
+                )
+        _update_largest(result, left_values, right_values, values_per_prediction)
+    result.compared += count
 
 
-def _note(
-    found: Inconsistencies, number: int, left: list[Any], right: list[Any], label: Labels, near: NearEnough
+def _add_difference(
+    result: Inconsistencies, number: int, left: list[Any], right: list[Any], label: Labels, near_enough: NearEnough
 ) -> None:
-    """One prediction whose bits differ."""
-    found.bits += 1
-    if found.first_bits is None:
-        found.first_bits = PredictionPair(number, *_told_apart(left, right))
+    """Count one prediction whose bits differ."""
+    result.bits += 1
+    if result.first_bits is None:
+        result.first_bits = PredictionPair(number, *_distinct_texts(left, right))
     labels = (label(left), label(right)) if label is not None else None
     if labels is None or labels[0] != labels[1]:
-        found.labels += 1
-        if found.first_label is None:
-            found.first_label = PredictionPair(number, *(labels or _told_apart(left, right)))
-    if near is None or not near(left, right):
-        found.beyond += 1
-        if found.first_beyond is None:
-            apart = labels if labels is not None and labels[0] != labels[1] else _told_apart(left, right)
-            found.first_beyond = PredictionPair(number, *apart)
+        result.labels += 1
+        if result.first_label is None:
+            result.first_label = PredictionPair(number, *(labels or _distinct_texts(left, right)))
+    if near_enough is None or not near_enough(left, right):
+        result.beyond += 1
+        if result.first_beyond is None:
+            texts = labels if labels is not None and labels[0] != labels[1] else _distinct_texts(left, right)
+            result.first_beyond = PredictionPair(number, *texts)
 
 
-def _near(tolerance: Tolerance, dtype: str, label: Labels, left: list[Any], right: list[Any]) -> bool:
-    """Return whether all numbers of a prediction are near enough and mean the same label; texts are the same or not."""
+def _is_near(tolerance: Tolerance, dtype: str, label: Labels, left: list[Any], right: list[Any]) -> bool:
+    """Return whether a prediction's numbers are within the tolerance and have the same label; texts must be equal."""
     if label is not None and not tolerance.accepts_any_number and label(left) != label(right):
         return False
-    for one, other in zip(left, right, strict=True):
-        are_numbers = isinstance(one, int | float) and isinstance(other, int | float)
-        if not (tolerance.accepts(one, other, dtype) if are_numbers else one == other):
+    for left_value, right_value in zip(left, right, strict=True):
+        are_numbers = isinstance(left_value, int | float) and isinstance(right_value, int | float)
+        if not (tolerance.accepts(left_value, right_value, dtype) if are_numbers else left_value == right_value):
             return False
     return True
 
 
-def _measure(found: Inconsistencies, left: list[Any], right: list[Any], each: int) -> None:
-    """The largest difference of the numbers of a block."""
+def _update_largest(result: Inconsistencies, left: list[Any], right: list[Any], values_per_prediction: int) -> None:
+    """Update the largest difference with the numbers of a block."""
     if not isinstance(left[0], float):
-        return  # labels
+        return  # labels have no distance
     distances = list(map(abs, map(sub, left, right)))
     if not math.isfinite(sum(distances)):
-        distances = [_distance(one, other) for one, other in zip(left, right, strict=True)]
+        distances = [_distance(left_value, right_value) for left_value, right_value in zip(left, right, strict=True)]
     largest = max(distances)
-    if largest > found.largest:
+    if largest > result.largest:
         position = distances.index(largest)
-        place = PredictionPair(found.compared + position // each, repr(left[position]), repr(right[position]))
-        found.largest, found.largest_place = largest, place
+        place = PredictionPair(
+            result.compared + position // values_per_prediction, repr(left[position]), repr(right[position])
+        )
+        result.largest, result.largest_place = largest, place
 
 
 def _distance(left: float, right: float) -> float:
-    """Return a distance where infinities or NaN are: 0 between equals, infinite between NaN and a number."""
+    """Return a distance with infinities or NaN: 0 between equal values, infinite between NaN and a number."""
     if left == right or (left != left and right != right):
         return 0.0
     distance = abs(left - right)
     return distance if distance == distance else math.inf
 
 
-def _told_apart(left: list[Any], right: list[Any]) -> tuple[str, str]:
-    """Return the first two values that differ."""
-    pairs = [(repr(one), repr(other)) for one, other in zip(left, right, strict=True)]
-    return next(((one, other) for one, other in pairs if one != other), ("NaN", "NaN of other bits"))
+def _distinct_texts(left: list[Any], right: list[Any]) -> tuple[str, str]:
+    """Return the texts of the first two values that differ."""
+    pairs = [(repr(left_text), repr(right_text)) for left_text, right_text in zip(left, right, strict=True)]
+    return next(
+        ((left_text, right_text) for left_text, right_text in pairs if left_text != right_text),
+        ("NaN", "NaN of other bits"),
+    )
 
 
 def _shown(value: Any) -> str:
@@ -167,7 +179,7 @@ def _shown(value: Any) -> str:
 
 
 def predictions_of_row(column: EvaluationColumn, form: str) -> int:
-    """How many predictions a row holds: labels and probabilities one by one, scores by class, others as a whole."""
+    """Return the predictions in a row: each label or probability, each row of class scores, else the whole row."""
     shape = column.facts.shape[1:]
     if form in ("labels", "probability"):
         return max(1, math.prod(shape))
@@ -175,9 +187,9 @@ def predictions_of_row(column: EvaluationColumn, form: str) -> int:
 
 
 def labels(form: str, names: list[str] | None) -> Labels:
-    """Return how the values of one prediction become its label, as the agent's scores.py does it."""
+    """Return a function from a prediction's values to its label, as the agent's scores.py computes it."""
     if form == "scores":
-        return lambda values: _name(_largest(values), names)
+        return lambda values: _label_name(_largest(values), names)
     if form == "probability":
         return lambda values: str(int(values[0] > 0.5))
     if form == "multilabel":
@@ -187,12 +199,12 @@ def labels(form: str, names: list[str] | None) -> Labels:
 
 def _largest(values: list[Any]) -> int:
     total = sum(values)
-    if total != total:  # infinities of both signs, or NaN
+    if total != total:  # true for infinities of both signs, or NaN
         for position, value in enumerate(values):
             if value != value:
                 return position
     return values.index(max(values))
 
 
-def _name(position: int, names: list[str] | None) -> str:
+def _label_name(position: int, names: list[str] | None) -> str:
     return names[position] if names is not None and position < len(names) else str(position)
