@@ -1,6 +1,6 @@
-"""Compares the ranks of one run: in data-parallel training all have the same parameters after every step.
+"""Compares the ranks of one run: in data-parallel training all have equal parameters after every step.
 
-The ranks may be those of several hosts, each of which wrote a run directory: steps are matched by their number alone.
+Ranks may be on several hosts, each of which wrote a run directory: steps are matched by their number alone.
 """
 
 from __future__ import annotations
@@ -20,38 +20,40 @@ from reprokit.verify.compare import status
 from reprokit.verify.compare.divergences import counted
 from reprokit.verify.read.scan import MetricsScan, SeriesKey, natural
 
-_RANK = re.compile(r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL)  # as native/identity.c names processes
-LISTED = 8  # ranks in a sentence
+_RANK = re.compile(
+    r"(rank[0-9]+(?:\.rank[0-9]+)*)(.*)", re.DOTALL
+)  # identity of a rank's process, from native/identity.c
+LISTED = 8  # ranks listed in a sentence
 
 
 class RankState(Enum):
-    """How the parameters of ranks stand to each other."""
+    """How the parameters of ranks compare."""
 
     EQUAL = "equal"
-    PARTED = "parted"  # equal at first
-    APART = "apart"  # from the start on: sharded, or trainings of their own
-    UNKNOWN = "unknown"  # of no step are all known
+    PARTED = "parted"  # equal at first, then different
+    APART = "apart"  # different from the start: sharded, or separate trainings
+    UNKNOWN = "unknown"  # no step has the parameters of all ranks
 
 
 @dataclass(frozen=True)
 class RankAgreement:
-    """What is known of one optimizer on all ranks."""
+    """The comparison of one optimizer on all ranks."""
 
     optimizer: str  # as in metrics.jsonl: "optimizer#0"
     ranks: tuple[str, ...]
-    steps: int  # that all took
-    compared: int  # of these, in which the parameters of all are known
+    steps: int  # steps that all ranks took
+    compared: int  # steps with known parameters of all ranks
     state: RankState
     step: int | None = None  # the first after which parameters differ
-    left: tuple[str, ...] = ()  # the ranks that have others than most; empty where no two thirds agree
+    left: tuple[str, ...] = ()  # ranks that differ from the majority; empty if fewer than two thirds agree
     equal_gradients: bool | None = None  # at that step; None: not known
-    found_other: bool = False  # that step found other parameters than the one before had left
+    found_other: bool = False  # whether parameters changed between that step and the previous one
 
     @property
     def words(self) -> str:
-        """One sentence, for people."""
+        """Return a sentence for users."""
         if self.state is RankState.PARTED:
-            return f"{self._who} at step {self.step:,} ({self._what}) of {self.optimizer}"
+            return f"{self._ranks_words} at step {self.step:,} ({self._quantity_words}) of {self.optimizer}"
         steps = counted(self.compared)
         where = f"{self.optimizer} on {len(self.ranks)} ranks"
         if self.state is RankState.EQUAL:
@@ -64,13 +66,13 @@ class RankAgreement:
         return f"{where}: of no step are the parameters of all known"
 
     @property
-    def _who(self) -> str:
+    def _ranks_words(self) -> str:
         if self.left:
             return f"{'rank' if len(self.left) == 1 else 'ranks'} {_numbers(self.left)} left the others"
         return f"ranks {_numbers(self.ranks)} parted"
 
     @property
-    def _what(self) -> str:
+    def _quantity_words(self) -> str:
         if self.found_other:
             return "parameters were changed since the step before"
         gradients = {None: "gradients are not known", True: "gradients were equal", False: "gradients differed too"}
@@ -78,7 +80,7 @@ class RankAgreement:
 
 
 def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = None) -> list[RankAgreement]:
-    """Return an agreement for each optimizer that more than one rank stepped, on these hosts; raises RunDamaged."""
+    """Return the agreement of each optimizer that several ranks stepped, on these hosts; raise RunDamaged."""
     groups: dict[tuple[str, int, str], dict[str, Series]] = {}
     for host, directory in (hosts or {"": run}).items():
         for trail in trails.read(directory):
@@ -86,81 +88,84 @@ def agreements(run: RunDirectory, hosts: Mapping[str, RunDirectory] | None = Non
             for series in trail.series if rank else ():
                 if series.count:
                     groups.setdefault((process, trail.incarnation, series.name), {})[rank] = series
-    order = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
-    return [_agreement(key[2], groups[key]) for key in order if len(groups[key]) > 1]
+    keys = sorted(groups, key=lambda key: (natural(key[0]), key[1], natural(key[2])))
+    return [_agreement(key[2], groups[key]) for key in keys if len(groups[key]) > 1]
 
 
 def rank_of(process: str, host: str = "") -> tuple[str, str]:
-    """Return the rank and the process of it; on a host whose launcher was started once a rank, the host is the rank."""
-    found = _RANK.fullmatch(process)
-    return (host, process) if found is None else (found[1], found[2])
+    """Return the rank and its process; the host is the rank if its launcher was started once per rank."""
+    match = _RANK.fullmatch(process)
+    return (host, process) if match is None else (match[1], match[2])
 
 
 def deaths(run: RunDirectory, scan: MetricsScan, side: Side) -> Iterator[str]:
-    """Yield which ranks of a run that failed did not come to their end, though nobody of the run ended them."""
+    """Yield ranks of a failed run that ended early although no process of the run ended them."""
     if not status.failed(run.run):
         return
-    steps = {trail.process: max(trail.series, key=lambda one: one.count, default=None) for trail in trails.read(run)}
+    steps = {
+        trail.process: max(trail.series, key=lambda rank_series: rank_series.count, default=None)
+        for trail in trails.read(run)
+    }
     for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
         if rank_of(name)[0] and not (rank_of(name)[1] or process.ended or process.was_stopped):
             last, series = steps.get(name), scan.series.get(SeriesKey(name, "collective", "mpi"))
-            done = ""
+            progress = ""
             if last is not None and last.count:
-                done = f", after {counted(last.count)} of {last.name}"
+                progress = f", after {counted(last.count)} of {last.name}"
             elif series is not None and series.last is not None:
-                done = f", after call {series.last['step']} of its collectives"
-            yield f"of the {side} run, {name.replace('rank', 'rank ', 1)} ended early{done}"
+                progress = f", after call {series.last['step']} of its collectives"
+            yield f"of the {side} run, {name.replace('rank', 'rank ', 1)} ended early{progress}"
 
 
 def notes(run: RunDirectory, side: Side) -> Iterator[str]:
-    """Yield what must be said of a run whose ranks parted: another run that agrees with it did the same wrong."""
-    for one in agreements(run):
-        if one.state is RankState.PARTED:
-            yield f"of the {side} run, {one.words}"
+    """Yield ranks whose parameters parted, which equality with another run does not show."""
+    for agreement in agreements(run):
+        if agreement.state is RankState.PARTED:
+            yield f"of the {side} run, {agreement.words}"
 
 
 def _agreement(optimizer: str, series: Mapping[str, Series]) -> RankAgreement:
     ranks = tuple(sorted(series, key=natural))
-    steps = min(one.count for one in series.values())
+    steps = min(rank_series.count for rank_series in series.values())
     tables = [[tensors for _, tensors in series[rank].tables] for rank in ranks]
     if any(table != tables[0] for table in tables):
         return RankAgreement(optimizer, ranks, steps, 0, RankState.APART)
     compared, were_equal = 0, False
-    for at in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
-        began = _same(step.before for step in at)
-        if began is False and not were_equal:
-            return RankAgreement(optimizer, ranks, steps, compared, RankState.APART, step=at[0].number)
-        same = _same(step.parameters for step in at)
-        if same is False:
-            state = RankState.PARTED if were_equal or began else RankState.APART
+    for steps_of_ranks in zip(*(series[rank].steps(0, steps) for rank in ranks), strict=True):
+        equal_before = _all_equal(step.before for step in steps_of_ranks)
+        if equal_before is False and not were_equal:
+            return RankAgreement(optimizer, ranks, steps, compared, RankState.APART, step=steps_of_ranks[0].number)
+        equal_after = _all_equal(step.parameters for step in steps_of_ranks)
+        if equal_after is False:
+            state = RankState.PARTED if were_equal or equal_before else RankState.APART
             return RankAgreement(
                 optimizer,
                 ranks,
                 steps,
                 compared,
                 state,
-                step=at[0].number,
-                left=_minority(ranks, at),
-                equal_gradients=_same(step.gradients for step in at),
-                found_other=began is False,
+                step=steps_of_ranks[0].number,
+                left=_deviating_ranks(ranks, steps_of_ranks),
+                equal_gradients=_all_equal(step.gradients for step in steps_of_ranks),
+                found_other=equal_before is False,
             )
-        compared += same is True
-        were_equal = were_equal or same is True or began is True
+        compared += equal_after is True
+        were_equal = were_equal or equal_after is True or equal_before is True
     return RankAgreement(optimizer, ranks, steps, compared, RankState.EQUAL if compared else RankState.UNKNOWN)
 
 
-def _same(values: Iterable[int | None]) -> bool | None:
-    """Return whether all are the same; None where one is not known and the others are the same."""
-    found = set(values)
-    known = found - {None}
-    return False if len(known) > 1 else None if None in found else True
+def _all_equal(values: Iterable[int | None]) -> bool | None:
+    """Return whether all values are equal; None if some are unknown and the others equal."""
+    distinct = set(values)
+    known_values = distinct - {None}
+    return False if len(known_values) > 1 else None if None in distinct else True
 
 
-def _minority(ranks: Sequence[str], at: Sequence[TrailStep]) -> tuple[str, ...]:
-    (most, count), *_ = Counter(step.parameters for step in at).most_common()
+def _deviating_ranks(ranks: Sequence[str], steps_of_ranks: Sequence[TrailStep]) -> tuple[str, ...]:
+    (majority, count), *_ = Counter(step.parameters for step in steps_of_ranks).most_common()
     if 3 * count < 2 * len(ranks):
         return ()
-    return tuple(rank for rank, step in zip(ranks, at, strict=True) if step.parameters != most)
+    return tuple(rank for rank, step in zip(ranks, steps_of_ranks, strict=True) if step.parameters != majority)
 
 
 def _numbers(ranks: Sequence[str]) -> str:
