@@ -1,12 +1,12 @@
 """Reads metrics.jsonl in bounded memory: each series of lines becomes a chain of chunk digests.
 
 A long training leaves tens of millions of lines, and two runs interleave the lines of their
-processes differently, so neither holding them nor walking two files side by side is an option (the
-one that is ahead would have to be buffered without bound). Instead, one pass over each file gives
-every series, which is what one process said about one thing, the digests of its chunks: some
-kilobytes for a million lines. Equal digests are equal series. For those that differ, the first chunk
-that does says where to look, and a second pass keeps the lines of that chunk alone. Chunk borders
-depend on nothing but the lines before them, so equal beginnings have equal borders.
+processes differently. So neither keeping them in memory nor walking two files side by side is possible:
+the file that is ahead would need an unbounded buffer. Instead, one pass over each file computes
+digests of chunks for every series, which is what one process reports about one thing: some
+kilobytes for a million lines. Equal digests mean equal series. For series that differ, the first
+differing chunk is read in a second pass, which keeps the lines of that chunk only. Chunk borders
+depend on the preceding lines only, so equal beginnings have equal borders.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from reprokit.verify.read.normalization import Normalizations
 
 CHUNK_LINES = 1024
 CHUNK_BYTES = 64 << 10
-MAX_SERIES = 250_000  # a run with more is no training
-MAX_SORTED = 100_000  # lines of a series that are put in order when threads wrote them out of it
+MAX_SERIES = 250_000  # a run with more is refused
+MAX_SORTED = 100_000  # lines of a series that are sorted if threads wrote them out of order
 MAX_VARIABLES = 10_000
-MAX_VALUES = 1000  # of one of them
+MAX_VALUES = 1000  # values kept of one variable
 MAX_KEPT = 128 << 20  # bytes of lines held in memory at once
 _NOT_COMPARED = (metric_lines.SeedCountLine, metric_lines.PatchedLine, metric_lines.OrderLine, metric_lines.OrdersLine)
 
 
 class SeriesKey(NamedTuple):
-    """Names a series: what one process says about one thing."""
+    """The name of a series: what one process reports about one thing."""
 
     process: str  # identity; "0 (second start)" for a second incarnation
     kind: str
@@ -42,12 +42,12 @@ class SeriesKey(NamedTuple):
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """Sorts processes and names as people count."""
+        """Return a sort key with natural order of numbers in names."""
         return natural(self.process), self.kind, natural(self.name)
 
 
 def of_process(name: str, process: str) -> str:
-    """Return a name for people: what belongs to the command's own process needs no process beside it."""
+    """Return a name for users; the command's own process is not mentioned."""
     return name if process in ("", "0") else f"{name} of process {process}"
 
 
@@ -58,7 +58,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 class ScannedSeries:
-    """The lines of one key: their number, their chunk digests and the last of them."""
+    """The lines of one key: their number, their chunk digests, and the first and last line."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -68,13 +68,13 @@ class ScannedSeries:
         self.first: dict[str, Any] | None = None
         self.last: dict[str, Any] | None = None
         self.last_size = 0
-        self.places = self.arguments = 0  # of seeds: hashes of what is not compared
+        self.places = self.arguments = 0  # of seeds: hashes of fields that are not compared
         self._hash = hashlib.blake2b(digest_size=16)
         self._pending = 0
         self._pending_bytes = 0
 
     def add(self, data: bytes, place: tuple[int, int]) -> None:
-        """Append a line by its content, which holds no line break."""
+        """Append a line by its compared content, which holds no line break."""
         self._hash.update(data + b"\n")
         self.count += 1
         self._pending += 1
@@ -94,31 +94,31 @@ class ScannedSeries:
 
 @dataclass
 class ScannedProcess:
-    """One process of a run, as far as its lines tell."""
+    """One process of a run, as its lines describe it."""
 
-    count: int = 0  # of its lines
+    count: int = 0  # number of its lines
     highest: int = -1
-    total: int = 0  # of the lines' numbers
+    total: int = 0  # sum of the lines' numbers
     began: bool = False
     ended: bool = False
-    was_stopped: bool = False  # by a signal of another process of the run, before it came to its end
-    outcomes: bool = False  # it recorded losses, weights or the like: no mere helper
+    was_stopped: bool = False  # ended early by a signal of another process of the run
+    outcomes: bool = False  # it recorded losses, weights or the like, so it is no helper
     agent: metric_lines.AgentStartLine | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether its lines are numbered 0, 1, ... without a gap or a repetition."""
+        """Return whether its lines are numbered 0, 1, ... without gaps or repetitions."""
         return self.count == self.highest + 1 and 2 * self.total == self.count * self.highest
 
     @property
     def lost(self) -> int:
-        """Lines that were numbered and are not there."""
+        """Return the number of missing lines."""
         return max(0, self.highest + 1 - self.count)
 
 
 @dataclass
 class ReplacedSeeds:
-    """The seeds of a process that were given the recorded value in a replay."""
+    """The seeds of a process that a replay replaced by recorded values."""
 
     count: int
     first: metric_lines.SeedLine
@@ -126,20 +126,20 @@ class ReplacedSeeds:
 
 @dataclass
 class VariableStates:
-    """What the processes of a run found when they asked for one environment variable."""
+    """The values of one environment variable that the processes of a run read."""
 
     where: str  # the first place
     presence: set[bool] = field(default_factory=set)  # whether it was set; both, if it changed
-    digests: set[tuple[str, str]] = field(default_factory=set)  # with the key of each
-    is_cut: bool = False  # there were more, or a value had no digest
+    digests: set[tuple[str, str]] = field(default_factory=set)  # key and digest
+    is_cut: bool = False  # whether there were more values, or one without digest
 
     @property
     def keys(self) -> set[str]:
-        """The keys of the digests."""
+        """Return the keys of the digests."""
         return {key for key, _ in self.digests}
 
     def add(self, line: metric_lines.VariableLine) -> None:
-        """Take in another line."""
+        """Add a line about this variable."""
         self.presence.add(line.set)
         self.is_cut = self.is_cut or line.undigested
         if line.digest is not None:
@@ -150,17 +150,17 @@ class VariableStates:
 
 @dataclass
 class MetricsScan:
-    """What metrics.jsonl holds, in bounded memory."""
+    """The content of metrics.jsonl in bounded memory."""
 
     series: dict[SeriesKey, ScannedSeries] = field(default_factory=dict)
     processes: dict[str, ScannedProcess] = field(default_factory=dict)
     frameworks: dict[str, set[str]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     kept: int = 0
-    all_seeds: int = 0  # a sum over the seeds of all processes that does not depend on their order
+    all_seeds: int = 0  # an order-independent sum over the seeds of all processes
     replaced: dict[str, ReplacedSeeds] = field(default_factory=dict)
     trackers: list[metric_lines.TrackerLine] = field(default_factory=list)
-    variables: dict[str, VariableStates] = field(default_factory=dict)  # that the user's code asked for
+    variables: dict[str, VariableStates] = field(default_factory=dict)  # read by the user's code
 
     def has(self, kinds: frozenset[str]) -> bool:
         """Return whether there is a line of one of these kinds."""
@@ -168,17 +168,17 @@ class MetricsScan:
 
 
 class _IncarnationNames:
-    """Gives the lines of a second process of the same identity a name of their own."""
+    """Names further processes with the same identity apart."""
 
     def __init__(self) -> None:
-        self._known: dict[str, list[ScannedProcess]] = {}
+        self._processes: dict[str, list[ScannedProcess]] = {}
 
     def assign(self, identity: str, number: int) -> tuple[str, ScannedProcess]:
-        known = self._known.setdefault(identity, [])
-        index = self._index(known, number)
-        if index == len(known):
-            known.append(ScannedProcess())
-        process = known[index]
+        incarnations = self._processes.setdefault(identity, [])
+        index = self._index(incarnations, number)
+        if index == len(incarnations):
+            incarnations.append(ScannedProcess())
+        process = incarnations[index]
         process.count += 1
         process.total += number
         if number > process.highest:
@@ -188,17 +188,17 @@ class _IncarnationNames:
         return (identity if index == 0 else f"{identity} (start {index + 1})"), process
 
     @staticmethod
-    def _index(known: list[ScannedProcess], number: int) -> int:
+    def _index(incarnations: list[ScannedProcess], number: int) -> int:
         if number == 0:
-            return len(known) - 1 if known and not known[-1].began else len(known)
-        for index in range(len(known) - 1, -1, -1):
-            if known[index].highest == number - 1:
+            return len(incarnations) - 1 if incarnations and not incarnations[-1].began else len(incarnations)
+        for index in range(len(incarnations) - 1, -1, -1):
+            if incarnations[index].highest == number - 1:
                 return index
-        return max(0, len(known) - 1)
+        return max(0, len(incarnations) - 1)
 
 
 class NamedLine(NamedTuple):
-    """A line with the names under which it is compared."""
+    """A line with the key of its series."""
 
     key: SeriesKey
     process: ScannedProcess
@@ -207,7 +207,7 @@ class NamedLine(NamedTuple):
 
 
 def read(run: RunDirectory) -> Iterator[NamedLine]:
-    """Yield the lines of a run, checked, with their keys."""
+    """Yield the lines of a run, validated, with their keys."""
     incarnations = _IncarnationNames()
     for number, raw in enumerate(run.metrics(), 1):
         try:
@@ -228,16 +228,16 @@ def _key(label: str, raw: dict[str, Any]) -> SeriesKey:
 def scan(
     run: RunDirectory,
     normalizations: Normalizations,
-    check: Callable[[metric_lines.MetricLine | None], None] | None = None,
+    check_line: Callable[[metric_lines.MetricLine | None], None] | None = None,
 ) -> MetricsScan:
-    """One pass over metrics.jsonl; what it refers to can be checked with each line."""
+    """Read metrics.jsonl once; `check_line` is called with each line, to check what it refers to."""
     result = MetricsScan()
-    for place in read(run):
-        if check is not None:
-            check(place.line)
-        result.processes.setdefault(place.key.process, place.process)
-        if not _note(result, place):
-            _append(run, result, place, normalizations)
+    for named_line in read(run):
+        if check_line is not None:
+            check_line(named_line.line)
+        result.processes.setdefault(named_line.key.process, named_line.process)
+        if not _add_fact(result, named_line):
+            _add_to_series(run, result, named_line, normalizations)
     for series in result.series.values():
         series.close()
     targets = {signal.target for signal in run.run.signals}
@@ -246,21 +246,21 @@ def scan(
     return result
 
 
-def _note(result: MetricsScan, place: NamedLine) -> bool:
-    """Take in a line that is no member of a series."""
-    line = place.line
+def _add_fact(result: MetricsScan, named_line: NamedLine) -> bool:
+    """Add a line that belongs to no series; return False if it does."""
+    line = named_line.line
     if isinstance(line, metric_lines.LossLine):
         return False
     if isinstance(line, metric_lines.AgentStartLine):
-        place.process.agent = line
+        named_line.process.agent = line
     elif isinstance(line, metric_lines.EndLine):
-        place.process.ended = True
+        named_line.process.ended = True
     elif isinstance(line, metric_lines.FrameworkLine):
         result.frameworks.setdefault(line.name, set()).add(line.version)
     elif isinstance(line, _NOT_COMPARED):
         return True
     elif isinstance(line, metric_lines.SeedLine):
-        _note_replaced(result, place.key.process, line)
+        _add_replaced_seed(result, named_line.key.process, line)
         return False
     elif isinstance(line, metric_lines.TrackerLine):
         if len(result.trackers) < 100:
@@ -276,7 +276,7 @@ def _note(result: MetricsScan, place: NamedLine) -> bool:
     return True
 
 
-def _note_replaced(result: MetricsScan, process: str, line: metric_lines.SeedLine) -> None:
+def _add_replaced_seed(result: MetricsScan, process: str, line: metric_lines.SeedLine) -> None:
     if line.asked is None:
         return
     if process in result.replaced:
@@ -285,26 +285,28 @@ def _note_replaced(result: MetricsScan, process: str, line: metric_lines.SeedLin
         result.replaced[process] = ReplacedSeeds(1, line)
 
 
-def _append(run: RunDirectory, result: MetricsScan, place: NamedLine, normalizations: Normalizations) -> None:
-    series = result.series.get(place.key)
+def _add_to_series(
+    run: RunDirectory, result: MetricsScan, named_line: NamedLine, normalizations: Normalizations
+) -> None:
+    series = result.series.get(named_line.key)
     if series is None:
         if len(result.series) >= MAX_SERIES:
-            name = printable(place.key.name, 60)
+            name = printable(named_line.key.name, 60)
             raise RunDamaged(f"{run.path / METRICS} holds more than {MAX_SERIES} series, like {name}")
-        series = result.series[place.key] = ScannedSeries()
-        place.process.outcomes = place.process.outcomes or place.key.kind in metric_lines.OUTCOMES
-    data = metric_lines.content(place.raw, normalizations)
-    series.add(data, order_of(place.raw))
-    if place.key.kind == "seed":
-        series.places = hash((series.places, place.raw["where"]))
-        series.arguments = hash((series.arguments, place.raw["argument"]))
+        series = result.series[named_line.key] = ScannedSeries()
+        named_line.process.outcomes = named_line.process.outcomes or named_line.key.kind in metric_lines.OUTCOMES
+    data = metric_lines.content(named_line.raw, normalizations)
+    series.add(data, order_of(named_line.raw))
+    if named_line.key.kind == "seed":
+        series.places = hash((series.places, named_line.raw["where"]))
+        series.arguments = hash((series.arguments, named_line.raw["argument"]))
         digest = hashlib.blake2b(data, digest_size=16).digest()
         result.all_seeds = (result.all_seeds + int.from_bytes(digest, "big")) % (1 << 128)
-    _keep(result, series, place.raw, len(data))
+    _keep_ends(result, series, named_line.raw, len(data))
 
 
-def _keep(result: MetricsScan, series: ScannedSeries, raw: dict[str, Any], size: int) -> None:
-    """Hold the first and the last line of a series, within bounds, for people to look at."""
+def _keep_ends(result: MetricsScan, series: ScannedSeries, raw: dict[str, Any], size: int) -> None:
+    """Keep the first and the last line of a series, within bounds, to show them to users."""
     is_first = series.count == 1
     if not is_first:
         result.kept -= series.last_size
@@ -316,27 +318,27 @@ def _keep(result: MetricsScan, series: ScannedSeries, raw: dict[str, Any], size:
 
 
 def order_of(raw: dict[str, Any]) -> tuple[int, int]:
-    """Return where a line stands in its series by its own account."""
+    """Return a line's epoch and step, by which its series is ordered; -1 for each that is missing."""
     epoch, step = raw.get("epoch"), raw.get("step")
     return (epoch if type(epoch) is int else -1, step if type(step) is int else -1)
 
 
-def collect(run: RunDirectory, wanted: dict[SeriesKey, range]) -> dict[SeriesKey, list[dict[str, Any]]]:
-    """Return the lines at these positions of these series, as many as fit into memory; a second pass.
+def collect(run: RunDirectory, positions_by_key: dict[SeriesKey, range]) -> dict[SeriesKey, list[dict[str, Any]]]:
+    """Return the lines at these positions of these series, as far as memory allows, in a second pass.
 
-    The first pass has checked every line, so this one need not.
+    The first pass has validated every line.
     """
-    found: dict[SeriesKey, list[dict[str, Any]]] = {key: [] for key in wanted}
-    positions = dict.fromkeys(wanted, 0)
+    lines: dict[SeriesKey, list[dict[str, Any]]] = {key: [] for key in positions_by_key}
+    positions = dict.fromkeys(positions_by_key, 0)
     incarnations = _IncarnationNames()
-    room = MAX_KEPT
-    for raw in run.metrics() if wanted else ():
+    remaining = MAX_KEPT
+    for raw in run.metrics() if positions_by_key else ():
         key = _key(incarnations.assign(raw["p"], raw["n"])[0], raw)
-        if key not in wanted:
+        if key not in positions_by_key:
             continue
         position = positions[key]
         positions[key] = position + 1
-        if position in wanted[key] and room > 0:
-            found[key].append(raw)
-            room -= 512 if key.kind == "loss" else len(str(raw))
-    return found
+        if position in positions_by_key[key] and remaining > 0:
+            lines[key].append(raw)
+            remaining -= 512 if key.kind == "loss" else len(str(raw))
+    return lines
