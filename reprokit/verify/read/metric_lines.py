@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl: what each kind must hold, and what of it is compared."""
+"""Defines the lines of metrics.jsonl: the required fields of each kind, and which of them are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Part = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Whole = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
 
-# How struct names the floating-point types that the standard library can decode.
+# Format codes of the struct module for the floating-point types that it supports.
 _FLOATS = {"float16": ">e", "float32": ">f", "float64": ">d"}
 
 
@@ -36,14 +36,14 @@ class MetricValue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         code = _FLOATS.get(self.dtype)
         if code is not None and (self.bits is None or len(self.bits) != 2 * struct.calcsize(code)):
             raise ValueError(f"a value of type {self.dtype} lacks its bits")
-        if code is not None and self.bits is not None and not _fits(code, self.bits, self.decimal):
+        if code is not None and self.bits is not None and not _rounds_to(code, self.bits, self.decimal):
             raise ValueError(f"decimal {self.decimal} and bits {self.bits} of a value contradict each other")
         if self.bits is None and self.decimal is None and self.text is None:
             raise ValueError("a value holds neither bits nor decimal nor text")
 
 
-def _fits(code: str, bits: str, decimal: float | None) -> bool:
-    """Return whether the decimal rounds to the bits; NaN and infinity have none."""
+def _rounds_to(code: str, bits: str, decimal: float | None) -> bool:
+    """Return whether the decimal rounds to the bits; NaN and infinity must have none."""
     if decimal is None:
         return not math.isfinite(struct.unpack(code, bytes.fromhex(bits))[0])
     try:
@@ -53,7 +53,7 @@ def _fits(code: str, bits: str, decimal: float | None) -> bool:
 
 
 class MetricLine(msgspec.Struct, frozen=True, tag_field="k"):
-    """What every line has."""
+    """The fields of every line."""
 
     p: str
     n: Count
@@ -61,7 +61,7 @@ class MetricLine(msgspec.Struct, frozen=True, tag_field="k"):
 
 
 class AgentStartLine(MetricLine, frozen=True, tag="agent"):
-    """A Python process started."""
+    """States that a Python process started."""
 
     python: str
     implementation: str
@@ -72,14 +72,14 @@ class AgentStartLine(MetricLine, frozen=True, tag="agent"):
 
 
 class FrameworkLine(MetricLine, frozen=True, tag="framework"):
-    """A framework was imported."""
+    """States that a framework was imported."""
 
     name: str
     version: str
 
 
 class SeedLine(MetricLine, frozen=True, tag="seed"):
-    """The script, or a library, seeded a generator."""
+    """States that the script or a library seeded a generator."""
 
     call: str
     argument: str
@@ -90,7 +90,7 @@ class SeedLine(MetricLine, frozen=True, tag="seed"):
 
 
 class SeedCountLine(MetricLine, frozen=True, tag="seed_count"):
-    """A place seeded so often that not every call has a line."""
+    """States how often a place seeded; not every one of its calls has a line."""
 
     call: str
     where: str
@@ -99,7 +99,7 @@ class SeedCountLine(MetricLine, frozen=True, tag="seed_count"):
 
 
 class LossLine(MetricLine, frozen=True, tag="loss"):
-    """A loss on which backward() was called."""
+    """Holds a loss on which backward() was called."""
 
     name: str
     step: Count
@@ -107,7 +107,7 @@ class LossLine(MetricLine, frozen=True, tag="loss"):
 
 
 class EpochLine(MetricLine, frozen=True, tag="epoch"):
-    """An epoch ended."""
+    """States that an epoch ended, with its values."""
 
     name: str
     epoch: Count
@@ -116,21 +116,21 @@ class EpochLine(MetricLine, frozen=True, tag="epoch"):
 
 
 class HistoryLine(MetricLine, frozen=True, tag="history"):
-    """fit returned."""
+    """States that fit returned, with its history."""
 
     name: str
     values: dict[str, list[MetricValue]]
 
 
 class EvaluateLine(MetricLine, frozen=True, tag="evaluate"):
-    """evaluate returned."""
+    """States that evaluate returned, with its scores."""
 
     name: str
     values: dict[str, MetricValue]
 
 
 class PredictLine(MetricLine, frozen=True, tag="predict"):
-    """predict returned."""
+    """States that predict returned, with a digest of its result."""
 
     name: str
     digest: Digest
@@ -139,7 +139,7 @@ class PredictLine(MetricLine, frozen=True, tag="predict"):
 
 
 class ColumnFacts(msgspec.Struct, frozen=True):
-    """Predictions or true values: their type, and where they stand if they were kept."""
+    """The type of predictions or true values, and where they are stored if they were kept."""
 
     dtype: Annotated[str, msgspec.Meta(max_length=40)]
     shape: Annotated[list[Size], msgspec.Meta(min_length=1, max_length=64)]
@@ -149,7 +149,7 @@ class ColumnFacts(msgspec.Struct, frozen=True):
 
 
 class ClassCount(msgspec.Struct, frozen=True, array_like=True):
-    """How many of those with a true label were predicted right."""
+    """The number of right predictions among those with a true label."""
 
     label: str
     right: Part
@@ -157,7 +157,7 @@ class ClassCount(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EvaluationLine(MetricLine, frozen=True, kw_only=True, tag="evaluation"):
-    """What a model predicted, and how it compares with what was true."""
+    """Holds a model's predictions and how they compare with the true values."""
 
     name: str
     calls: Count
@@ -174,7 +174,7 @@ class EvaluationLine(MetricLine, frozen=True, kw_only=True, tag="evaluation"):
 
 
 class TensorLine(msgspec.Struct, frozen=True, array_like=True):
-    """One tensor of a model or optimizer."""
+    """Holds one tensor of a model or optimizer."""
 
     name: str
     dtype: str
@@ -183,7 +183,7 @@ class TensorLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WeightsLine(MetricLine, frozen=True, kw_only=True, tag="weights"):
-    """The weights of a model, or the state of an optimizer, at an epoch or at the end."""
+    """Holds the weights of a model, or the state of an optimizer, at an epoch or at the end."""
 
     at: Annotated[str, msgspec.Meta(pattern="^(epoch|end)$")]
     epoch: Count | None = None
@@ -193,21 +193,21 @@ class WeightsLine(MetricLine, frozen=True, kw_only=True, tag="weights"):
 
 
 class OptimizerLine(MetricLine, frozen=True, kw_only=True, tag="optimizer"):
-    """How many steps an optimizer took."""
+    """Holds the number of steps of an optimizer."""
 
     object: str
     steps: Count | None
 
 
 class RandomStateLine(MetricLine, frozen=True, tag="random_state"):
-    """The state of a random generator at the end."""
+    """Holds the state of a random generator at the end."""
 
     name: str
     digest: Digest
 
 
 class LogLine(MetricLine, frozen=True, kw_only=True, tag="log"):
-    """The script called reprokit.log."""
+    """Holds a value that the script passed to reprokit.log."""
 
     name: str
     step: int | None = None
@@ -216,7 +216,7 @@ class LogLine(MetricLine, frozen=True, kw_only=True, tag="log"):
 
 
 class CollectiveLine(MetricLine, frozen=True, tag="collective"):
-    """A collective of several ranks gave this process a result; a late line stands for several calls."""
+    """Holds a collective's result in this process; late lines stand for several calls."""
 
     name: str
     step: Count
@@ -226,11 +226,11 @@ class CollectiveLine(MetricLine, frozen=True, tag="collective"):
     dtype: str
     shape: list[Size]
     digest: Digest
-    whole: bool  # else of pieces of it, or of several calls
+    whole: bool  # False: the digest is of parts of the result, or of several calls
 
 
 class ComputeLine(MetricLine, frozen=True, tag="compute"):
-    """What of the machine a library used: counts of threads, the code that it chose."""
+    """Holds how a library uses the machine: numbers of threads, and its choice of code."""
 
     name: str
     library: str
@@ -238,7 +238,7 @@ class ComputeLine(MetricLine, frozen=True, tag="compute"):
 
 
 class ListingLine(MetricLine, frozen=True, tag="listing"):
-    """A directory was listed."""
+    """States that a directory was listed."""
 
     name: str
     count: Count
@@ -248,18 +248,20 @@ class ListingLine(MetricLine, frozen=True, tag="listing"):
 
 
 class VariableLine(MetricLine, frozen=True, tag="variable"):
-    """The user's code asked for an environment variable."""
+    """States that the user's code read an environment variable."""
 
     name: str
     where: str
     set: bool
-    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = None  # null: of presence alone, or no key
-    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""  # which key the digest has
-    undigested: bool = False  # its value was asked for, and there was no key
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")] | None = (
+        None  # None: only its presence was read, or there was no key
+    )
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")] = ""  # identifies the digest's key
+    undigested: bool = False  # whether its value was read without a key for a digest
 
 
 class TrackerLine(MetricLine, frozen=True, tag="tracker"):
-    """A run of an experiment tracker was opened: never compared."""
+    """States that a run of an experiment tracker was opened; never compared."""
 
     name: str
     run: str
@@ -268,13 +270,13 @@ class TrackerLine(MetricLine, frozen=True, tag="tracker"):
 
 
 class WarningLine(MetricLine, frozen=True, tag="warning"):
-    """The agent stepped aside."""
+    """Holds a warning of the agent."""
 
     text: str
 
 
 class PatchedLine(MetricLine, frozen=True, tag="patch"):
-    """A patch was applied, or not; run.json says what it came to in the run."""
+    """States whether a patch was applied in this process; run.json has its final state."""
 
     id: str
     value: str
@@ -283,7 +285,7 @@ class PatchedLine(MetricLine, frozen=True, tag="patch"):
 
 
 class CaptureUnavailableLine(MetricLine, frozen=True, tag="capture_unavailable"):
-    """Steps of a framework could not be captured: never compared, run.json has the sum of it."""
+    """States that a framework's steps could not be captured; never compared, summarized in run.json."""
 
     framework: str
     version: str
@@ -291,7 +293,7 @@ class CaptureUnavailableLine(MetricLine, frozen=True, tag="capture_unavailable")
 
 
 class OrderLine(MetricLine, frozen=True, tag="order"):
-    """Who had turns at one place, one after another: never compared."""
+    """Holds the actors that had turns at one place, in order; never compared."""
 
     track: str
     actors: list[str]
@@ -300,7 +302,7 @@ class OrderLine(MetricLine, frozen=True, tag="order"):
 
 
 class OrdersLine(MetricLine, frozen=True, tag="orders"):
-    """How a replay gave turns again: never compared, run.json has the sum of it."""
+    """Holds how a replay repeated turns; never compared, summarized in run.json."""
 
     exact: Count
     moved: Count
@@ -308,13 +310,13 @@ class OrdersLine(MetricLine, frozen=True, tag="orders"):
 
 
 class EndLine(MetricLine, frozen=True, tag="end"):
-    """The process ended normally."""
+    """States that the process ended normally."""
 
 
 KINDS: dict[str, type[MetricLine]] = {str(line.__struct_config__.tag): line for line in MetricLine.__subclasses__()}
 END_WEIGHTS = "weights at the end"  # compared apart from the trail of digests at epochs
 
-# Kinds that say what came out of a training: two runs without any of them have nothing to compare.
+# Kinds that hold results of a training: two runs without any of them have nothing to compare.
 OUTCOMES = frozenset(
     {"loss", "epoch", "history", "evaluate", "predict", "evaluation", "weights", END_WEIGHTS, "log", "collective"}
 )
@@ -326,7 +328,7 @@ _VOLATILE = {"seed": (*_COMMON, "where", "thread", "asked")}
 def checked(raw: dict[str, Any]) -> MetricLine | None:
     """Return the line as a struct; None for a kind that this version does not know.
 
-    Raises RunDamaged for a line that does not hold what its kind must.
+    Raise RunDamaged if the line lacks a field that its kind requires.
     """
     kind = raw.get("k")
     try:
@@ -344,46 +346,46 @@ def checked(raw: dict[str, Any]) -> MetricLine | None:
 
 
 def content(raw: dict[str, Any], normalizations: Normalizations) -> bytes:
-    """Return what of a line is compared, as bytes that are equal exactly if it is.
+    """Return the compared part of a line as bytes, which are equal exactly if that part is.
 
-    Values count by type and bits, so that NaN equals NaN and the decimal's spelling does not matter.
-    Keys that this version does not know are compared too.
+    Values are compared by type and bits, so that NaN equals NaN and the decimal's spelling does not matter.
+    Keys that this version does not know are compared as well.
     """
     kind = raw["k"]
-    kept = raw.copy()
+    compared = raw.copy()
     for key in _VOLATILE.get(kind, _COMMON):
-        kept.pop(key, None)
-    if "value" in kept:
-        kept["value"] = exact(kept["value"])
+        compared.pop(key, None)
+    if "value" in compared:
+        compared["value"] = exact(compared["value"])
     if kind == "seed":
-        kept["argument"] = normalizations.argument(kept["argument"])
+        compared["argument"] = normalizations.argument(compared["argument"])
     if kind == "evaluation":
-        kept.update({side: _column(kept[side]) for side in ("predictions", "truth") if side in kept})
-        kept["error"] = exact(kept.get("error"))
-    if isinstance(kept.get("values"), dict):
-        kept["values"] = {name: exact(value) for name, value in kept["values"].items()}
+        compared.update({side: _without_place(compared[side]) for side in ("predictions", "truth") if side in compared})
+        compared["error"] = exact(compared.get("error"))
+    if isinstance(compared.get("values"), dict):
+        compared["values"] = {name: exact(value) for name, value in compared["values"].items()}
     try:
-        return msgspec.json.encode(kept, order="sorted")
+        return msgspec.json.encode(compared, order="sorted")
     except UnicodeEncodeError:  # a file name that is not UTF-8
-        return repr(sorted(kept.items())).encode()
+        return repr(sorted(compared.items())).encode()
 
 
-def _column(column: Any) -> Any:
-    """Without where its rows stand, which may be elsewhere in another run."""
+def _without_place(column: Any) -> Any:
+    """Return a column without the place of its rows, which may differ between runs."""
     return column and {key: column[key] for key in column if key not in ("file", "row")}
 
 
 def exact(value: Any) -> Any:
-    """Return a value by its type and bits, so that NaN equals NaN; one without bits as it is."""
+    """Return a value by its type and bits, so that NaN equals NaN; a value without bits is returned unchanged."""
     if isinstance(value, list):
-        return [exact(one) for one in value]
+        return [exact(item) for item in value]
     if isinstance(value, dict) and value.get("bits") is not None:
         return [value.get("dtype"), value["bits"]]
     return value
 
 
 def shown(value: MetricValue) -> str:
-    """Return a value for people: its shortest decimal and, where it has any, its bits."""
+    """Return a value for users: its shortest decimal and its bits, if it has any."""
     code = _FLOATS.get(value.dtype)
     if value.bits is None:
         return value.text if value.text is not None else str(value.decimal)
@@ -397,7 +399,7 @@ def _shortest(code: str, bits: str) -> str:
     number = struct.unpack(code, bytes.fromhex(bits))[0]
     for digits in range(1, 18):
         text = f"{number:.{digits}g}"
-        with_bits = math.isfinite(number) and _fits(code, bits, float(text))
-        if with_bits:
+        is_exact = math.isfinite(number) and _rounds_to(code, bits, float(text))
+        if is_exact:
             return text
     return str(number)
