@@ -1,6 +1,6 @@
-"""Reads the entropy file of one process, record by record. docs/format.md specifies it.
+"""Reads the entropy file of one process, record by record; docs/format.md specifies the format.
 
-The file may come from somebody else: every length is compared with what is there before it is used.
+The file may be untrusted: every length is checked against the file's size before it is used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from reprokit.errors import RunDamaged, RunTooNew
 
 FORMAT = 3  # RK_FORMAT of native/urandom_hook.h
 ENDING = ".entropy"
-MAX_CHUNK = 16 << 20  # bytes of one with records: a longer request makes several
+MAX_CHUNK = 16 << 20  # bytes of a chunk with records: a longer request has several
 HEAD, CHUNK_HEAD = 1024, 48
-RECORD = 1  # the mode of a recording's file
-CLOCK_STREAM = b"#clock"  # behind the name of the thread that reads the clock
+RECORD = 1  # mode of a recording's file
+CLOCK_STREAM = b"#clock"  # suffix of the stream for a thread's reads of the clock
 _HEAD = struct.Struct("<8sIIQII256s256sQ QII4Q4QQQQQQQQQ")
 _CHUNK = struct.Struct("<IIQQQQQ")
 _EVENT = struct.Struct("<BHBQQ")
@@ -44,7 +44,7 @@ REASONS = (
 
 
 class EntropyHead(msgspec.Struct, frozen=True):
-    """Who a file belongs to and how it went."""
+    """The head of an entropy file: its process, and counts of its requests."""
 
     mode: int
     started_ns: int
@@ -64,11 +64,11 @@ class EntropyHead(msgspec.Struct, frozen=True):
     streams: int
     stand_in: int
     ended: int
-    runtimes: int  # whose requests were withheld, by the bits of RUNTIMES
+    runtimes: int  # runtimes whose requests were withheld, as bits of RUNTIMES
 
 
 class EntropyChunk(msgspec.Struct, frozen=True):
-    """A part of the file that belongs to one thread."""
+    """A part of the file that belongs to one thread's stream."""
 
     offset: int
     size: int
@@ -79,7 +79,7 @@ class EntropyChunk(msgspec.Struct, frozen=True):
 
 
 class EntropyEvent(msgspec.Struct, frozen=True):
-    """One request for entropy and what it was given; ``data`` is empty where it was withheld."""
+    """A request for entropy and its answer; `data` is empty if it was withheld."""
 
     thread: str
     source: str
@@ -103,7 +103,7 @@ class EntropyMismatch(msgspec.Struct, frozen=True):
 
 
 def entropy_files(directory: Path) -> list[Path]:
-    """Return the entropy files of a run in the order of their names: of processes, and the pool that many share."""
+    """Return the entropy files of a run sorted by name: those of processes, and the shared pool."""
     return [directory / name for name in bounded_names(directory, ENDING)]
 
 
@@ -112,7 +112,7 @@ def _text(field: bytes) -> str:
 
 
 class ByteData(Protocol):
-    """Bytes, mapped or not."""
+    """The bytes of a file, mapped or in memory."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, key: slice, /) -> bytes: ...
@@ -120,7 +120,7 @@ class ByteData(Protocol):
 
 
 class EntropyFile:
-    """The mapped file of one process; iterate ``events`` and ``mismatches``."""
+    """The mapped file of one process; `records` yields its events and mismatches."""
 
     def __init__(self, path: Path, data: ByteData | None = None, place: str = ""):
         self.path, self._place = path, place
@@ -128,7 +128,7 @@ class EntropyFile:
         self.head = self._read_head()
 
     def damaged(self, offset: int, what: str) -> RunDamaged:
-        """Return the error for this place of this file."""
+        """Return the error for an offset in this file."""
         return damaged(self.path, offset, f"{self._place}{what}")
 
     def _read_head(self) -> EntropyHead:
@@ -154,7 +154,7 @@ class EntropyFile:
 
     @property
     def keyed(self) -> tuple[int, int]:
-        """Requests that a keyed recording answered from its key, and their bytes; both zero in any other."""
+        """Return requests and bytes that a keyed recording answered from its key; zeros for any other."""
         return (self.head.matches[0], self.head.bytes[0]) if self.head.mode == RECORD else (0, 0)
 
     @property
@@ -162,7 +162,7 @@ class EntropyFile:
         return len(self._data)
 
     def chunks(self) -> Iterator[EntropyChunk]:
-        """Yield the chunks in file order, the ones of no stream left out."""
+        """Yield the chunks in file order, without those of no stream."""
         offset, check = HEAD, native.checker()
         while offset < self.head.used:
             if offset + CHUNK_HEAD > self.head.used:
@@ -179,14 +179,14 @@ class EntropyFile:
             offset += size
 
     def records(self) -> Iterator[EntropyEvent | EntropyMismatch]:
-        """Yield every event and mismatch; a stream's in its order, streams interleaved by chunk."""
+        """Yield every event and mismatch, in order for each stream; streams alternate by chunk."""
         streams: dict[int, _RecordStream] = {}
         for chunk in self.chunks():
             stream = streams.setdefault(chunk.stream, _RecordStream(self))
             yield from stream.read(chunk)
 
     def is_of_the_clock(self, chunk: EntropyChunk) -> bool:
-        """Return whether a stream's first chunk says that the stream is of reads of the clock."""
+        """Return whether this first chunk of a stream shows that it holds reads of the clock."""
         start = chunk.offset + CHUNK_HEAD + 1
         length = self.slice(start, start + 1)[0] if start < len(self._data) else 0
         return self.slice(start + 1, start + 1 + length).endswith(CLOCK_STREAM)
@@ -199,26 +199,26 @@ class EntropyFile:
 
 
 def damaged(path: Path, offset: int, what: str) -> RunDamaged:
-    """Return the error for a place of a file."""
+    """Return the error for an offset in a file."""
     return RunDamaged(f"{path}: {what} at byte {offset}: the random profile was damaged or cut; record again")
 
 
 class BytesInMemory(bytes):
-    """Bytes that are in memory."""
+    """Bytes in memory with the interface of mapped ones."""
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing, as there is nothing to release."""
 
 
 def mapped(path: Path) -> ByteData:
-    """Return a regular file's bytes."""
+    """Return the bytes of a regular file."""
     with os.fdopen(open_file(path), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else BytesInMemory()
 
 
 class _RecordStream:
-    """What the records of one thread refer back to: its name, its call sites, its last event."""
+    """The decoding state of one thread's records: its name, call sites and last event."""
 
     def __init__(self, file: EntropyFile):
         self.file = file
@@ -234,39 +234,39 @@ class _RecordStream:
             raise self.file.damaged(chunk.offset, "a chunk is missing")
         self.ordinal += 1
         data = self.file.slice(chunk.offset + CHUNK_HEAD, chunk.offset + chunk.size)
-        at = events = 0
-        while at < len(data) and data[at]:
-            end = self._end(data, at, chunk.offset + CHUNK_HEAD)
-            record = self._record(data[at], data[at + 1 : end])
-            at = end + 4
+        position = events = 0
+        while position < len(data) and data[position]:
+            end = self._end(data, position, chunk.offset + CHUNK_HEAD)
+            record = self._record(data[position], data[position + 1 : end])
+            position = end + 4
             if record is not None:
                 events += isinstance(record, EntropyEvent) and not record.withheld
                 yield record
-        if events < chunk.events:  # a tag that has become zero would otherwise hide what follows
-            raise self.file.damaged(chunk.offset + CHUNK_HEAD + at, "a record is missing")
+        if events < chunk.events:  # otherwise a tag overwritten by zero would hide the following records
+            raise self.file.damaged(chunk.offset + CHUNK_HEAD + position, "a record is missing")
 
-    def _end(self, data: bytes, at: int, base: int) -> int:
-        """Return where the record at this place ends, its check compared."""
+    def _end(self, data: bytes, position: int, base: int) -> int:
+        """Return the end of the record at this position, after its check was compared."""
         try:
-            end = at + 1 + self._length(data, at)
+            end = position + 1 + self._length(data, position)
         except (struct.error, IndexError, TypeError, ValueError):
-            raise self.file.damaged(base + at, "no record") from None
+            raise self.file.damaged(base + position, "no record") from None
         if end + 4 > len(data):
-            raise self.file.damaged(base + at, "a record is cut short")
+            raise self.file.damaged(base + position, "a record is cut short")
         expected = int.from_bytes(data[end : end + 4], "little")
-        self.previous = self.check(data[at + 1 : end], self.previous << 8 | data[at]) & 0xFFFFFFFF
+        self.previous = self.check(data[position + 1 : end], self.previous << 8 | data[position]) & 0xFFFFFFFF
         if self.previous != expected:
-            raise self.file.damaged(base + at, "a record does not match its check")
+            raise self.file.damaged(base + position, "a record does not match its check")
         return end
 
-    def _length(self, data: bytes, at: int) -> int:
-        tag = data[at]
+    def _length(self, data: bytes, position: int) -> int:
+        tag = data[position]
         if tag == 1:
-            return 1 + data[at + 1]
+            return 1 + data[position + 1]
         if tag == 2:
-            return _SITE.size + int(_SITE.unpack_from(data, at + 1)[2])
+            return _SITE.size + int(_SITE.unpack_from(data, position + 1)[2])
         if tag == 3:
-            _, _, flags, _, given = _EVENT.unpack_from(data, at + 1)
+            _, _, flags, _, given = _EVENT.unpack_from(data, position + 1)
             return _EVENT.size + (0 if flags & 1 else int(given))
         if tag == 4 and self.last is not None:
             return 0 if self.last[2] & 1 else self.last[4]
