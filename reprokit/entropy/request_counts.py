@@ -1,7 +1,7 @@
-"""Who asked for how much: counts requests by process, thread, call site and source.
+"""Counts requests for entropy by process, thread, call site and source.
 
-Memory is bounded by MAX_ROWS, whatever the files hold: beyond, rows lose the names of process and thread, and then
-everything.
+Memory is bounded by MAX_ROWS, whatever the files hold: further rows first lose the names of process and thread, and
+then everything.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ MAX_STREAMS = 1_000_000  # of one file
 
 
 class Requester(msgspec.Struct, frozen=True):
-    """Somebody who asked: a call site in a thread of a process, by one source."""
+    """The origin of requests: a call site in a thread of a process, and its source."""
 
-    process: str  # identity; empty where there were too many to name
+    process: str  # identity; empty if there were too many to name
     incarnation: int
     thread: str
     program: str  # path of the process's executable
-    module: str  # path of the library that asked; empty for the program itself
-    offset: int  # of the call in it
+    module: str  # path of the calling library; empty for the program itself
+    offset: int  # of the call in the module
     source: str
-    match: str = ""  # of a replay, which holds only what was not answered exactly
+    match: str = ""  # of a replay, which stores only requests that were not answered exactly
 
 
 class RequestTotals(msgspec.Struct):
-    """How much was asked for."""
+    """Sums of requests and bytes."""
 
     requests: int = 0
     bytes: int = 0
@@ -46,7 +46,7 @@ class RequestTotals(msgspec.Struct):
 
 
 class ProcessRequests(msgspec.Struct, frozen=True):
-    """What one process was given; of a replay, how its requests were answered."""
+    """The requests of one process; for a replay, how they were answered."""
 
     identity: str
     incarnation: int
@@ -55,12 +55,12 @@ class ProcessRequests(msgspec.Struct, frozen=True):
     asked: RequestTotals
     unrecorded: int  # requests after the shim gave up
     matches: dict[str, int]
-    stand_in: int  # --clock: what native code was told to be the process id; 0 where it did not ask
+    stand_in: int  # --clock: the process id that native code was given; 0 if it did not ask
 
 
 @dataclass
 class RunRequests:
-    """A whole run: its processes, and its askers with what each asked for."""
+    """The requests of a run: its processes, and its requesters with their totals."""
 
     processes: list[ProcessRequests] = field(default_factory=list)
     processes_left_out: int = 0
@@ -68,50 +68,50 @@ class RunRequests:
     total: RequestTotals = field(default_factory=RequestTotals)
     threads: int = 0
 
-    def add(self, asker: Requester, asked: RequestTotals) -> None:
-        """Count it, under a less exact name where there are too many rows."""
-        if asker not in self.rows and len(self.rows) >= MAX_ROWS:
-            asker = msgspec.structs.replace(asker, process="", incarnation=0, thread="")
-        if asker not in self.rows and len(self.rows) >= 2 * MAX_ROWS:
-            asker = OTHERS
-        self.rows.setdefault(asker, RequestTotals()).add(asked.requests, asked.bytes, asked.withheld)
+    def add(self, requester: Requester, counts: RequestTotals) -> None:
+        """Add counts to a requester's row, or to a less specific one if there are too many rows."""
+        if requester not in self.rows and len(self.rows) >= MAX_ROWS:
+            requester = msgspec.structs.replace(requester, process="", incarnation=0, thread="")
+        if requester not in self.rows and len(self.rows) >= 2 * MAX_ROWS:
+            requester = OTHER_REQUESTERS
+        self.rows.setdefault(requester, RequestTotals()).add(counts.requests, counts.bytes, counts.withheld)
 
 
-OTHERS = Requester("", 0, "", "", "", 0, "others")
+OTHER_REQUESTERS = Requester("", 0, "", "", "", 0, "others")
 
 
 def who_asked(directory: Path) -> RunRequests:
     """Count the requests in the entropy files of a run."""
-    asking = RunRequests()
+    requests = RunRequests()
     for file in processes(directory):
-        _add_file(asking, file)
-    return asking
+        _add_file(requests, file)
+    return requests
 
 
-def _add_file(asking: RunRequests, file: EntropyFile) -> None:
-    head, given = file.head, RequestTotals(*file.keyed)
+def _add_file(requests: RunRequests, file: EntropyFile) -> None:
+    head, totals = file.head, RequestTotals(*file.keyed)
     streams = {chunk.stream for chunk in file.chunks()}
     if len(streams) > MAX_STREAMS:
         raise RunDamaged(f"{file.path} holds more than {MAX_STREAMS} threads")
     for record in file.records():
-        asker, asked = _asked(head, record)
-        asking.add(asker, asked)
-        given.add(asked.requests, asked.bytes, asked.withheld)
-    asking.threads += len(streams) + head.streams
-    asking.total.add(given.requests, given.bytes, given.withheld)
-    if len(asking.processes) >= MAX_ROWS:
-        asking.processes_left_out += 1
+        requester, counts = _counted_request(head, record)
+        requests.add(requester, counts)
+        totals.add(counts.requests, counts.bytes, counts.withheld)
+    requests.threads += len(streams) + head.streams
+    requests.total.add(totals.requests, totals.bytes, totals.withheld)
+    if len(requests.processes) >= MAX_ROWS:
+        requests.processes_left_out += 1
         return
     matches = dict(zip(MATCHES, head.matches, strict=True)) if head.mode == 2 else {}
     process = ProcessRequests(
-        head.identity, head.incarnation, head.pid, head.program, given, head.uncounted, matches, head.stand_in
+        head.identity, head.incarnation, head.pid, head.program, totals, head.uncounted, matches, head.stand_in
     )  # fmt: skip
-    asking.processes.append(process)
+    requests.processes.append(process)
 
 
-def _asked(head: EntropyHead, record: EntropyEvent | EntropyMismatch) -> tuple[Requester, RequestTotals]:
-    """Return who made a request, and how much it asked for."""
-    who = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
+def _counted_request(head: EntropyHead, record: EntropyEvent | EntropyMismatch) -> tuple[Requester, RequestTotals]:
+    """Return the requester of a record, and its counts."""
+    fields = head.identity, head.incarnation, record.thread, head.program, record.module, record.offset, record.source
     if isinstance(record, EntropyMismatch):
-        return Requester(*who, record.match), RequestTotals(1, record.asked, 0)
-    return Requester(*who), RequestTotals(1, record.given, int(record.withheld))
+        return Requester(*fields, record.match), RequestTotals(1, record.asked, 0)
+    return Requester(*fields), RequestTotals(1, record.given, int(record.withheld))
