@@ -1,4 +1,4 @@
-"""run.json: what was run, how, and how it ended; profile/system-calls.json. docs/format.md describes every field."""
+"""Defines run.json: what was executed, how, and how it ended; profile/system-calls.json. See docs/format.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Time = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{4}-[01][0-9]-[0-3][0-9]T[0-
 
 
 def timestamp(time: str) -> float | None:
-    """Return a time of run.json in seconds since 1970; None where there is none, or where no calendar has it."""
+    """Return a time of run.json in seconds since 1970; None if it is empty or invalid."""
     try:
         return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
     except (ValueError, OverflowError):
@@ -27,7 +27,7 @@ def timestamp(time: str) -> float | None:
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a replay answered the requests for entropy (requests and bytes, by kind of match)."""
+    """How a replay answered requests for entropy: numbers of requests and bytes by kind of match."""
 
     exact: int = 0
     moved: int = 0
@@ -37,16 +37,16 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     moved_bytes: int = 0
     derived_bytes: int = 0
     live_bytes: int = 0
-    unused: int = 0  # recorded events that nobody asked for
-    clock: int = 0  # reads of the clock that were given again
-    clock_past: int = 0  # and those after all the recorded ones
-    orders: int = 0  # turns of threads and processes that were given again in their order
-    orders_moved: int = 0  # and those that came otherwise
-    orders_unused: int = 0  # recorded turns that nobody came for
+    unused: int = 0  # recorded events that no request was answered with
+    clock: int = 0  # reads of the clock answered as recorded
+    clock_past: int = 0  # reads beyond the recorded ones
+    orders: int = 0  # turns of threads and processes repeated in their recorded order
+    orders_moved: int = 0  # turns in another order
+    orders_unused: int = 0  # recorded turns that did not occur
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many requests were answered in which way, and how many events nobody asked for."""
+        """Return the number of requests by the way they were answered, and of unused events."""
         return {name: getattr(self, name) for name in ("exact", "moved", "derived", "live", "unused")}
 
     @property
@@ -55,35 +55,35 @@ class Fidelity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def rearrangement(self) -> str:
-        """What it means that requests were moved, where no recorded byte was left out and no other one given."""
+        """Return what moved requests mean if all recorded bytes, and no others, were used; else empty."""
         if not self.moved or self.derived or self.live or self.unused:
             return ""
         return "all that was recorded was given again, some of it to other threads (as of a pool) or in another order"
 
     @property
     def orders_in_words(self) -> str:
-        """How turns were given again, in one line; empty where there were none."""
+        """Return how turns were repeated, in one line; empty if there were none."""
         moved = f", {self.orders_moved:,} moved" if self.orders_moved else ""
         unused = f", {self.orders_unused:,} unused" if self.orders_unused else ""
         return f"{self.orders:,} exact{moved}{unused}" if self.orders or moved or unused else ""
 
 
 class ProfileFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The random profile of a recorded run in numbers, with the digest that seals it."""
+    """The numbers of a recorded run's random profile, and the digest that seals it."""
 
-    digest: Digest  # over names and contents of the entropy files
+    digest: Digest  # of names and contents of the entropy files
     files: int = 0
     size: int = 0  # bytes on disk
     processes: int = 0
     threads: int = 0
     events: int = 0
-    entropy: int = 0  # bytes that the training was given
+    entropy: int = 0  # bytes given to the training
     withheld: int = 0  # requests of cryptographic libraries, whose bytes are not recorded
-    sealed: bool = True  # False: a process of the run was still alive at its end
+    sealed: bool = True  # False: a process of the run outlived it
 
 
 class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which recording a replay replayed."""
+    """The recording that a replay replayed."""
 
     path: str
     run_id: str
@@ -91,9 +91,9 @@ class ReplayOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class RecipeUsed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which recipe a run was recorded with."""
+    """The recipe with which a run was recorded."""
 
-    path: str  # as it was named
+    path: str  # as given by the user
     digest: Digest  # over its bytes
 
 
@@ -105,16 +105,16 @@ class SealedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What strace saw of the kernel's entropy beside the run (record --prove)."""
+    """The result of record --prove: the requests to the kernel that strace saw."""
 
     requests: int  # to the kernel, by every process of the run
-    accounted: int  # of them made or answered by shim and supervisor
-    unaccounted: list[str] = []  # one line each, of those that were not
-    problem: str = ""  # why there is no proof
+    accounted: int  # requests made or answered by shim and supervisor
+    unaccounted: list[str] = []  # one line for each other request
+    problem: str = ""  # why the proof is missing or incomplete
 
 
 class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that could not reach the run directory, and that nobody answered."""
+    """A program that could not reach the run directory, and whose requests were not answered."""
 
     identity: str
     reason: Annotated[
@@ -123,23 +123,23 @@ class OutOfReach(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a profile run collects, or has collected (reprokit profile)."""
+    """What a profile run collects (reprokit profile)."""
 
     functions: bool = True  # calls of functions, by cProfile
     operators: bool = True  # the frameworks' operators, with their inputs' shapes and places
     system_calls: Switch = ON  # by strace
-    steps: int | None = None  # optimizer steps after which nothing more is collected and the training is ended
-    seconds: float | None = None  # likewise, since the start of the command
-    confirm: int = 0  # how often each distinct operator call is executed again; 0: never
-    ended: str = ""  # the bound at which reprokit ended the training; empty where it ended by itself
+    steps: int | None = None  # optimizer steps after which the training is ended
+    seconds: float | None = None  # seconds after which it is ended
+    confirm: int = 0  # how often each distinct operator call is re-executed
+    ended: str = ""  # the bound at which the training was ended; empty if it ended by itself
 
 
 class SystemCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request to the kernel by one process, as strace saw it."""
+    """System calls of one process, as strace saw them."""
 
     call: str
     source: str  # the file that was opened, or "getrandom"
-    program: str = ""  # path of what the process had executed
+    program: str = ""  # path of the program that the process executed
     pid: Annotated[int, msgspec.Meta(ge=0)] = 0
     calls: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -149,12 +149,12 @@ class SystemCallsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     format: int = FORMAT
     calls: list[SystemCall] = msgspec.field(default_factory=list)
-    left_out: int = 0  # of more callers than are told apart
+    left_out: int = 0  # calls of callers beyond the limit
     problem: str = ""
 
 
 class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the run was asked to capture the state before a step (--on-nan)."""
+    """The options for capturing the state before a failing step (--on-nan)."""
 
     action: Annotated[str, msgspec.Meta(pattern="^(stop|skip|rollback)$")] = "stop"
     conditions: list[str] = []
@@ -164,41 +164,41 @@ class CaptureAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class CaptureUnavailable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A framework whose steps could not be captured, although the run was asked to."""
+    """A framework whose steps could not be captured as requested."""
 
     framework: str
     version: str
     reason: Annotated[str, msgspec.Meta(pattern="^needs-(tensorflow-2|keras-on-tensorflow|other-framework)$")]
-    processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # that imported it
+    processes: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of processes that imported it
 
 
 class SnapshotFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A snapshot that the run left."""
+    """A snapshot that the run saved."""
 
     name: str  # of its directory below snapshots/
-    directory: str = ""  # in which it lies instead, of --snapshot-fallback
+    directory: str = ""  # its directory if saved by --snapshot-fallback
     process: str = ""
     step: int = 0
     trigger: str = ""  # in words
     digest: str = ""  # "sha256:..." over all but paths, times, host and process ids
     problem: str = ""  # why it cannot be read
-    began_here: bool | None = None  # whether it went wrong on this rank, where there are several
+    began_here: bool | None = None  # whether this rank is the one that failed first; None if unknown
 
 
 class PatchApplied(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A patch that the run was asked for, and what became of it."""
+    """A patch that was requested, and its final state."""
 
     id: str
     value: str = ""
     state: Annotated[str, msgspec.Meta(pattern="^(applied|not-applied|refused)$")] = "applied"
-    why: str = ""  # in words, where there is anything to say
-    processes: int = 0  # in which Python processes it was applied; 0 where variables are all of it
-    warnings: list[str] = []  # said before the start
-    variables: dict[str, str] = {}  # that were set for the command
+    why: str = ""  # in words; may be empty
+    processes: int = 0  # number of Python processes that applied it; 0 if it only sets variables
+    warnings: list[str] = []  # reported before the start
+    variables: dict[str, str] = {}  # set for the command
 
     @property
     def text(self) -> str:
-        """As a user gives it: "id" or "id=value"."""
+        """Return the patch as a user gives it: "id" or "id=value"."""
         return f"{self.id}={self.value}" if self.value else self.id
 
 
@@ -211,14 +211,14 @@ class SignalSent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Bundled(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The run directory was unpacked from a bundle (reprokit bundle)."""
+    """States that the run directory was unpacked from a bundle (reprokit bundle)."""
 
-    entropy: bool  # whether the random profile was in it
-    original: Digest  # over run.json as it was recorded
+    entropy: bool  # whether the bundle held the random profile
+    original: Digest  # of run.json as it was recorded
 
 
 class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """run.json: what was run, how, and how it ended."""
+    """The content of run.json."""
 
     format: int = FORMAT
     run_id: str
@@ -226,7 +226,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reprokit: str  # version that wrote the run
     command: list[str]
     working_directory: str
-    fresh: str = ""  # the directory that was copied for this run alone, with the working directory in it
+    fresh: str = ""  # the fresh copy that was made for this run, with the working directory in it
     variables: dict[str, str] = msgspec.field(default_factory=dict)
     policy: Annotated[str, msgspec.Meta(pattern="^(strict|derive|live)$")] = "derive"
     key: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = (
@@ -239,23 +239,23 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ended: Time | None = None
     duration: float | None = None  # seconds; shown, never compared
     launcher_pid: int = 0
-    launcher_started: float = 0.0  # with the pid it names one process of one machine
+    launcher_started: float = 0.0  # with the pid it identifies a process of the host
     host: str = ""
     address_randomization: Switch | None = None
     environment_size: int = 0  # bytes of the environment handed to the command
-    keyed: bool = False  # every request was answered from the key; nothing else is stored
-    clock: bool = False  # the real-time clock was recorded, and process ids were stood in for
-    include_crypto: bool = False  # so were the bytes given to cryptographic libraries
+    keyed: bool = False  # requests were answered from the key, and only counted
+    clock: bool = False  # the real-time clock was recorded, and process ids were replaced
+    include_crypto: bool = False  # bytes given to cryptographic libraries were recorded
     hide_rdrand: bool = False  # RDRAND and RDSEED were hidden from programs
     supervisor: Switch | None = None
     trail: Switch | None = None
-    batch_digests: bool = False  # of tf.data, in the ledger
+    batch_digests: bool = False  # whether the ledger holds digests of tf.data batches
     shim: Loading | None = None
     agent: Loading | None = None
     replay_of: ReplayOf | None = None
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
-    metrics: SealedFile | None = None  # metrics.jsonl as it was at the end of the run
+    metrics: SealedFile | None = None  # metrics.jsonl at the end of the run
     trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
     samples: SealedFile | None = None  # the files of samples/, likewise
     evaluation: SealedFile | None = None  # the files of evaluation/, likewise
@@ -267,18 +267,18 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     patches: list[PatchApplied] = msgspec.field(default_factory=list)
     profiling: ProfilingFacts | None = None  # reprokit profile
     recipe: RecipeUsed | None = None  # --recipe
-    bundled: Bundled | None = None  # it came in a bundle
+    bundled: Bundled | None = None  # only if it was unpacked from a bundle
     capture: CaptureAsked | None = None  # --on-nan
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     snapshots: list[SnapshotFacts] = msgspec.field(default_factory=list)
-    out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs of which nothing is recorded
+    out_of_reach: list[OutOfReach] = msgspec.field(default_factory=list)  # programs that were not recorded
     uncovered: list[Uncovered] = msgspec.field(default_factory=list)
-    changed: list[str] = msgspec.field(default_factory=list)  # replay: what is different now
+    changed: list[str] = msgspec.field(default_factory=list)  # replay: differences from the recording
     warnings: list[str] = msgspec.field(default_factory=list)
 
     @property
     def out_of_reach_in_words(self) -> str:
-        """Which programs nothing is known of; empty where there are none."""
+        """Return a sentence on the programs that were not recorded; empty if there are none."""
         names = list(dict.fromkeys(program.identity for program in self.out_of_reach))
         if not names:
             return ""
@@ -289,7 +289,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def unsupervised(self) -> str:
-        """What nobody could have seen of a recording or replay without a supervisor."""
+        """Return what a recording or replay without a supervisor could not see; empty if supervised."""
         if self.kind == "run" or self.supervisor is None or self.supervisor.is_on:
             return ""
         unseen = "what static programs asked for, and programs in namespaces of their own, is neither recorded nor seen"
@@ -297,5 +297,5 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def has_profile(self) -> bool:
-        """Whether its random profile can be there: bundles leave it out unless asked."""
+        """Return whether its random profile can be there: bundles omit it unless requested."""
         return self.bundled is None or self.bundled.entropy
