@@ -1,4 +1,4 @@
-"""What one run is and what is in it: finished, crashed or still going on."""
+"""Summarizes one run, whether finished, crashed or in progress."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from reprokit.verify.show import printed
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
-ATTEMPTS = 5  # to read a file that grows at this moment
-LOOKED_AT = 64  # steps at the beginning that tell which quantities are known
+ATTEMPTS = 5  # to read a file that is being written
+LOOKED_AT = 64  # first steps that are searched for known quantities
 _QUANTITIES = {
     "batch": ("batch",),
     "random state": ("torch", "python", "numpy"),
@@ -56,29 +56,29 @@ class RunSummary:
     entropy_files: int
     entropy_size: int
     trails: list[TrailContents] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # with reading the trails and findings
+    problems: list[str] = field(default_factory=list)  # problems with reading trails and findings
     findings: FindingsFile | None = None
-    printed: list[tuple[str, list[int]]] = field(default_factory=list)  # lines of each stream, by process
-    unseen: str = ""  # what printed without being kept
+    printed: list[tuple[str, list[int]]] = field(default_factory=list)  # number of lines of each stream, by process
+    unseen: str = ""  # which output was not kept, in words
 
     @cached_property
     def logged(self) -> tracker_metrics.TrackerMetrics:
-        """The metrics in the files that experiment trackers wrote."""
+        """Return the metrics in files of experiment trackers."""
         return tracker_metrics.read(self.directory, self.outputs)
 
     @property
     def run(self) -> RunFile:
-        """run.json."""
+        """Return the content of run.json."""
         return self.directory.run
 
     @property
     def succeeded(self) -> bool:
-        """Whether the training came to its end with exit status 0."""
+        """Return whether the training ended with exit status 0."""
         return self.run.status == FINISHED and self.run.signal is None and self.run.exit_code == 0
 
     @property
     def state(self) -> str:
-        """How the run ended, or that it has not."""
+        """Return how the run ended, or that it is in progress."""
         if self.directory.in_progress:
             return f"in progress (process {self.run.launcher_pid})"
         if self.in_progress:
@@ -90,17 +90,17 @@ class RunSummary:
     def series(self, *kinds: str) -> Iterator[tuple[SeriesKey, ScannedSeries]]:
         """Yield the series of these kinds, in the order of the kinds, then of processes and names."""
         for kind in kinds:
-            found = [key for key in self.scan.series if key.kind == kind]
-            yield from ((key, self.scan.series[key]) for key in sorted(found, key=lambda key: key.order))
+            keys = [key for key in self.scan.series if key.kind == kind]
+            yield from ((key, self.scan.series[key]) for key in sorted(keys, key=lambda key: key.order))
 
     @property
     def epochs(self) -> int:
-        """Epochs seen, those of the process and loader that had most."""
+        """Return the number of epochs of the process and loader with most of them."""
         counts = [series.count for _, series in self.series("epoch")]
-        return max([*counts, *(_longest(series.last) for _, series in self.series("history"))], default=0)
+        return max([*counts, *(_longest_history(series.last) for _, series in self.series("history"))], default=0)
 
 
-def _longest(history: Raw | None) -> int:
+def _longest_history(history: Raw | None) -> int:
     return max((len(values) for values in (history or {}).get("values", {}).values()), default=0)
 
 
@@ -112,21 +112,31 @@ def summarize(path: Path) -> RunSummary:
     scanned = scan(directory, Normalizations())
     environment = directory.environment() or {}
     trails, problems = holdings(directory, in_progress=in_progress)
-    found = _findings(directory, problems)
+    findings_file = _findings(directory, problems)
     entropy_facts = _entropy(path / ENTROPY)
-    texts: list[tuple[str, list[int]]] = []
+    printed_counts: list[tuple[str, list[int]]] = []
     unseen = ""
     try:
-        texts, unseen = list(printed.counts(directory)), console.unseen(directory)
+        printed_counts, unseen = list(printed.counts(directory)), console.unseen(directory)
     except RunError as error:
         problems.append(str(error))
     return RunSummary(
-        directory, in_progress, environment, outputs, scanned, *entropy_facts, trails, problems, found, texts, unseen
+        directory,
+        in_progress,
+        environment,
+        outputs,
+        scanned,
+        *entropy_facts,
+        trails,
+        problems,
+        findings_file,
+        printed_counts,
+        unseen,
     )
 
 
 def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | None:
-    """Return what reprokit profile found; a file that is damaged hides nothing else of the run."""
+    """Return the findings of reprokit profile; a damaged file is reported as a problem."""
     try:
         return findings.read(directory)
     except RunError as error:
@@ -135,14 +145,14 @@ def _findings(directory: RunDirectory, problems: list[str]) -> FindingsFile | No
 
 
 def _is_still_written(directory: RunDirectory) -> bool:
-    """Return whether the training goes on without its launcher; a damaged profile does not tell."""
+    """Return whether the training runs on without its launcher; False if the profile is damaged."""
     with suppress(RunError):
         return directory.orphaned and entropy.being_written(directory.path / ENTROPY)
     return False
 
 
 def _entropy(path: Path) -> tuple[int, int]:
-    """Files and bytes on disk of the random profile, for a run whose end has not counted them."""
+    """Return number and bytes of the entropy files, for a run that has not counted them at its end."""
     try:
         with os.scandir(path) as entries:
             files = (entry for entry in islice(entries, MAX_ENTROPY_FILES) if entry.name.endswith(".entropy"))
@@ -153,7 +163,7 @@ def _entropy(path: Path) -> tuple[int, int]:
 
 
 def not_covered(summary: RunSummary) -> Iterator[str]:
-    """Yield what the run's record does not hold, and why."""
+    """Yield what the run's record lacks, and why."""
     run = summary.run
     yield from _uncovered(summary)
     if not run.has_profile:
@@ -177,27 +187,29 @@ def not_covered(summary: RunSummary) -> Iterator[str]:
 
 
 def _uncovered(summary: RunSummary) -> Iterator[str]:
-    """Entropy that nobody recorded. Without the shim, the supervisor did where it was on."""
+    """Yield entropy that was not recorded; without the shim the supervisor records it, if it is on."""
     run = summary.run
-    is_on = run.supervisor is not None and run.supervisor.is_on
-    is_said = any(uncovered.source == "command" for uncovered in run.uncovered)
-    if run.shim is not None and not run.shim.is_loaded and not is_on and not is_said:
+    is_supervised = run.supervisor is not None and run.supervisor.is_on
+    is_reported = any(uncovered.source == "command" for uncovered in run.uncovered)
+    if run.shim is not None and not run.shim.is_loaded and not is_supervised and not is_reported:
         yield f"entropy: the shim was {run.shim.words}"
     yield from (uncovered.text for uncovered in run.uncovered)
     if run.unsupervised:
         yield run.unsupervised
-    if run.ended is None and (fresh := entropy.fresh_requests(summary.directory.path / ENTROPY)):
-        yield f"{fresh} requests that the supervisor did not answer, as it was stopped or gone"
+    if run.ended is None and (unanswered := entropy.fresh_requests(summary.directory.path / ENTROPY)):
+        yield f"{unanswered} requests that the supervisor did not answer, as it was stopped or gone"
 
 
 def warnings(summary: RunSummary) -> list[str]:
-    """Return the launcher's warnings and the agent's, each once."""
-    said = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage(summary)]))
-    return said + [text for text in dict.fromkeys(summary.scan.warnings) if not any(text in one for one in said)]
+    """Return the warnings of launcher and agent, each once."""
+    texts = list(dict.fromkeys([*summary.run.warnings, *summary.problems, *_damage_warnings(summary)]))
+    return texts + [
+        text for text in dict.fromkeys(summary.scan.warnings) if not any(text in said_text for said_text in texts)
+    ]
 
 
-def _damage(summary: RunSummary) -> Iterator[str]:
-    """Yield what is wrong with the random profile and with what the run kept, if it has ended."""
+def _damage_warnings(summary: RunSummary) -> Iterator[str]:
+    """Yield what is wrong with the random profile and the kept files, if the run has ended."""
     if summary.in_progress:
         return
     run = summary.directory
@@ -214,7 +226,7 @@ def _damage(summary: RunSummary) -> Iterator[str]:
 
 
 def document(summary: RunSummary) -> dict[str, Any]:
-    """Return the summary as a JSON document; the profile's key, which is secret, is left out."""
+    """Return the summary as a JSON document, without the profile's key, which is secret."""
     run = msgspec.to_builtins(summary.run)
     del run["key"]
     scanned = summary.scan.series
@@ -226,13 +238,14 @@ def document(summary: RunSummary) -> dict[str, Any]:
         "run": run,
         "environment": summary.environment,
         "frameworks": {name: sorted(versions) for name, versions in sorted(summary.scan.frameworks.items())},
-        "script_variables": [read._asdict() for read in script_variables.listed(summary.scan.variables)],
+        "script_variables": [variable._asdict() for variable in script_variables.listed(summary.scan.variables)],
         "processes": [_process(name, summary) for name in summary.scan.processes],
         "epochs": summary.epochs,
         "series": [_series(key, scanned[key]) for key in sorted(scanned, key=lambda key: key.order)],
         "metrics_in_files": tracker_metrics.document(summary.logged),
         "trackers": [
-            {"name": one.name, "run": one.run, "place": one.place, "group": one.group} for one in summary.scan.trackers
+            {"name": tracker.name, "run": tracker.run, "place": tracker.place, "group": tracker.group}
+            for tracker in summary.scan.trackers
         ],
         "trails": [holding.document() for holding in summary.trails],
         "findings": findings.counts(summary.findings),
@@ -258,7 +271,7 @@ def _series(key: SeriesKey, series: ScannedSeries) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TrailContents:
-    """What is known of the steps of one optimizer."""
+    """What the trail holds of one optimizer's steps."""
 
     process: str
     name: str
@@ -266,10 +279,10 @@ class TrailContents:
     steps: int
     quantities: list[str]
     tensors: int
-    bytes: int  # of the file, which all optimizers of a process share
+    bytes: int  # size of the file, which all optimizers of a process share
 
     def document(self) -> dict[str, Any]:
-        """It for JSON."""
+        """Return it for a JSON document."""
         return {"class" if key == "kind" else key: value for key, value in asdict(self).items()}
 
     def __str__(self) -> str:
@@ -281,10 +294,10 @@ class TrailContents:
 
 
 def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[TrailContents], list[str]]:
-    """Return what each optimizer's trail holds, and a warning where that cannot be read."""
+    """Return the contents of each optimizer's trail, and a warning if they cannot be read."""
     for attempt in range(ATTEMPTS):
         try:
-            return [one for trail in trails.read(run) for one in _of(trail)], []
+            return [contents for trail in trails.read(run) for contents in _contents_of(trail)], []
         except RunDamaged as error:
             if not in_progress or attempt == ATTEMPTS - 1:
                 return [], [str(error)]
@@ -293,13 +306,15 @@ def holdings(run: RunDirectory, *, in_progress: bool) -> tuple[list[TrailContent
     return [], []
 
 
-def _of(trail: Trail) -> Iterator[TrailContents]:
+def _contents_of(trail: Trail) -> Iterator[TrailContents]:
     for series in trail.series:
         tensors = len(series.tensors(max(0, series.count - 1)))
-        yield TrailContents(trail.process, series.name, series.kind, series.count, _known(series), tensors, trail.size)
+        yield TrailContents(
+            trail.process, series.name, series.kind, series.count, _known_quantities(series), tensors, trail.size
+        )
 
 
-def _known(series: Series) -> list[str]:
+def _known_quantities(series: Series) -> list[str]:
     steps = list(series.steps(0, LOOKED_AT))
     return [
         name
