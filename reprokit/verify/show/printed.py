@@ -1,4 +1,4 @@
-"""What the processes of a run printed, as text and as JSON.
+"""Presents the output of a run's processes, as text and as JSON.
 
 reprokit/schemas/show-console.schema.json describes the document.
 """
@@ -18,12 +18,12 @@ from reprokit.rundir import RunDirectory
 from reprokit.verify.read.scan import natural
 
 FORMAT = 1
-LONGEST = 4000  # characters of a line on the screen
+LONGEST = 4000  # characters of a line on a terminal
 
 
 @dataclass(frozen=True)
 class ProcessText:
-    """What a process printed to one stream: the first part, and behind what was dropped the last."""
+    """The text that a process printed to one stream: the first part and, after dropped text, the last."""
 
     process: str
     first: bytes
@@ -34,7 +34,7 @@ class ProcessText:
 
 @dataclass(frozen=True)
 class PrintedText:
-    """What a run printed to one stream."""
+    """The text that a run printed to one stream."""
 
     path: Path
     stream: int
@@ -42,7 +42,7 @@ class PrintedText:
 
 
 def printed_text(path: Path, stream: int) -> PrintedText:
-    """Return what the processes of a run printed; raises NothingKept where that was not kept."""
+    """Return what the processes of a run printed; raise NothingKept if it was not kept."""
     run = RunDirectory(path)
     if not run.keeps_console:
         raise NothingKept(f"{path}: nothing was kept of what it printed; record without --no-console")
@@ -52,32 +52,32 @@ def printed_text(path: Path, stream: int) -> PrintedText:
 def _texts(run: RunDirectory, stream: int) -> Iterator[ProcessText]:
     heads = console.heads(run)
     for process in sorted(heads, key=natural):
-        found = console.read(run, heads[process])
-        first, last = console.text(found.first, stream), console.text(found.last, stream)
+        process_console = console.read(run, heads[process])
+        first, last = console.text(process_console.first, stream), console.text(process_console.last, stream)
         if first or last:
-            yield ProcessText(process, first, last, found.dropped, found.lost)
+            yield ProcessText(process, first, last, process_console.dropped, process_console.lost)
 
 
 def counts(run: RunDirectory) -> Iterator[tuple[str, list[int]]]:
-    """Yield each process that printed, with the number of lines of each stream."""
+    """Yield each process with console output, and the number of lines of each stream."""
     heads = console.heads(run)
     for process in sorted(heads, key=natural):
-        found = console.read(run, heads[process])
-        pieces = found.first + found.last
+        process_console = console.read(run, heads[process])
+        pieces = process_console.first + process_console.last
         yield process, [len(console.text(pieces, stream).splitlines()) for stream in range(len(STREAMS))]
 
 
-def print_text(found: PrintedText) -> None:
-    """Print it line by line, safe for a terminal; where several processes printed, each below its name."""
-    for text in found.texts:
-        if len(found.texts) > 1:
-            print(f"==> {printable(f'process {text.process}')} <==")
-        _print_lines(text.first)
-        if text.dropped:
-            print(f"[{text.dropped} bytes that both streams were given here were not kept]")
-        _print_lines(text.last)
-        if text.lost:
-            print(f"[{text.lost} bytes after this were not kept]")
+def print_text(printed_text: PrintedText) -> None:
+    """Print the text safely for a terminal; with several processes, each below its name."""
+    for process_text in printed_text.texts:
+        if len(printed_text.texts) > 1:
+            print(f"==> {printable(f'process {process_text.process}')} <==")
+        _print_lines(process_text.first)
+        if process_text.dropped:
+            print(f"[{process_text.dropped} bytes that both streams were given here were not kept]")
+        _print_lines(process_text.last)
+        if process_text.lost:
+            print(f"[{process_text.lost} bytes after this were not kept]")
 
 
 def _print_lines(data: bytes) -> None:
@@ -86,25 +86,25 @@ def _print_lines(data: bytes) -> None:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Return the lines; one that was written over, as it was at last."""
+    """Return the lines; of an overwritten line its last state."""
     lines = data.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n") if data else []
     return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
-def document(found: PrintedText) -> dict[str, Any]:
-    """Return it as a JSON document."""
+def document(printed_text: PrintedText) -> dict[str, Any]:
+    """Return the text as a JSON document."""
     return {
         "format": FORMAT,
-        "path": str(found.path),
-        "stream": STREAMS[found.stream],
+        "path": str(printed_text.path),
+        "stream": STREAMS[printed_text.stream],
         "processes": [
             {
-                "process": text.process,
-                "lines": _lines(text.first),
-                "last_lines": _lines(text.last),
-                "dropped": text.dropped,
-                "lost": text.lost,
+                "process": process_text.process,
+                "lines": _lines(process_text.first),
+                "last_lines": _lines(process_text.last),
+                "dropped": process_text.dropped,
+                "lost": process_text.lost,
             }
-            for text in found.texts
+            for process_text in printed_text.texts
         ],
     }
