@@ -1,4 +1,4 @@
-"""The runs in a directory, in a line each; of every one only run.json is read, and sizes of files."""
+"""Lists the runs in a directory, one per line; only run.json and file sizes are read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FORMAT = 1
 HEADINGS = ("name", "when", "command", "status", "of", "verdict", "size")
 STYLES = {"identical": "green", "tolerated": "yellow", "different": "bold red"}
 GAPS = 2 * (len(HEADINGS) - 1)
-LEAST = 12  # columns of a command, however narrow the terminal
-RECENT = 300 * 86400  # seconds for which the year goes without saying
+LEAST = 12  # minimum width of the command's column
+RECENT = 300 * 86400  # seconds within which a time is shown without its year
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ListedRun:
     path: Path
     run: RunDirectory | None
     problem: str = ""
-    name: str = ""  # by which commands find it
-    recording: str = ""  # the name of what it replayed, if that is here too
-    verdict: str = ""  # of the last comparison with its recording
+    name: str = ""  # short name that commands accept
+    recording: str = ""  # name of its recording, if that is in the same directory
+    verdict: str = ""  # verdict of the last comparison with its recording
 
     @property
     def state(self) -> str:
-        """How it ended, or that it has not."""
+        """Return how the run ended, or that it is in progress."""
         if self.run is None:
             return self.problem
         if self.run.in_progress:
@@ -49,7 +49,7 @@ class ListedRun:
 
     @property
     def status(self) -> str:
-        """The same in at most 11 characters."""
+        """Return the state in at most 11 characters."""
         if self.run is None:
             return "damaged"
         run = self.run.run
@@ -59,12 +59,12 @@ class ListedRun:
 
     @property
     def size(self) -> int:
-        """Bytes of its files, without following links."""
+        """Return the bytes of its files, without following links."""
         return rundir.size_of(self.path)
 
 
 def runs(directory: Path) -> list[ListedRun]:
-    """Return the runs right below a directory, the newest first; those that cannot be read come last."""
+    """Return the runs directly in a directory, the newest first; unreadable ones come last."""
     try:
         names = run_home.names(directory)
     except FileNotFoundError:
@@ -72,70 +72,85 @@ def runs(directory: Path) -> list[ListedRun]:
     except OSError as error:
         raise RunNotFound(f"{directory}: {error.strerror}; name a directory of runs") from None
     readable = run_home.newest_first(directory)
-    shorter = {found.path.name: run_home.short(found.path.name, names) for found in readable}
-    ids = {found.run.run_id: shorter[found.path.name] for found in readable}
+    short_names = {run.path.name: run_home.short(run.path.name, names) for run in readable}
+    ids = {run.run.run_id: short_names[run.path.name] for run in readable}
     verdicts = run_home.verdicts(directory)
     listed = []
-    for found in readable:
-        asked, name = found.run.replay_of, shorter[found.path.name]
-        recording = "" if asked is None else ids.get(asked.run_id, "not here")
-        listed.append(ListedRun(found.path, found, "", name, recording, verdicts.get(found.run.run_id, "")))
-    return listed + [_damaged(directory / name) for name in names if name not in shorter]
+    for run in readable:
+        replay_of, name = run.run.replay_of, short_names[run.path.name]
+        recording = "" if replay_of is None else ids.get(replay_of.run_id, "not here")
+        listed.append(ListedRun(run.path, run, "", name, recording, verdicts.get(run.run.run_id, "")))
+    return listed + [_damaged(directory / name) for name in names if name not in short_names]
 
 
 def _damaged(path: Path) -> ListedRun:
     try:
-        return ListedRun(path, RunDirectory(path), name=path.name)  # it has become readable meanwhile
+        return ListedRun(path, RunDirectory(path), name=path.name)  # it became readable meanwhile
     except RunError as error:
         return ListedRun(path, None, str(error), path.name)
 
 
-def document(found: list[ListedRun]) -> dict[str, Any]:
+def document(listed_runs: list[ListedRun]) -> dict[str, Any]:
     """Return the list as a JSON document."""
-    return {"format": FORMAT, "runs": [_entry(one) for one in found]}
+    return {"format": FORMAT, "runs": [_entry(listed) for listed in listed_runs]}
 
 
-def _entry(one: ListedRun) -> dict[str, Any]:
-    places = {"path": str(one.path), "name": one.name, "size": one.size}
-    if one.run is None:
-        return {**places, "problem": one.problem}
-    run = one.run.run
+def _entry(listed: ListedRun) -> dict[str, Any]:
+    places = {"path": str(listed.path), "name": listed.name, "size": listed.size}
+    if listed.run is None:
+        return {**places, "problem": listed.problem}
+    run = listed.run.run
     facts = {name: getattr(run, name) for name in ("run_id", "kind", "command", "status", "exit_code", "signal")}
     times = {name: getattr(run, name) for name in ("started", "ended", "duration")}
     replay_of = run.replay_of.run_id if run.replay_of is not None else None
-    return {**places, "state": one.state, **facts, **times, "replay_of": replay_of, "verdict": one.verdict or None}
+    return {
+        **places,
+        "state": listed.state,
+        **facts,
+        **times,
+        "replay_of": replay_of,
+        "verdict": listed.verdict or None,
+    }
 
 
-def print_runs(directory: Path, found: list[ListedRun]) -> None:
-    """Print them, as wide as the terminal is."""
-    table = [HEADINGS, *map(cells, found)] if found else []
-    others = [max(map(len, column)) for number, column in enumerate(zip(*table, strict=True)) if number != 2]
-    room = max(LEAST, shutil.get_terminal_size().columns - sum(others) - GAPS)
-    rows = [Cells((*row[:2], _cut(row[2], room), *row[3:]), STYLES.get(row[5], "")) for row in table]
-    problems = [one.problem for one in found if one.problem]
-    print_rows(headline(directory, found), rows, problems)
+def print_runs(directory: Path, listed_runs: list[ListedRun]) -> None:
+    """Print the runs, as wide as the terminal."""
+    table = [HEADINGS, *map(cells, listed_runs)] if listed_runs else []
+    other_widths = [max(map(len, column)) for number, column in enumerate(zip(*table, strict=True)) if number != 2]
+    width = max(LEAST, shutil.get_terminal_size().columns - sum(other_widths) - GAPS)
+    rows = [Cells((*row[:2], _cut(row[2], width), *row[3:]), STYLES.get(row[5], "")) for row in table]
+    problems = [listed.problem for listed in listed_runs if listed.problem]
+    print_rows(headline(directory, listed_runs), rows, problems)
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def headline(directory: Path, found: list[ListedRun]) -> str:
-    """Return how many there are."""
-    return f"{directory}: {len(found)} run{'' if len(found) == 1 else 's'}"
+def headline(directory: Path, listed_runs: list[ListedRun]) -> str:
+    """Return the directory and the number of runs."""
+    return f"{directory}: {len(listed_runs)} run{'' if len(listed_runs) == 1 else 's'}"
 
 
-def cells(one: ListedRun) -> tuple[str, ...]:
-    """Name, when, what was run, how it ended, what it replayed, what verify said, and how large it is."""
-    if one.run is None:
-        return one.name, "", "", one.status, "", "", in_units(one.size)
-    run = one.run.run
-    of = "(plain)" if run.kind == "run" else one.recording
-    return one.name, _when(run.started), _words(run.command), one.status, of, one.verdict, in_units(one.size)
+def cells(listed: ListedRun) -> tuple[str, ...]:
+    """Return name, start, command, end, recording, verdict and size of a run."""
+    if listed.run is None:
+        return listed.name, "", "", listed.status, "", "", in_units(listed.size)
+    run = listed.run.run
+    recording = "(plain)" if run.kind == "run" else listed.recording
+    return (
+        listed.name,
+        _when(run.started),
+        _words(run.command),
+        listed.status,
+        recording,
+        listed.verdict,
+        in_units(listed.size),
+    )
 
 
 def _when(started: str) -> str:
-    """Return a local time of this year, or a day."""
+    """Return a recent time in local time; of an older one the day."""
     try:
         moment = datetime.strptime(started, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).astimezone()
     except (ValueError, OverflowError):
@@ -144,7 +159,7 @@ def _when(started: str) -> str:
 
 
 def _words(command: Sequence[str]) -> str:
-    """Return a command line, without the place of its program."""
+    """Return the command line without its program's directory."""
     program = [os.path.basename(word) if word.startswith("/") else word for word in command[:1]]
     return shlex.join([*program, *command[1:]])
 
