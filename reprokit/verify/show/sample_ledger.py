@@ -1,4 +1,4 @@
-"""Presents the ledger of samples: what epochs gave, one step, one sample, or all of it as a file."""
+"""Presents the ledger of samples: epochs, one step, one sample, or everything as a file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from reprokit.verify.compare.divergences import counted
 from reprokit.verify.compare.samples import BATCHES, EpochCoverage, counted_as, coverage
 
 FORMAT = 1
-LISTED = 200  # rows on the screen; a JSON document has all
-MAX_FOUND = 100_000  # places of one sample
+LISTED = 200  # rows on a terminal; a JSON document has all
+MAX_FOUND = 100_000  # places listed for one sample
 COLUMNS = ("process", "optimizer", "step", "loader", "epoch", "worker", "number", "sample")
 
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """A batch of a step of a process."""
+    """A batch used in a step of a process."""
 
     process: str
     step: SampleStep
@@ -36,26 +36,26 @@ class LedgerPlace:
 
     @property
     def where(self) -> str:
-        """The step, for people."""
+        """Return the step, in words."""
         return f"step {self.step.number:,} of {self.step.optimizer} of process {self.process}"
 
     @property
     def source(self) -> str:
-        """The loader, for people."""
+        """Return the loader, in words."""
         batch = self.batch
         worker = f", batch {batch.number:,} of worker {batch.worker}" if batch.worker is not None else ""
         return f"{batch.loader.name}, epoch {batch.epoch:,}{worker}"
 
 
 def places(run: RunDirectory) -> Iterator[LedgerPlace]:
-    """Yield every batch of every step; raises NoLedger where nothing was recorded."""
-    found = sample_ledgers.ledgers(run)
-    if not found:
-        why = "no step of an optimizer that is watched followed a batch of a DataLoader or of Keras' fit"
+    """Yield every batch of every step; raise NoLedger if nothing was recorded."""
+    ledgers = sample_ledgers.ledgers(run)
+    if not ledgers:
+        no_batches = "no step of an optimizer that is watched followed a batch of a DataLoader or of Keras' fit"
         trail = run.run.trail
-        reason = why if trail is None or trail.is_on else f"trail {trail.words}"
+        reason = no_batches if trail is None or trail.is_on else f"trail {trail.words}"
         raise NoLedger(f"{run.path} has no ledger of samples ({reason}); 'reprokit record' keeps one")
-    for ledger in found:
+    for ledger in ledgers:
         for step in ledger.read():
             if isinstance(step, SampleStep):
                 for batch in step.batches:
@@ -63,38 +63,38 @@ def places(run: RunDirectory) -> Iterator[LedgerPlace]:
 
 
 def of_step(run: RunDirectory, number: int) -> list[LedgerPlace]:
-    """Return the batches of this step of every optimizer; raises NotInLedger where there is none."""
-    found, last = [], -1
+    """Return the batches of this step of every optimizer; raise NotInLedger if there is none."""
+    places_found, last = [], -1
     for place in places(run):
         last = max(last, place.step.number)
         if place.step.number == number:
-            found.append(place)
-    if not found:
+            places_found.append(place)
+    if not places_found:
         raise NotInLedger(f"{run.path} has no samples of step {number:,}; the last step that has is {last:,}")
-    return found
+    return places_found
 
 
 def of_sample(run: RunDirectory, text: str) -> list[LedgerPlace]:
-    """Return the batches that hold this sample; raises NotInLedger where none does."""
-    wanted: set[Sample] = {text, *([int(text)] if text.isascii() and text.isdecimal() and len(text) < 20 else [])}
-    found, example, most = [], None, -1
+    """Return the batches with this sample; raise NotInLedger if there is none."""
+    forms: set[Sample] = {text, *([int(text)] if text.isascii() and text.isdecimal() and len(text) < 20 else [])}
+    places_found, example, highest = [], None, -1
     for place in places(run):
         samples = place.batch.samples
-        if not wanted.isdisjoint(samples):
-            found.append(place)
+        if not forms.isdisjoint(samples):
+            places_found.append(place)
         elif samples:
             example = samples[0]
-            most = max([most, *(sample for sample in samples if isinstance(sample, int))])
-        if len(found) >= MAX_FOUND:
+            highest = max([highest, *(sample for sample in samples if isinstance(sample, int))])
+        if len(places_found) >= MAX_FOUND:
             break
-    if not found:
-        known = f"indices go up to {most:,}" if most >= 0 else f"one that was is {example!r}"
-        raise NotInLedger(f"{run.path}: no step had the sample {text!r}; {known}")
-    return found
+    if not places_found:
+        hint = f"indices go up to {highest:,}" if highest >= 0 else f"one that was is {example!r}"
+        raise NotInLedger(f"{run.path}: no step had the sample {text!r}; {hint}")
+    return places_found
 
 
 def record(place: LedgerPlace) -> dict[str, Any]:
-    """Return a batch as JSON has it."""
+    """Return a batch for a JSON document."""
     batch = place.batch
     return {
         "process": place.process,
@@ -109,28 +109,30 @@ def record(place: LedgerPlace) -> dict[str, Any]:
     }
 
 
-def document(found: Sequence[LedgerPlace]) -> dict[str, Any]:
+def document(places_found: Sequence[LedgerPlace]) -> dict[str, Any]:
     """Return batches as a JSON document."""
-    return {"format": FORMAT, "batches": [record(place) for place in found]}
+    return {"format": FORMAT, "batches": [record(place) for place in places_found]}
 
 
-def print_step(found: Sequence[LedgerPlace]) -> None:
+def print_step(places_found: Sequence[LedgerPlace]) -> None:
     """Print the samples of a step."""
-    rows = [Cells((place.where, place.source, " ".join(map(str, place.batch.samples)))) for place in found[:LISTED]]
-    more = [f"and {len(found) - LISTED:,} more: --json has all"] if len(found) > LISTED else []
-    print_rows(f"step {found[0].step.number:,}: {counted_as(len(found), BATCHES)}", rows, more)
+    rows = [
+        Cells((place.where, place.source, " ".join(map(str, place.batch.samples)))) for place in places_found[:LISTED]
+    ]
+    footer = [f"and {len(places_found) - LISTED:,} more: --json has all"] if len(places_found) > LISTED else []
+    print_rows(f"step {places_found[0].step.number:,}: {counted_as(len(places_found), BATCHES)}", rows, footer)
 
 
-def print_sample(found: Sequence[LedgerPlace]) -> None:
-    """Print where a sample was."""
-    rows = [Cells((place.where, place.source)) for place in found[:LISTED]]
-    more = [f"and {len(found) - LISTED:,} more: --json has all"] if len(found) > LISTED else []
-    print_rows(f"in {counted_as(len(found), BATCHES)}", rows, more)
+def print_sample(places_found: Sequence[LedgerPlace]) -> None:
+    """Print the steps in which a sample was used."""
+    rows = [Cells((place.where, place.source)) for place in places_found[:LISTED]]
+    footer = [f"and {len(places_found) - LISTED:,} more: --json has all"] if len(places_found) > LISTED else []
+    print_rows(f"in {counted_as(len(places_found), BATCHES)}", rows, footer)
 
 
 @dataclass(frozen=True)
 class LedgerOverview:
-    """What the epochs of a training gave."""
+    """The coverage of a training's epochs."""
 
     runs: tuple[Path, ...]
     steps: int
@@ -138,12 +140,12 @@ class LedgerOverview:
 
     @property
     def findings(self) -> list[EpochCoverage]:
-        """Epochs that gave samples twice or not at all."""
+        """Return epochs with repeated or missing samples."""
         return [row for row in self.epochs if row.is_finding]
 
 
 def overview(runs: Sequence[RunDirectory]) -> LedgerOverview:
-    """Return what the epochs of one run gave, or of several, each of which resumes the one before."""
+    """Return the epochs of one run, or of several, each of which resumes the previous one."""
     steps, last = 0, None
     for run in runs:
         for place in places(run):
@@ -152,8 +154,8 @@ def overview(runs: Sequence[RunDirectory]) -> LedgerOverview:
     return LedgerOverview(tuple(run.path for run in runs), steps, tuple(coverage(runs)))
 
 
-def overview_document(found: LedgerOverview) -> dict[str, Any]:
-    """Return it as a JSON document."""
+def overview_document(ledger_overview: LedgerOverview) -> dict[str, Any]:
+    """Return the overview as a JSON document."""
     names = ("run", "process", "epoch", "batches", "drawn", "distinct", "repeated", "most", "never", "resumed")
     rows = [
         {
@@ -165,40 +167,55 @@ def overview_document(found: LedgerOverview) -> dict[str, Any]:
             "finding": row.is_finding,
             "text": row.words,
         }
-        for row in found.epochs
+        for row in ledger_overview.epochs
     ]
-    return {"format": FORMAT, "runs": list(map(str, found.runs)), "steps": found.steps, "epochs": rows}
+    return {
+        "format": FORMAT,
+        "runs": list(map(str, ledger_overview.runs)),
+        "steps": ledger_overview.steps,
+        "epochs": rows,
+    }
 
 
-def print_overview(found: LedgerOverview) -> None:
-    """Print a row for each epoch, findings first where there are too many."""
-    count = len(found.findings)
+def print_overview(ledger_overview: LedgerOverview) -> None:
+    """Print a row for each epoch; if there are too many, findings come first."""
+    count = len(ledger_overview.findings)
     verdict = "nothing seen twice or left out" if not count else f"{counted_as(count, ('epoch', 'epochs'))} to look at"
-    shown = found.epochs if len(found.epochs) <= LISTED else (*found.findings, *found.epochs)[:LISTED]
+    shown = (
+        ledger_overview.epochs
+        if len(ledger_overview.epochs) <= LISTED
+        else (*ledger_overview.findings, *ledger_overview.epochs)[:LISTED]
+    )
     rows = [Cells(_cells(row), "bold red" if row.is_finding else "") for row in shown]
-    more = [f"and {len(found.epochs) - LISTED:,} more: --json has all"] if len(found.epochs) > LISTED else []
-    names = ", ".join(map(str, found.runs))
-    print_rows(f"{verdict}: {names}, {counted(found.steps)}", rows, more, "bold red" if count else "bold green")
+    footer = (
+        [f"and {len(ledger_overview.epochs) - LISTED:,} more: --json has all"]
+        if len(ledger_overview.epochs) > LISTED
+        else []
+    )
+    names = ", ".join(map(str, ledger_overview.runs))
+    print_rows(
+        f"{verdict}: {names}, {counted(ledger_overview.steps)}", rows, footer, "bold red" if count else "bold green"
+    )
 
 
-def _cells(row: EpochCoverage) -> tuple[str, ...]:
-    size = f" of {row.loader.samples:,}" if row.loader.samples is not None else ""
-    given = f"{counted_as(row.drawn, row.unit)}{size}"
-    return (f"process {row.process}", f"{row.loader.name}, epoch {row.epoch:,}", given, row.words)
+def _cells(epoch: EpochCoverage) -> tuple[str, ...]:
+    size = f" of {epoch.loader.samples:,}" if epoch.loader.samples is not None else ""
+    yielded = f"{counted_as(epoch.drawn, epoch.unit)}{size}"
+    return (f"process {epoch.process}", f"{epoch.loader.name}, epoch {epoch.epoch:,}", yielded, epoch.words)
 
 
 def write(run: RunDirectory, file: IO[str], *, as_csv: bool) -> int:
-    """Write a line for each sample of each step, and return how many there are."""
+    """Write one line for each sample of each step, and return their number."""
     table = csv.writer(file, lineterminator="\n")
     if as_csv:
         table.writerow(COLUMNS)
     count = 0
     for place in places(run):
         batch = place.batch
-        head = (place.process, place.step.optimizer, place.step.number, batch.loader.name, batch.epoch)
+        fields = (place.process, place.step.optimizer, place.step.number, batch.loader.name, batch.epoch)
         for sample in batch.samples:
-            shown = printable(sample) if isinstance(sample, str) else sample
-            row = (*head, batch.worker, batch.number, shown)
+            printable_sample = printable(sample) if isinstance(sample, str) else sample
+            row = (*fields, batch.worker, batch.number, printable_sample)
             if as_csv:
                 table.writerow(row)
             else:
