@@ -1,4 +1,4 @@
-"""Comparisons of runs and of files as rows of text, on the screen, and as JSON documents.
+"""Presents comparisons of runs and of files as rows of text and as JSON documents.
 
 reprokit/schemas/verify.schema.json and diff.schema.json describe the documents.
 """
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
-CAUSES = 6  # likely causes of a difference that are named
+CAUSES = 6  # likely causes of a difference that are listed
 FACTS = 4  # facts of the environment named in the short table
-TELLING = ("weights at the end of model", "replay fidelity")  # what people look for in a category
-VALUE = 60  # characters of each of their values
+TELLING = ("weights at the end of model", "replay fidelity")  # prefixes of leaves that users look for in a category
+VALUE = 60  # characters of a value
 
 _LONG_DIGEST = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 STYLES = {
@@ -45,7 +45,7 @@ SHORT = 24  # rows on one screen
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line of a table: a name, indented, a verdict and a sentence."""
+    """One line of a table: an indented name, a verdict and a sentence."""
 
     name: str
     verdict: Verdict
@@ -54,33 +54,33 @@ class TableRow:
 
 
 def verdict_line(comparison: Comparison) -> str:
-    """Return what came out, in one line."""
+    """Return the result of a comparison in one line."""
     first = comparison.tree.first()
     if first is not None:
         return f"different: {shortened(sentence(first))}"
-    near = comparison.tree.first_tolerated()
-    if near is not None:
-        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(near))}"
+    tolerated = comparison.tree.first_tolerated()
+    if tolerated is not None:
+        return f"tolerated: {NOT_BITWISE}; first {shortened(sentence(tolerated))}"
     if comparison.shared is not None:
         return "identical: this is one run compared with itself, which proves nothing"
     causes = sum(1 for leaf in comparison.tree.leaves() if leaf.can_change_results)
-    number = "one fact" if causes == 1 else f"{causes} facts"
-    beside = f", although {number} could have changed it" if causes else ""
-    return f"identical: everything that was recorded and is compared is the same, bit for bit{beside}"
+    count = "one fact" if causes == 1 else f"{causes} facts"
+    addition = f", although {count} could have changed it" if causes else ""
+    return f"identical: everything that was recorded and is compared is the same, bit for bit{addition}"
 
 
 def causes(comparison: Comparison) -> Iterator[str]:
-    """Of runs that differ, what of their surroundings can be why, the likeliest first."""
+    """Yield what in the surroundings of two differing runs can be the cause, the likeliest first."""
     if not comparison.verdict.differs:
         return
     categories = {category.name: category for category in comparison.tree.children}
     leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
-    found = (leaf for leaf in leaves if leaf.can_change_results)
-    yield from bounded(found, CAUSES, line=lambda leaf: shortened(_one_sided(leaf)))
+    possible_causes = (leaf for leaf in leaves if leaf.can_change_results)
+    yield from bounded(possible_causes, CAUSES, line=lambda leaf: shortened(_fact_words(leaf)))
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[TableRow]:
-    """Yield the categories in causal order, each with what matters most in it, or with every leaf."""
+    """Yield the categories in causal order, each with its most important leaf, or with every leaf."""
     for category in comparison.tree.children:
         if every_leaf:
             yield from _tree(category, 0)
@@ -97,13 +97,13 @@ def _tree(node: Difference, depth: int) -> Iterator[TableRow]:
 
 def _leaf_text(leaf: Difference) -> str:
     if leaf.is_sentence:
-        return leaf.detail.removeprefix(leaf.name).lstrip(" :")  # the name stands in the row
+        return leaf.detail.removeprefix(leaf.name).lstrip(" :")  # the row shows the name
     values = leaf.left if leaf.left == leaf.right else f"{leaf.left or '-'} | {leaf.right or '-'}"
     return f"{values}  {leaf.detail}" if leaf.detail and values else values or leaf.detail
 
 
 def sentence(leaf: Difference) -> str:
-    """Return what a leaf says, as a sentence."""
+    """Return a leaf as a sentence."""
     if leaf.is_sentence:
         return leaf.detail
     values = f"{leaf.left or 'absent'} against {leaf.right or 'absent'}" if leaf.left or leaf.right else ""
@@ -111,77 +111,81 @@ def sentence(leaf: Difference) -> str:
 
 
 def headline(category: Difference) -> str:
-    """Return the first difference in a category, or what it holds where there is none."""
+    """Return the first difference in a category; if there is none, what was compared."""
     first = category.first()
     if first is not None and category.detail:
         return category.detail
     if first is not None:
-        return sentence(first) + _more(category)
-    near = category.first_tolerated()
-    if near is not None:
+        return sentence(first) + _more_words(category)
+    tolerated = category.first_tolerated()
+    if tolerated is not None:
         count = sum(1 for leaf in category.leaves() if leaf.verdict is Verdict.TOLERATED)
-        return sentence(near) + (f" (and {count - 1} more)" if count > 1 else "")
+        return sentence(tolerated) + (f" (and {count - 1} more)" if count > 1 else "")
     if category.name == "times":
         leaves = category.leaves()
         return "; ".join(f"{leaf.name} {leaf.left or 'unknown'} and {leaf.right or 'unknown'}" for leaf in leaves)
-    shown = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.INFORMATION]
-    if shown:
-        shown.sort(key=lambda leaf: not leaf.can_change_results)
-        telling = [thing for thing in category.children if thing.name.startswith(TELLING) and thing not in shown]
-        return "; ".join([*map(_value, telling), _facts(shown)])
-    return _held(category)
+    information = [leaf for leaf in category.leaves() if leaf.verdict is Verdict.INFORMATION]
+    if information:
+        information.sort(key=lambda leaf: not leaf.can_change_results)
+        telling_nodes = [
+            child for child in category.children if child.name.startswith(TELLING) and child not in information
+        ]
+        return "; ".join([*map(_value, telling_nodes), _facts_words(information)])
+    return _equal_words(category)
 
 
-def _more(category: Difference) -> str:
+def _more_words(category: Difference) -> str:
     count = sum(1 for leaf in category.leaves() if leaf.verdict.differs)
     return f" (and {count - 1} more)" if count > 1 else ""
 
 
-def _facts(leaves: list[Difference]) -> str:
-    """Facts that are shown and not compared, those that can change results first."""
+def _facts_words(leaves: list[Difference]) -> str:
+    """Describe facts that are shown and not compared; those that can change results come first."""
     if len(leaves) == 1:
-        return _one_sided(leaves[0])
-    causes = sum(1 for leaf in leaves if leaf.can_change_results)
-    some = "; ".join(_one_sided(leaf, brief=True) for leaf in leaves[:FACTS])
-    return f"{len(leaves)} facts differ, {causes} can change results: {some}{'; ...' if len(leaves) > FACTS else ''}"
+        return _fact_words(leaves[0])
+    count = sum(1 for leaf in leaves if leaf.can_change_results)
+    first_facts = "; ".join(_fact_words(leaf, brief=True) for leaf in leaves[:FACTS])
+    return (
+        f"{len(leaves)} facts differ, {count} can change results: {first_facts}{'; ...' if len(leaves) > FACTS else ''}"
+    )
 
 
-def _one_sided(leaf: Difference, *, brief: bool = False) -> str:
-    """Return a fact with its value or values, and unless brief, what it means."""
+def _fact_words(leaf: Difference, *, brief: bool = False) -> str:
+    """Return a fact with its values and, unless `brief`, its meaning."""
     values = leaf.left or leaf.right
     if leaf.left and leaf.right:
-        values = f"{_cut(leaf.left)} against {_cut(leaf.right)}"
+        values = f"{_cut_value(leaf.left)} against {_cut_value(leaf.right)}"
     meaning = f" ({leaf.detail})" if leaf.detail and (not brief or not values) else ""
     return f"{leaf.name}: {values}{meaning}" if values else f"{leaf.name}{meaning}"
 
 
-def _cut(text: str) -> str:
+def _cut_value(text: str) -> str:
     text = shortened(text)
     return text if len(text) <= VALUE else text[: VALUE - 3] + "..."
 
 
-def _held(category: Difference) -> str:
-    """Return what was compared in a category without a difference."""
-    things = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
-    if not things:
+def _equal_words(category: Difference) -> str:
+    """Describe what was compared in a category without differences."""
+    equal_parts = [child for child in category.children if child.verdict is Verdict.IDENTICAL]
+    if not equal_parts:
         return next((sentence(leaf) for leaf in category.leaves() if leaf.detail), "neither run recorded any")
-    text = _value(next((thing for thing in things if thing.name.startswith(TELLING)), things[0]))
-    return f"{len(things)} compared, all the same; {text}" if len(things) > 1 else text
+    text = _value(next((part for part in equal_parts if part.name.startswith(TELLING)), equal_parts[0]))
+    return f"{len(equal_parts)} compared, all the same; {text}" if len(equal_parts) > 1 else text
 
 
-def _value(thing: Difference) -> str:
-    """Return a thing that is the same on both sides, with its last leaf's value: of weights the digest of all."""
-    *_, leaf = thing.leaves()
-    return f"{thing.name}: {leaf.left or leaf.right}"
+def _value(part: Difference) -> str:
+    """Return the name of an equal node with the value of its last leaf: for weights the digest of all."""
+    *_, leaf = part.leaves()
+    return f"{part.name}: {leaf.left or leaf.right}"
 
 
 def shortened(text: str) -> str:
-    """Digests cut to what people compare by eye; --all and --json have them whole."""
+    """Return the text with shortened digests; --all and --json show them whole."""
     return _LONG_DIGEST.sub(r"\1...", text)
 
 
 def print_comparison(comparison: Comparison, *, every_leaf: bool) -> None:
-    """Print it, short or with every leaf."""
+    """Print a comparison, short or with every leaf."""
     cells = [Cells(("likely cause", "information", text), STYLES[Verdict.INFORMATION]) for text in causes(comparison)]
     cells += [
         Cells(("  " * row.depth + row.name, row.verdict.value, row.text), STYLES[row.verdict])
@@ -201,7 +205,7 @@ def _side(name: str, run: RunDirectory) -> str:
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """Return the whole comparison; every text as it stands in the run directories."""
+    """Return the comparison as a JSON document, with texts as they are in the run directories."""
     first = comparison.tree.first() or comparison.tree.first_tolerated()
     return {
         "format": FORMAT,
@@ -222,8 +226,8 @@ def _run(run: RunDirectory) -> dict[str, Any]:
 
 
 def node(difference: Difference) -> dict[str, Any]:
-    """Return a node of the tree with all below it."""
-    found = {
+    """Return a node of the tree and its children for a JSON document."""
+    result = {
         "name": difference.name,
         "verdict": difference.verdict.value,
         "left": difference.left,
@@ -233,12 +237,12 @@ def node(difference: Difference) -> dict[str, Any]:
         "children": [node(child) for child in difference.children],
     }
     if difference.role is not Role.OWN:
-        found["role"] = difference.role.name.lower()
-    return {**found, "figures": dict(difference.figures)} if difference.figures else found
+        result["role"] = difference.role.name.lower()
+    return {**result, "figures": dict(difference.figures)} if difference.figures else result
 
 
 def document_of_files(tree: Difference, left: Path, right: Path) -> dict[str, Any]:
-    """Return the whole comparison; every text as it stands in the files."""
+    """Return the comparison of two files as a JSON document, with texts as they are in the files."""
     first = tree.first() or tree.first_tolerated()
     return {
         "format": FORMAT,
@@ -251,7 +255,7 @@ def document_of_files(tree: Difference, left: Path, right: Path) -> dict[str, An
 
 
 def print_tree(tree: Difference, left: Path, right: Path, *, every_leaf: bool) -> None:
-    """Print it: the verdict, then what differs, cut to one screen unless every leaf is asked for."""
+    """Print verdict and differences of files, cut to one screen unless every leaf is requested."""
     rows = list(_file_rows(tree, 0, every_leaf=every_leaf))
     footer = [f"left: {left}", f"right: {right}"]
     if not every_leaf and len(rows) > SHORT:
@@ -264,18 +268,18 @@ def _files_verdict(tree: Difference) -> str:
     first = tree.first()
     if first is not None:
         return f"different: {sentence(first)}"
-    near = tree.first_tolerated()
-    if near is not None:
-        return f"tolerated: {NOT_BITWISE}; first {sentence(near)}"
+    tolerated = tree.first_tolerated()
+    if tolerated is not None:
+        return f"tolerated: {NOT_BITWISE}; first {sentence(tolerated)}"
     files = sum(1 for leaf in tree.leaves() if leaf.left != "directory")
-    held = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
-    return f"identical: {held}"
+    content = f"{files} files hold the same" if tree.children else tree.detail or "the same bytes"
+    return f"identical: {content}"
 
 
 def _file_rows(tree: Difference, depth: int, *, every_leaf: bool) -> Iterator[Cells]:
-    """Yield what differs and what is worth a word; with every leaf also what is the same, and the figures."""
-    telling = tree.verdict.not_bitwise or tree.detail or every_leaf or depth == 0
-    if not telling:
+    """Yield differences and details; with `every_leaf` also equal nodes and figures."""
+    is_shown = tree.verdict.not_bitwise or tree.detail or every_leaf or depth == 0
+    if not is_shown:
         return
     yield _file_cells(tree, depth)
     if every_leaf:
