@@ -1,4 +1,4 @@
-"""Comparisons of runs of several hosts as rows of text, a row each, and as JSON documents."""
+"""Presents comparisons of runs on several hosts as rows of text and as JSON documents."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from reprokit.verify.compare.hosts import HostsComparison
 from reprokit.verify.show.comparison import FORMAT, STYLES, causes, document, rows, verdict_line
 
 
-def print_hosts(found: HostsComparison, *, every_leaf: bool) -> None:
-    """Print a row for each host, or its categories as well."""
-    notes = [f"left: {found.left}", f"right: {found.right}", *(f"note: {note}" for note in found.notes)]
-    differing = [name for name, comparison in found.hosts.items() if comparison.verdict.differs]
+def print_hosts(result: HostsComparison, *, every_leaf: bool) -> None:
+    """Print one row for each host, or with `every_leaf` its categories as well."""
+    notes = [f"left: {result.left}", f"right: {result.right}", *(f"note: {note}" for note in result.notes)]
+    differing = [name for name, comparison in result.hosts.items() if comparison.verdict.differs]
     if differing and not every_leaf:
-        pair = (f"{side}/{HOSTS}/{differing[0]}" for side in (found.left, found.right))
+        pair = (f"{side}/{HOSTS}/{differing[0]}" for side in (result.left, result.right))
         notes.append(f"more of this host: reprokit verify {' '.join(pair)}")
-    print_rows(_verdict(found), list(_rows(found, every_leaf)), notes, f"bold {STYLES[found.verdict]}")
+    print_rows(_verdict(result), list(_rows(result, every_leaf)), notes, f"bold {STYLES[result.verdict]}")
 
 
-def _verdict(found: HostsComparison) -> str:
-    if found.lacking:
-        name, side = found.lacking[0]
+def _verdict(result: HostsComparison) -> str:
+    if result.lacking:
+        name, side = result.lacking[0]
         return f"different: the {side} run has no part of host {name}"
-    name, comparison = next(iter(found.hosts.items()))
-    if found.verdict is Verdict.IDENTICAL:
+    name, comparison = next(iter(result.hosts.items()))
+    if result.verdict is Verdict.IDENTICAL:
         return (
-            f"identical: on each of {len(found.hosts)} hosts everything that was recorded and is compared is the same"
+            f"identical: on each of {len(result.hosts)} hosts everything that was recorded and is compared is the same"
         )
     return verdict_line(comparison).replace(": ", f": host {name}: ", 1)
 
 
-def _rows(found: HostsComparison, every_leaf: bool) -> Iterator[Cells]:
-    for name, side in found.lacking:
+def _rows(result: HostsComparison, every_leaf: bool) -> Iterator[Cells]:
+    for name, side in result.lacking:
         yield Cells((f"host {name}", Verdict.MISSING.value, f"the {side} run has no part"), STYLES[Verdict.MISSING])
-    for name, comparison in found.hosts.items():
+    for name, comparison in result.hosts.items():
         style = STYLES[comparison.verdict]
         yield Cells((f"host {name}", comparison.verdict.value, verdict_line(comparison).partition(": ")[2]), style)
         for text in causes(comparison):
@@ -48,14 +48,14 @@ def _rows(found: HostsComparison, every_leaf: bool) -> Iterator[Cells]:
             yield Cells(("  note", "", note), STYLES[Verdict.INFORMATION])
 
 
-def document_of_hosts(found: HostsComparison) -> dict[str, Any]:
-    """Return the whole comparison; each host has the document of two runs."""
+def document_of_hosts(result: HostsComparison) -> dict[str, Any]:
+    """Return the comparison as a JSON document; each host has the document of two runs."""
     return {
         "format": FORMAT,
-        "verdict": found.verdict.value,
-        "left": str(found.left),
-        "right": str(found.right),
-        "notes": list(found.notes),
-        "lacking": [{"host": name, "in": side} for name, side in found.lacking],
-        "hosts": {name: document(comparison) for name, comparison in found.hosts.items()},
+        "verdict": result.verdict.value,
+        "left": str(result.left),
+        "right": str(result.right),
+        "notes": list(result.notes),
+        "lacking": [{"host": name, "in": side} for name, side in result.lacking],
+        "hosts": {name: document(comparison) for name, comparison in result.hosts.items()},
     }
