@@ -360,7 +360,7 @@ def _with_batch(inner: Function) -> Function:
     return one_step
 
 
-class FitBatches:
+class KerasBatches:
     """Makes a model's train_function return the batches of fit besides its results.
 
     Nothing is computed from them. Not possible for steps compiled by XLA before Keras 3, for several steps per call,

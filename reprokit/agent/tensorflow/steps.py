@@ -19,7 +19,7 @@ from ..events import (
     tell,
 )
 from . import private_api
-from .evaluation import FitBatches
+from .evaluation import KerasBatches
 from .state import OptimizerStep, optimizer_variables
 from .tensors import is_eager, value, view
 
@@ -89,7 +89,7 @@ class StepHooks:
         self.step_callbacks: tuple[Callable[[Any], object], ...] = ()  # called with the model after each step of Keras
         self.failure_callback: Callable[[BaseException], object] = lambda _error: None
         self._thread = CallThread()
-        self._batches: weakref.WeakKeyDictionary[Any, FitBatches] = weakref.WeakKeyDictionary()
+        self._batches: weakref.WeakKeyDictionary[Any, KerasBatches] = weakref.WeakKeyDictionary()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -104,7 +104,7 @@ class StepHooks:
     def _train_function_due(self, event: TrainFunctionDue) -> None:
         if not self._events.update_done:
             return
-        batches = FitBatches(event.model, is_wanted=bool(self._events.inputs_given))
+        batches = KerasBatches(event.model, is_wanted=bool(self._events.inputs_given))
         make, self._batches[event.model] = event.make, batches
         event.make = lambda *arguments, **keywords: batches.call(functools.partial(make, **keywords), *arguments)[0]
 
@@ -119,7 +119,7 @@ class StepHooks:
     def _call_train_function(self, model: Any, call: Callable[..., Any], function: Any, *arguments: Any) -> Any:
         """Call a train function of Keras: one step, or several."""
         events, thread = self._events, self._thread
-        batches = self._batches.get(model) or FitBatches(model, is_wanted=False)
+        batches = self._batches.get(model) or KerasBatches(model, is_wanted=False)
         step = OptimizerStep(getattr(model, "optimizer", None), model)
         step.arguments = arguments
         tell(events.update_due, UpdateDue(step))
