@@ -27,10 +27,8 @@ _KINDS = {TensorPart: "tensor", Value: "value", Blob: "piece", NestedFile: "file
 OTHER = "other"  # key in the figures of identical files: the noise that differs
 
 Key: TypeAlias = tuple[str, int]  # of a part: its name, and its number among the parts of that name
-NUMBERS, AS_WRITTEN = (
-    "/numbers",
-    "/as written",
-)  # suffixes by which the JSON reader names a long list of numbers, and the digest of its text
+# How the JSON reader names a long list of numbers, and the digest of its text.
+NUMBERS, AS_WRITTEN = "/numbers", "/as written"
 
 
 @dataclass(frozen=True)
@@ -99,16 +97,16 @@ def _against_unpacked(
     try:
         unpacked_file = next(part for part in format_.read(side.source, options.limits) if isinstance(part, NestedFile))
         sides[index] = FileSide(unpacked_file.source, _unpacked_name(side.name))
-        difference = compare(name, sides[0], sides[1], options, depth + 1)
+        result = compare(name, sides[0], sides[1], options, depth + 1)
     except ArtifactDamaged:
         return None
     _release(unpacked_file)
-    if raw.AS_BYTES in difference.figures:
+    if raw.AS_BYTES in result.figures:
         return None
     return (
-        _identical_but_noise(difference.name, "compression: one of them has none")
-        if difference.verdict is Verdict.IDENTICAL
-        else difference
+        _equal_content(result.name, "compression: one of them has none")
+        if result.verdict is Verdict.IDENTICAL
+        else result
     )
 
 
@@ -131,9 +129,7 @@ def _formats(left: FileSide, right: FileSide) -> tuple[Format | None, Format | N
     by_name = [
         (replace(left, name=name).format(), replace(right, name=name).format()) for name in (left.name, right.name)
     ]
-    common = [
-        left_format for left_format, right_format in by_name if left_format is not None and left_format == right_format
-    ]
+    common = [first for first, second in by_name if first is not None and first == second]
     special = min(common, key=FORMATS.index, default=None) or _general_format(left, right)
     return formats if special is None else (special, special)
 
@@ -199,11 +195,8 @@ def _with_keys(side: str, parts: Iterable[Part], limits: Limits) -> Iterator[tup
             if length > limits.header:
                 raise ArtifactDamaged(f"names and values come to more than {limits.header} bytes")
             occurrences[part.name] += 1
-            occurrence = occurrences[part.name]
-            yield (
-                (part.name, occurrence),
-                part if occurrence == 1 else replace(part, name=f"{part.name} ({occurrence})"),
-            )
+            nth = occurrences[part.name]
+            yield (part.name, nth), part if nth == 1 else replace(part, name=f"{part.name} ({nth})")
     except OSError:
         raise
     except Exception as error:
@@ -220,12 +213,10 @@ class _Comparison:
         self._differing: Counter[str] = Counter()
         self._compared: Counter[str] = Counter()
         self._beyond = 0  # differing parts that the tolerance does not accept
-        self._within_tolerance: set[str] = set()  # names of the lists of numbers that are within the tolerance
+        self._tolerated: set[str] = set()  # names of the lists of numbers that are within the tolerance
         self._noise: list[str] = []
         self._reports_noise = True
-        self._identical_sources: dict[
-            int, Source
-        ] = {}  # sources of identical parts, by id: their checksums are verified at the end
+        self._identical: dict[int, Source] = {}  # sources of identical parts, whose checksums are verified
 
     def of(self, left: Iterator[tuple[Key, Part]], right: Iterator[tuple[Key, Part]]) -> Difference:
         """Return the tree of differences; parts are matched by key, in the order of the left file."""
@@ -260,7 +251,7 @@ class _Comparison:
                 name = difference.name.removeprefix(f"{self._name}/")
                 self._noise.append(f"{name} ({difference.figures.get(OTHER, difference.detail)})")
             sources = [getattr(part, "source", None) for part in (left, right)]
-            self._identical_sources.update((id(source), source) for source in sources if source is not None)
+            self._identical.update((id(source), source) for source in sources if source is not None)
             return
         self._differing[kind] += 1
         self._beyond += difference.verdict.differs
@@ -295,7 +286,7 @@ class _Comparison:
         if (
             difference is not None
             and left.name.endswith(AS_WRITTEN)
-            and left.name.removesuffix(AS_WRITTEN) in self._within_tolerance
+            and left.name.removesuffix(AS_WRITTEN) in self._tolerated
         ):
             return replace(difference, judged=Verdict.TOLERATED, detail="the digest of numbers within the tolerance")
         return difference
@@ -318,17 +309,17 @@ class _Comparison:
             return Difference(name, Verdict.DIFFERENT, described(left), described(right), f"another {property_}")
         statistics = tensors.compare(left, right, limits, self._options.tolerance)
         if self._options.tolerance is not None and not statistics.beyond and left.name.endswith(NUMBERS):
-            self._within_tolerance.add(left.name.removesuffix(NUMBERS))
+            self._tolerated.add(left.name.removesuffix(NUMBERS))
         if not statistics.differing:
             return None
         return tensor_difference(name, left, right, statistics, self._options.tolerance)
 
     def _tree(self) -> Difference:
         if not self._beyond:
-            for source in self._identical_sources.values():
+            for source in self._identical.values():
                 verify(source)
         if not self._differing:
-            return _identical_but_noise(self._name, self._noise_summary())
+            return _equal_content(self._name, self._noise_text())
         self._differences.sort(key=lambda pair: pair[0])
         children = [child for _, child in self._differences]
         if (more := sum(self._differing.values()) - len(children)) > 0:
@@ -336,16 +327,16 @@ class _Comparison:
             children.append(Difference(f"{self._name}: {more} more", verdict, detail="not named one by one"))
         counts = "; ".join(counted(n, self._compared[kind], kind) for kind, n in sorted(self._differing.items()))
         return group(
-            self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noise_summary()) else "")
+            self._name, tuple(children), counts + (f"; also in {noise}" if (noise := self._noise_text()) else "")
         )
 
-    def _noise_summary(self) -> str:
+    def _noise_text(self) -> str:
         if not self._noise or not self._reports_noise:
             return ""
         return listed(self._noise, MOST_NOISE)
 
 
-def _identical_but_noise(name: str, other: str) -> Difference:
+def _equal_content(name: str, other: str) -> Difference:
     """Return the leaf of two files that are equal except for container noise."""
     if not other:
         return Difference(name, Verdict.IDENTICAL, detail=f"{SAME} in other bytes, which carry nothing")

@@ -73,12 +73,12 @@ def _compare_files(
     nearby_files = left_file.beside, right_file.beside = siblings(left), siblings(right)
     try:
         limits = replace(options.limits, spent=type(options.limits.spent)())
-        difference = compare(
+        result = compare(
             name, FileSide(left_file, left.name), FileSide(right_file, right.name), replace(options, limits=limits)
         )
         if companions is not None:
-            companions.add(name, difference, *(nearby.opened for nearby in nearby_files))
-        return difference
+            companions.add(name, result, *(nearby.opened for nearby in nearby_files))
+        return result
     except ArtifactDamaged as error:  # damaged files are compared as bytes; this fails only if a file changes meanwhile
         raise ArtifactDamaged(f"{left} or {right} changed while it was read ({error}); compare them again") from None
     finally:
@@ -88,7 +88,7 @@ def _compare_files(
 
 def _compare_directories(left: Path, right: Path, options: CompareOptions) -> Difference:
     sides = dict(_entries(left)), dict(_entries(right))
-    results, companions = {}, _Companions()
+    trees, companions = {}, _Companions()
     partners = _partners(*sides)
     stores = {name: _compare_store(name, left, right, options) for name in _common_stores(*sides)}
     store_files = {
@@ -99,23 +99,19 @@ def _compare_directories(left: Path, right: Path, options: CompareOptions) -> Di
         partner = partners.get(name, name)
         kinds = sides[0].get(name), sides[1].get(partner)
         paths = left / name, right / partner
-        results[name] = companions.of(name, *kinds) or _compare_entry(name, *paths, *kinds, options, companions)
+        trees[name] = companions.of(name, *kinds) or _compare_entry(name, *paths, *kinds, options, companions)
     for name, tree in stores.items():
-        results[name] = (
-            replace(results[name], detail=f"{results[name].detail}; {tree}") if isinstance(tree, str) else tree
-        )
-    if not results:
+        trees[name] = replace(trees[name], detail=f"{trees[name].detail}; {tree}") if isinstance(tree, str) else tree
+    if not trees:
         return Difference(left.name or str(left), Verdict.IDENTICAL, detail="both directories are empty")
-    order = sorted(results, key=lambda name: (os.path.basename(name) in CHECKSUM_FILES, name))
-    return group(left.name or str(left), tuple(results[name] for name in order))
+    order = sorted(trees, key=lambda name: (os.path.basename(name) in CHECKSUM_FILES, name))
+    return group(left.name or str(left), tuple(trees[name] for name in order))
 
 
 def _common_stores(left: Iterable[str], right: Iterable[str]) -> list[str]:
     """Return the manifests of the OCDBT stores that both directories have, without nested stores."""
-    common = sorted(name for name in {*left}.intersection(right) if os.path.basename(name) == orbax.MANIFEST)
-    return [
-        name for name in common if not any(name in _store_files(other, common) for other in common if other != name)
-    ]
+    both = sorted(name for name in {*left}.intersection(right) if os.path.basename(name) == orbax.MANIFEST)
+    return [name for name in both if not any(name in _store_files(other, both) for other in both if other != name)]
 
 
 def _store_files(manifest: str, *sides: Iterable[str]) -> set[str]:

@@ -174,15 +174,15 @@ def compare(
     limits.spent.compared += dtype.file_size(count)
     if limits.spent.compared > MOST + SPREAD * left.source.size:
         raise ArtifactDamaged("its tensors come to many times the bytes that it has")
-    comparison = _NativeComparison(dtype, left.big_endian, right.big_endian, tolerance or Tolerance())
+    meter = _NativeMeter(dtype, left.big_endian, right.big_endian, tolerance or Tolerance())
     if _in_order(left) and _in_order(right):
-        return _compare_in_order(left, right, dtype, count, comparison)
+        return _compare_in_order(left, right, dtype, count, meter)
     if left.strides == right.strides and left.big_endian == right.big_endian and _same_bytes(left, right, dtype):
         return TensorStatistics(count)
-    return _compare_tiles(left, right, dtype, comparison)
+    return _compare_tiles(left, right, dtype, meter)
 
 
-class _NativeComparison:
+class _NativeMeter:
     """Compares one pair of tensors in native code, and holds the statistics so far."""
 
     def __init__(self, dtype: Dtype, left_big: bool, right_big: bool, tolerance: Tolerance):
@@ -230,15 +230,15 @@ def _extreme(measured: Any) -> Extreme:
 
 
 def _compare_in_order(
-    left: TensorPart, right: TensorPart, dtype: Dtype, count: int, comparison: _NativeComparison
+    left: TensorPart, right: TensorPart, dtype: Dtype, count: int, meter: _NativeMeter
 ) -> TensorStatistics:
     step = max(1, 8 * BLOCK // dtype.bits // 8 * 8 if dtype.packed else BLOCK // dtype.element_size)
     readers = [_ElementReader(tensor, dtype, min(step, count)) for tensor in (left, right)]
     for base in range(0, count, step):
         length = min(step, count - base)
         left_elements, right_elements = (reader.elements(base, length) for reader in readers)
-        comparison.add(left_elements, right_elements, length, base)
-    return comparison.take_statistics()
+        meter.add(left_elements, right_elements, length, base)
+    return meter.take_statistics()
 
 
 class _ElementReader:
@@ -283,18 +283,15 @@ class _Tile:
         return math.prod(self.lengths)
 
 
-def _compare_tiles(
-    left: TensorPart, right: TensorPart, dtype: Dtype, comparison: _NativeComparison
-) -> TensorStatistics:
+def _compare_tiles(left: TensorPart, right: TensorPart, dtype: Dtype, meter: _NativeMeter) -> TensorStatistics:
     strides = strides_of(left), strides_of(right)
     result = TensorStatistics(0)
     for tile in _tiles(left.shape, *strides):
-        left_elements, right_elements = (
-            _gather(tensor, tensor_strides, dtype, tile)
-            for tensor, tensor_strides in zip((left, right), strides, strict=True)
+        left_tile, right_tile = (
+            _gather(tensor, own, dtype, tile) for tensor, own in zip((left, right), strides, strict=True)
         )
-        comparison.add(left_elements, right_elements, tile.count, 0)
-        result = merged(result, _in_tensor_indices(comparison.take_statistics(), tile, left.shape))
+        meter.add(left_tile, right_tile, tile.count, 0)
+        result = merged(result, _in_tensor_indices(meter.take_statistics(), tile, left.shape))
     return result
 
 

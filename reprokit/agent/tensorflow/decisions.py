@@ -123,16 +123,14 @@ class TensorFlowDecisions:
     def _watch_tensorflow(self) -> None:
         self._watch_optimizers(private_api.module("optimizers"))
         tape, variables = private_api.module("backprop").GradientTape, private_api.module("variables")
-        self._report_calls(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
-        self._report_calls(
+        self._report_call(tape, "__enter__", "forward_began", lambda tape: ForwardBegan(tape, (), {}))
+        self._report_call(
             tape, "__exit__", "forward_ended", lambda tape, *_error: ForwardEnded(ForwardBegan(tape, (), {}), None)
         )
         self._wrap(tape, "gradient", self._make_gradient, "backward_began")
         for owner in (variables.BaseResourceVariable, variables.ResourceVariable, variables.UninitializedVariable):
             for name in _WRITES if "assign" in vars(owner) else ():  # these classes copy methods from each other
-                self._report_calls(
-                    owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable)
-                )
+                self._report_call(owner, name, "variable_changes", lambda variable, *_, **__: VariableChanges(variable))
         if self._saving is not None:
             self._watch_state(self._saving)
         calls = private_api.module("random_calls") if self._events.random_drawn else None
@@ -177,7 +175,7 @@ class TensorFlowDecisions:
 
     # Gradients
 
-    def _report_calls(self, owner: Any, name: str, handlers: str, make: Callable[..., TrainingEvent]) -> None:
+    def _report_call(self, owner: Any, name: str, handlers: str, make: Callable[..., TrainingEvent]) -> None:
         """Wrap a method, to report an event made from its arguments before each call."""
         events = self._events
 
@@ -382,7 +380,7 @@ def _call(function: Function, *arguments: Any) -> Any:
 
 
 def _classes(module: ModuleType) -> list[type]:
-    return [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    return [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Function], Function]) -> None:

@@ -103,19 +103,19 @@ def reference(item: Item) -> StorageReference | None:
     if not isinstance(item, tuple) or not 5 <= len(item) <= 6:
         return None
     kind, type_, key, location, count = item[:5]
-    element_type, name, device = storage_type(type_), text(key), text(location)
+    dtype_, name, place = storage_type(type_), text(key), text(location)
     view = range_of(item[5]) if len(item) == 6 else None
     if (
         text(kind) != "storage"
-        or element_type is None
+        or dtype_ is None
         or name is None
-        or device is None
+        or place is None
         or type(count) is not int
         or count < 0
     ):
         return None
     untyped = isinstance(type_, GlobalName) and type_.name == "UntypedStorage"
-    return None if view == (-1, -1) else StorageReference(element_type, name, device, count, view, untyped)
+    return None if view == (-1, -1) else StorageReference(dtype_, name, place, count, view, untyped)
 
 
 def range_of(item: Item) -> tuple[int, int] | None:
