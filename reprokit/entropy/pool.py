@@ -1,4 +1,4 @@
-"""Reads all processes of a run's entropy directory: those with a file, and those with a slot of the pool."""
+"""Reads all processes of a run's entropy directory: those with a file, and those with a slot in the pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reprokit.entropy.files import FORMAT, ByteData, BytesInMemory, EntropyFile,
 from reprokit.errors import RunDamaged, RunTooNew
 
 NAME = "pool.entropy"
-CHILDREN = "children.entropy"  # what each child was started with, which only the shim reads
+CHILDREN = "children.entropy"  # how each child was started; read by the shim only
 REST = "-rest.entropy"
 SLOT = 4096
 LEVELS, FIRST = 4, 128  # RK_POOL_LEVELS and RK_POOL_SLOTS of native/urandom_hook.h
@@ -22,7 +22,7 @@ _NAMED, _NAMED_AT = struct.Struct("<I256s"), 28  # incarnation and identity in t
 
 
 class _SlotWithRest:
-    """A slot, and the file that goes on where it ends."""
+    """A pool slot and the file that continues it."""
 
     def __init__(self, slot: bytes, rest: ByteData):
         self._slot, self._rest = slot, rest
@@ -55,7 +55,7 @@ class EntropyPool:
         self._data.close()
 
     def slots(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield where each slot in use lies, the hash that it was claimed by, and its bytes."""
+        """Yield offset, claiming hash and bytes of each slot in use."""
         table, slots = SLOT, FIRST
         for _ in range(LEVELS):
             start = table + 2 * slots * _CLAIM.size
@@ -64,27 +64,27 @@ class EntropyPool:
                 slot = self._data[offset : offset + SLOT]
                 if len(slot) < SLOT:
                     raise damaged(self.path, offset, "a slot is cut short")
-                if slot[:8] != bytes(8):  # otherwise a kill was faster: it was given nothing
+                if slot[:8] != bytes(8):  # otherwise the process was killed before it got entropy
                     yield offset, name, slot
             table, slots = start + slots * SLOT, slots * 16
 
     def _claims(self, table: int, end: int, slots: int) -> Iterator[tuple[int, int]]:
-        """Return the slots of a level that were given, in their order, and the hashes of those they were given to."""
+        """Return the claimed slots of a level in order, each with the hash of the process that claimed it."""
         entries = self._data[table + _CLAIM.size : end]
         if any(self._data[table : table + _CLAIM.size]) and len(entries) < end - table - _CLAIM.size:
             raise damaged(self.path, len(self._data), "a table is cut short")
-        given: dict[int, int] = {}
+        names_by_slot: dict[int, int] = {}
         for name, slot in _CLAIM.iter_unpack(entries[: len(entries) // _CLAIM.size * _CLAIM.size]):
             if not slot:
                 continue
-            if not 0 < slot <= slots or slot - 1 in given:
+            if not 0 < slot <= slots or slot - 1 in names_by_slot:
                 raise damaged(self.path, table, "a slot that is none, or that two processes have,")
-            given[slot - 1] = name
-        return iter(sorted(given.items()))
+            names_by_slot[slot - 1] = name
+        return iter(sorted(names_by_slot.items()))
 
 
 def processes(directory: Path) -> Iterator[EntropyFile]:
-    """What each process of a run was given, those with a file first; each is open until the next one is asked for."""
+    """Yield each process's entropy, those with a file first; each is open until the next one is requested."""
     paths = entropy_files(directory)
     rests = {path.name for path in paths if path.name.endswith(REST)}
     for path in paths:
@@ -94,12 +94,12 @@ def processes(directory: Path) -> Iterator[EntropyFile]:
     for path in paths:
         if path.name == NAME:
             with closing(EntropyPool(path)) as pool:
-                yield from _of_pool(pool, rests)
+                yield from _pool_files(pool, rests)
     if rests:
         raise RunDamaged(f"{directory / min(rests)} goes on where no process began; record again")
 
 
-def _of_pool(pool: EntropyPool, rests: set[str]) -> Iterator[EntropyFile]:
+def _pool_files(pool: EntropyPool, rests: set[str]) -> Iterator[EntropyFile]:
     check = native.checker()
     for offset, name, slot in pool.slots():
         incarnation, identity = _NAMED.unpack_from(slot, _NAMED_AT)
