@@ -1,7 +1,7 @@
-"""Names the function that holds an offset of a library, by the library's dynamic symbols.
+"""Names the function at an offset of a library, by the library's dynamic symbols.
 
-The library is the file of that name on this machine, which need not be the one of the run, nor an ELF
-file at all: every length is compared with what is there, and what cannot be read has no symbols.
+The library is read from this machine; it need not be the run's, nor an ELF file at all. Every length is
+checked against the file's size, and an unreadable file has no symbols.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _DYNSYM, _FUNCTION, _INDIRECT = 11, 2, 10  # SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC
 
 
 class ExportedSymbols:
-    """The functions that a library exports, in order of their place."""
+    """The functions that a library exports, sorted by address."""
 
     def __init__(self, path: Path):
-        self._functions: list[tuple[int, int, int]] = []  # place, size, offset of the name
+        self._functions: list[tuple[int, int, int]] = []  # address, size, offset of the name
         self._names = b""
         try:
             with open(path, "rb", opener=rundir.open_following) as file:
@@ -53,7 +53,7 @@ class ExportedSymbols:
                     return
 
     def name(self, offset: int) -> str:
-        """Return the function that holds this offset; empty where none that is exported does."""
+        """Return the exported function at this offset; empty if there is none."""
         position = bisect_right(self._places, offset) - 1
         if position < 0:
             return ""
@@ -65,16 +65,16 @@ class ExportedSymbols:
 
 
 def _sections(data: mmap.mmap) -> list[tuple[int, int, int, int]]:
-    """Kind, offset, size and link of each section."""
+    """Return kind, offset, size and link of each section."""
     start = struct.unpack_from("<Q", data, 40)[0]
     entry, number = struct.unpack_from("<HH", data, 58)
     if entry != _SECTION.size:
         return []
-    found = []
-    for at in range(start, start + entry * number, entry):
-        _, kind, _, _, offset, size, link, _, _, _ = _SECTION.unpack_from(data, at)
-        found.append((kind, offset, size, link))
-    return found
+    sections = []
+    for position in range(start, start + entry * number, entry):
+        _, kind, _, _, offset, size, link, _, _, _ = _SECTION.unpack_from(data, position)
+        sections.append((kind, offset, size, link))
+    return sections
 
 
 def _functions(table: bytes) -> list[tuple[int, int, int]]:
