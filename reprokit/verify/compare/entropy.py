@@ -1,4 +1,4 @@
-"""Compares where the randomness came from: a replay against its recording, or two recordings."""
+"""Compares the sources of randomness: a replay against its recording, or two recordings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from reprokit.verify.compare.match import RunPair
 
 
 def compare(runs: RunPair) -> Difference:
-    """Whose entropy each run used and how faithfully a replay was served."""
+    """Compare whose entropy each run used, and how faithfully a replay was answered."""
     return group("entropy", (origin(*runs.files), *_fidelities(*runs.files)))
 
 
 def origin(left: RunFile, right: RunFile) -> Difference:
-    """Return whether both runs were given the same bytes."""
+    """Return whether both runs got the same bytes."""
     if (left.replay_of is None) != (right.replay_of is None):
-        return _replay_of_recording(left, right)
+        return _origin_of_replay(left, right)
     profiles = _profile(left), _profile(right)
     if profiles[0] and profiles[0] == profiles[1]:
         return Difference("random profile", Verdict.IDENTICAL, *profiles)
@@ -39,7 +39,7 @@ def origin(left: RunFile, right: RunFile) -> Difference:
 
 
 def advice(left: RunDirectory, right: RunDirectory) -> str:
-    """Return what to compare instead of two runs that were given entropy of their own; empty where they were not."""
+    """Return what to compare instead of two runs with separate entropy; empty if they share it."""
     origins = [run.run.replay_of for run in (left, right)]
     if origin(left.run, right.run).verdict is not Verdict.INFORMATION or (
         left.run.keyed and left.run.key == right.run.key
@@ -64,15 +64,15 @@ def _quoted(path: object) -> str:
 
 
 def _keyed(run: RunFile) -> str:
-    """Return what a keyed run asked for: never the key itself."""
+    """Return the numbers of a keyed run's requests, never the key itself."""
     if run.profile is None:
         return "keyed, not counted"
     profile = run.profile
-    asked = f"{profile.events} requests, {profile.entropy} bytes"
-    return f"keyed: {asked} for {profile.processes} processes and {profile.threads} threads"
+    requested = f"{profile.events} requests, {profile.entropy} bytes"
+    return f"keyed: {requested} for {profile.processes} processes and {profile.threads} threads"
 
 
-def _replay_of_recording(left: RunFile, right: RunFile) -> Difference:
+def _origin_of_replay(left: RunFile, right: RunFile) -> Difference:
     replay, recording = (left, right) if left.replay_of is not None else (right, left)
     meaning = "the recording has no digest of its random profile: it did not come to its end"
     if replay.replay_of is not None and recording.profile is not None:
@@ -114,8 +114,8 @@ def _fidelity(fidelity: Fidelity | None, text: str, is_left: bool) -> Difference
         meaning = "the replay was given live bytes, which no other run will be given"
     if not meaning:
         return Difference("replay fidelity", Verdict.IDENTICAL, *_sided(text, is_left))
-    loose = fidelity.exact != fidelity.requests
-    return information("replay fidelity", *_sided(text, is_left), meaning, can_change_results=loose)
+    is_inexact = fidelity.exact != fidelity.requests
+    return information("replay fidelity", *_sided(text, is_left), meaning, can_change_results=is_inexact)
 
 
 def _orders(fidelity: Fidelity, is_left: bool) -> Difference:
@@ -131,7 +131,7 @@ def _sided(text: str, is_left: bool) -> tuple[str, str]:
 
 
 def in_words(fidelity: Fidelity) -> str:
-    """Return the counts of a replay and how many percent of its requests were answered exactly."""
+    """Return a replay's counts, and the percentage of requests answered exactly."""
     parts = [f"{count} {kind}" for kind, count in fidelity.kinds.items() if count or kind == "exact"]
     if not fidelity.requests:
         return f"the replay asked for nothing ({fidelity.unused} unused)" if fidelity.unused else "no requests"
