@@ -1,7 +1,7 @@
-"""Compares runs of several hosts: RUN/hosts/NAME is the run directory that the launcher on one host wrote.
+"""Compares runs of several hosts: RUN/hosts/NAME is the run directory that one host's launcher wrote.
 
-Hosts are matched by name and ranks by number. Clocks of hosts are not compared: of several differences the one of the
-earliest step is first.
+Hosts are matched by name and ranks by number. Clocks of hosts are not compared: the difference at the earliest step
+is the first one.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from reprokit.verify.read.scan import natural, read
 
 MAX_HOSTS = 10_000
 _LAST = 1 << 62  # beyond any step
-_QUANTITIES = [NAMES.get(name, name) for name in ORDER]  # of the trail, in causal order
+_QUANTITIES = [NAMES.get(name, name) for name in ORDER]  # quantities of the trail, in causal order
 
 
 @dataclass(frozen=True)
 class HostsComparison:
-    """Two runs of the same hosts."""
+    """The comparison of two runs on the same hosts."""
 
     left: Path
     right: Path
-    hosts: dict[str, Comparison]  # what differs first is first
-    lacking: tuple[tuple[str, Side], ...]  # hosts of which only one run has a part, and which has none
+    hosts: dict[str, Comparison]  # the host that differs first comes first
+    lacking: tuple[tuple[str, Side], ...]  # hosts missing in one run, and in which
     notes: tuple[str, ...]
 
     @property
     def verdict(self) -> Verdict:
-        """What came out of all hosts."""
+        """Return the verdict on all hosts."""
         verdicts = {comparison.verdict for comparison in self.hosts.values()}
         if self.lacking or Verdict.DIFFERENT in verdicts:
             return Verdict.DIFFERENT
@@ -48,34 +48,34 @@ class HostsComparison:
 
 
 def parts(path: Path) -> dict[str, Path]:
-    """Return the runs of the hosts, by name; none where the directory is one run."""
-    place = path / HOSTS
-    if os.path.lexists(path / RUN) or not os.path.isdir(place) or place.is_symlink():
+    """Return the run directories of the hosts by name; none if this is a single run."""
+    hosts_directory = path / HOSTS
+    if os.path.lexists(path / RUN) or not os.path.isdir(hosts_directory) or hosts_directory.is_symlink():
         return {}
     try:
-        with os.scandir(place) as entries:
-            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(hosts_directory) as entries:
+            directories = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
-        raise RunDamaged(f"{place}: {reason(error)}; make it readable") from None
-    names = [name for name in found if os.path.lexists(place / name / RUN)]
+        raise RunDamaged(f"{hosts_directory}: {reason(error)}; make it readable") from None
+    names = [name for name in directories if os.path.lexists(hosts_directory / name / RUN)]
     if len(names) > MAX_HOSTS:
-        raise RunDamaged(f"{place} holds more than {MAX_HOSTS} hosts; the run cannot be used")
-    return {name: place / name for name in sorted(names, key=natural)}
+        raise RunDamaged(f"{hosts_directory} holds more than {MAX_HOSTS} hosts; the run cannot be used")
+    return {name: hosts_directory / name for name in sorted(names, key=natural)}
 
 
 def compare(left: Path, right: Path, *, tolerances: Tolerances | None = None) -> HostsComparison:
-    """Compare host by host; raises a RunError or NothingComparable where that is impossible."""
+    """Compare host by host; raise a RunError or NothingComparable if that is impossible."""
     sides = parts(left), parts(right)
-    both = [name for name in sides[0] if name in sides[1]]
-    found = {name: runs.compare(sides[0][name], sides[1][name], tolerances=tolerances) for name in both}
-    lacking: list[tuple[str, Side]] = [(name, "right") for name in sides[0] if name not in both]
-    lacking += [(name, "left") for name in sides[1] if name not in both]
-    notes = [note for named, side in zip(sides, SIDES, strict=True) for note in _notes(named, side)]
-    return HostsComparison(left, right, dict(sorted(found.items(), key=_step)), tuple(lacking), tuple(notes))
+    common = [name for name in sides[0] if name in sides[1]]
+    comparisons = {name: runs.compare(sides[0][name], sides[1][name], tolerances=tolerances) for name in common}
+    lacking: list[tuple[str, Side]] = [(name, "right") for name in sides[0] if name not in common]
+    lacking += [(name, "left") for name in sides[1] if name not in common]
+    notes = [note for parts_of_run, side in zip(sides, SIDES, strict=True) for note in _notes(parts_of_run, side)]
+    return HostsComparison(left, right, dict(sorted(comparisons.items(), key=_step)), tuple(lacking), tuple(notes))
 
 
 def _step(item: tuple[str, Comparison]) -> tuple[bool, int, int]:
-    """Return where a host's runs differ first, in steps and in what of a step: the only time that all hosts have."""
+    """Return the first differing step and quantity of a host: steps are the only clock that all hosts share."""
     first = item[1].tree.first()
     figures = first.figures if first is not None else {}
     step, quantity = figures.get("step"), figures.get("quantity")
@@ -86,24 +86,24 @@ def _step(item: tuple[str, Comparison]) -> tuple[bool, int, int]:
     )
 
 
-def _notes(named: Mapping[str, Path], side: Side) -> Iterator[str]:
-    """Yield what the ranks of all hosts together tell of a run."""
-    hosts = {name: RunDirectory(path) for name, path in named.items()}
-    count: Counter[str] = Counter()
+def _notes(parts_of_run: Mapping[str, Path], side: Side) -> Iterator[str]:
+    """Yield notes on the ranks of all hosts together."""
+    hosts = {name: RunDirectory(path) for name, path in parts_of_run.items()}
+    hosts_by_rank: Counter[str] = Counter()
     expected = 0
     for host, run in hosts.items():
-        here: set[str] = set()
+        ranks_here: set[str] = set()
         for key, _, _, line in read(run):
-            here.add(ranks.rank_of(key.process)[0])
+            ranks_here.add(ranks.rank_of(key.process)[0])
             if isinstance(line, ComputeLine) and type(size := line.facts.get("ranks")) is int:
                 expected = max(expected, size)
-        count.update(here - {""} or {host})
-    twice = sorted(rank for rank, number in count.items() if number > 1)
-    if twice:
-        yield f"of the {side} run, {twice[0]} is on more than one host: these are parts of several trainings"
+        hosts_by_rank.update(ranks_here - {""} or {host})
+    repeated = sorted(rank for rank, number in hosts_by_rank.items() if number > 1)
+    if repeated:
+        yield f"of the {side} run, {repeated[0]} is on more than one host: these are parts of several trainings"
         return
-    if len(count) < expected:
-        yield f"of the {side} run, {len(count)} of {expected} ranks are here: parts of hosts are missing"
-    for one in ranks.agreements(next(iter(hosts.values())), hosts) if hosts else ():
-        if one.state is RankState.PARTED:
-            yield f"of the {side} run, {one.words}"
+    if len(hosts_by_rank) < expected:
+        yield f"of the {side} run, {len(hosts_by_rank)} of {expected} ranks are here: parts of hosts are missing"
+    for agreement in ranks.agreements(next(iter(hosts.values())), hosts) if hosts else ():
+        if agreement.state is RankState.PARTED:
+            yield f"of the {side} run, {agreement.words}"
