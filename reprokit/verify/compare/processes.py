@@ -1,4 +1,4 @@
-"""Compares which Python processes a run had, whether each ended, and whether all its lines are there."""
+"""Compares the Python processes of two runs, how each ended, and whether its lines are complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reprokit.verify.read.scan import ScannedProcess, natural
 
 
 def compare(runs: RunPair) -> Difference:
-    """Return every process that recorded anything, by its identity."""
+    """Compare every process that recorded anything, by its identity."""
     names = sorted({*runs.left.processes, *runs.right.processes}, key=natural)
     children = tuple(leaf for name in names for leaf in _process(name, *runs.process(name)))
     return group("processes", children)
@@ -36,7 +36,7 @@ def _process(name: str, left: ScannedProcess | None, right: ScannedProcess | Non
 
 
 def ended_in_one(name: str, left: ScannedProcess | None, right: ScannedProcess | None) -> Side | None:
-    """Return the run in which a process ended early that came to its end in the other, and is no mere helper."""
+    """Return the run in which a process ended early that finished in the other; None for helpers."""
     if left is None or right is None or left.ended == right.ended:
         return None
     if is_cut_short(name, right if left.ended else left, left if left.ended else right):
@@ -59,10 +59,10 @@ def _lost(process: ScannedProcess) -> str:
 
 
 def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProcess | None) -> bool:
-    """Return whether a helper lacks the lines of its end, as something else of its run stopped it before.
+    """Return whether a helper lacks its last lines because something of its run stopped it.
 
-    A helper is somebody's child: neither the command itself nor a rank.
-    One that recorded no metric may have been stopped by anybody.
+    A helper is a child process: neither the command itself nor a rank.
+    Without recorded metrics, any process may have stopped it.
     """
     if process is None or other is None or process.ended or "/" not in name:
         return False
@@ -70,14 +70,14 @@ def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProces
 
 
 def not_told_side(runs: RunPair, pair: SeriesPair) -> Side | None:
-    """Return the side that lacks lines of the other one, as its process was stopped before it could write them."""
+    """Return the side that lacks lines of the other, as its process was stopped before writing them."""
     left, right = runs.process(pair.key.process)
     process, other = (left, right) if pair.shorter == "left" else (right, left)
     return pair.shorter if is_cut_short(pair.key.process, process, other) else None
 
 
 def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
-    """Return the leaf of such a thing: not compared where one side was stopped before."""
+    """Return the leaf, marked as not compared if one side's process was stopped before."""
     side = not_told_side(runs, pair)
     if side is None:
         return result
@@ -86,10 +86,12 @@ def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
 
 
 def stopped(runs: RunPair) -> Iterator[str]:
-    """Yield what must be said beside the verdict of processes whose ends are not compared."""
+    """Yield notes on processes whose ends are not compared."""
     for side, scan, others in (("left", runs.left, runs.right), ("right", runs.right, runs.left)):
         for name, process in sorted(scan.processes.items(), key=lambda item: natural(item[0])):
             other = others.processes.get(name)
             if process.was_stopped and other is not None and other.outcomes and is_cut_short(name, process, other):
-                what = f"what process {name} of the {side} run would have recorded at its end (weights, imported code)"
-                yield f"not compared: {what}, as another process of the run ended it before"
+                records = (
+                    f"what process {name} of the {side} run would have recorded at its end (weights, imported code)"
+                )
+                yield f"not compared: {records}, as another process of the run ended it before"
