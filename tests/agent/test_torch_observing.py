@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reprokit.agent.observing.torch_places import Places
-from tests.agent.training import Line, Outcome, Training
+from tests.agent.training import BOOTSTRAP, Line, Outcome, Training
 from tests.support import training_text
 
 pytestmark = pytest.mark.torch
@@ -104,7 +104,8 @@ BESIDE = training_text("pytorch_hooks.py")
 @pytest.mark.extended
 def test_what_else_hooks_in_goes_on_as_it_did(training: Training) -> None:
     bare = training.run_bare(BESIDE)
-    observed = observe(training, BESIDE, confirm=2, **ALL_ISA)
+    # With all that PyTorch imports: what leaves some of it out stands between the script and its modes.
+    observed = observe(training, BESIDE, confirm=2, PYTHONPATH=str(BOOTSTRAP), **ALL_ISA)
     assert observed.outcome.output == bare.output
     assert (observed.outcome.status, observed.outcome.errors) == (0, bare.errors)
     assert not observed.outcome.of("warning")
