@@ -1,9 +1,10 @@
 /* child_keys.c - programs that are started: which child of the recording each of them is.
  *
  * Numbers alone would give a child another's entropy as soon as one run starts a helper more than the other: a
- * compiler, a probe. So a recording writes down what each child was started with, and a replay gives a child the name
- * of the recorded one that was started likewise. What was forked has a number before it becomes a program: until then
- * that is its name. A child that the recording does not know is called so ("?"), and takes nobody's name.
+ * compiler, a probe. So a recording writes down what each child was started with, and by which line of a script as
+ * far as the agent says so; a replay gives a child the name of the recorded one that was started likewise. What was
+ * forked has a name before it becomes a program. A child that the recording does not know is called so ("?"), and takes
+ * nobody's name.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -136,6 +137,15 @@ static void make_keys(struct rk_child *child, const char *file, char *const argu
 
 static uint64_t hash_of(const char *text) { return rk_check(text, strlen(text), 0); }
 
+static uint32_t hash_of_some(const char *text) { return text ? (uint32_t)hash_of(text) | 1 : 0; }
+
+RK_EXPORT void reprokit_call_site(const char *lines, const char *files, const char *sources) {
+    if (!rk_active()) return;
+    rk_process_check();
+    rk_thread_check()->place = (struct rk_call_site){
+        .lines = hash_of_some(lines), .files = hash_of_some(files), .sources = hash_of_some(sources)};
+}
+
 /* ---- matching -------------------------------------------------------------------------------------------------- */
 
 /* From the most alike on: with the same arguments, also where another thread of a pool started it; with other
@@ -145,20 +155,49 @@ static const struct {
     bool by_any_thread, by_number;
 } likenesses[] = {{0, false, true}, {0, false, false}, {0, true, false}, {1, false, false}, {2, false, false}};
 
+/* From the nearest on: the same lines of the script; any of a script that was edited; where no script is known, or the
+ * recording's next child of that thread has come, so that nobody else will ask. */
+enum nearness { SAME_LINES, EDITED, ANY_PLACE, NEARNESSES };
+
+static bool is_near(const struct rk_child *child, const struct rk_child *wanted, enum nearness nearness,
+                    uint32_t last) {
+    const struct rk_call_site *place = &child->place, *here = &wanted->place;
+    if (nearness == SAME_LINES) return place->lines == here->lines;
+    if (nearness == EDITED) return place->files == here->files && place->sources != here->sources;
+    return !place->lines || !here->lines || (child->thread == wanted->thread && child->number < last);
+}
+
+static bool are_siblings(const struct rk_child *child, const struct rk_child *other) {
+    return child->parent == other->parent && child->thread == other->thread;
+}
+
+/* The number of the recorded child that came last of those that have come. */
+static uint32_t last_taken(const struct known *of, const struct rk_child *wanted) {
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < of->count; i++)
+        if (of->children[i].number > last && are_siblings(of->children + i, wanted) &&
+            __atomic_load_n(&of->taken[i], __ATOMIC_ACQUIRE))
+            last = of->children[i].number;
+    return last;
+}
+
 static bool is_whole(const struct rk_child *child) {
     return child->check == rk_check(child, offsetof(struct rk_child, check), 0) &&
            memchr(child->name, 0, sizeof(child->name));
 }
 
-static const struct rk_child *oldest(const struct known *of, const struct rk_child *wanted, size_t likeness) {
+static const struct rk_child *oldest(const struct known *of, const struct rk_child *wanted, size_t likeness,
+                                     enum nearness nearness) {
     const struct rk_child *found = NULL;
     uint8_t key = likenesses[likeness].key;
+    uint32_t last = nearness == ANY_PLACE ? last_taken(of, wanted) : 0;
     for (uint32_t i = 0; i < of->count; i++) {
         const struct rk_child *child = of->children + i;
         if (child->keys[key] != wanted->keys[key] || child->parent != wanted->parent || child->kind != wanted->kind ||
             (child->thread != wanted->thread && !likenesses[likeness].by_any_thread) ||
             (child->number != wanted->number && likenesses[likeness].by_number) ||
-            __atomic_load_n(&of->taken[i], __ATOMIC_ACQUIRE) || (found && found->number <= child->number))
+            !is_near(child, wanted, nearness, last) || __atomic_load_n(&of->taken[i], __ATOMIC_ACQUIRE) ||
+            (found && found->number <= child->number))
             continue;
         if (is_whole(child)) found = child;
     }
@@ -168,14 +207,18 @@ static const struct rk_child *oldest(const struct known *of, const struct rk_chi
 /* Several that were forked may execute the same program at once: each is the recorded one of its number, until one
  * turns out to be another. */
 static const struct rk_child *take(struct known *of, const struct rk_child *wanted) {
-    bool has_number = wanted->kind == RK_CHILD_FORKED;
-    for (size_t i = 0; i < RK_LENGTH(likenesses); i++) {
-        if (likenesses[i].by_number && (!has_number || __atomic_load_n(&of->disturbed, __ATOMIC_ACQUIRE))) continue;
+    bool has_number = wanted->kind == RK_CHILD_FORKED && !__atomic_load_n(&of->disturbed, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < NEARNESSES * RK_LENGTH(likenesses); i++) {
+        size_t likeness = i % RK_LENGTH(likenesses);
+        if (likenesses[likeness].by_number && !has_number) continue;
         const struct rk_child *found;
-        while ((found = oldest(of, wanted, i)))
-            if (!__atomic_exchange_n(&of->taken[found - of->children], 1, __ATOMIC_ACQ_REL)) return found;
-        if (likenesses[i].by_number) __atomic_store_n(&of->disturbed, 1, __ATOMIC_RELEASE);
+        while ((found = oldest(of, wanted, likeness, i / RK_LENGTH(likenesses)))) {
+            if (__atomic_exchange_n(&of->taken[found - of->children], 1, __ATOMIC_ACQ_REL)) continue;
+            if (has_number && !likenesses[likeness].by_number) __atomic_store_n(&of->disturbed, 1, __ATOMIC_RELEASE);
+            return found;
+        }
     }
+    if (has_number) __atomic_store_n(&of->disturbed, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -184,7 +227,8 @@ static const struct rk_child *take(struct known *of, const struct rk_child *want
 static struct rk_child begin(const struct rk_thread *thread, enum rk_child_kind kind) {
     if (kind == RK_CHILD_STARTED) incarnation = rk_process->incarnation; /* which a forked child's is not yet */
     uint64_t parent = rk_check(rk_identity, strlen(rk_identity), incarnation);
-    return (struct rk_child){.parent = parent, .thread = hash_of(thread->identity), .kind = kind};
+    return (struct rk_child){
+        .parent = parent, .thread = hash_of(thread->identity), .kind = kind, .place = thread->place};
 }
 
 /* Behind the name of its parent, which is as of rk_child_identity. */
@@ -214,10 +258,18 @@ static uint32_t number_unknown(const struct known *of, struct rk_thread *thread,
     *is_stranger = rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == 0;
     for (uint32_t i = 0; i < of->count && !*is_stranger; i++) {
         const struct rk_child *child = of->children + i;
-        if (child->parent == wanted->parent && child->thread == wanted->thread && child->number > last)
-            last = child->number;
+        if (are_siblings(child, wanted) && child->number > last) last = child->number;
     }
     return last + ++thread->strangers;
+}
+
+static void name_born(char *text, const struct rk_thread *thread, const struct rk_birth *birth) {
+    if (birth->known) {
+        name_as_known(text, rk_identity, birth->known, "");
+        return;
+    }
+    rk_child_identity(text, thread, birth->number);
+    if (birth->is_stranger) rk_append(text, RK_IDENTITY, strlen(text), "?");
 }
 
 void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birth, const char *file,
@@ -236,30 +288,51 @@ void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birt
         rk_child_identity(text, thread, birth->number);
         write_down(&child, text);
     }
-    if (birth->known) {
-        name_as_known(text, rk_identity, birth->known, "");
-        return;
-    }
-    rk_child_identity(text, thread, birth->number);
-    if (birth->is_stranger) rk_append(text, RK_IDENTITY, strlen(text), "?");
+    name_born(text, thread, birth);
 }
 
-/* Those that the recording started without a fork are no processes that were forked. */
-void rk_number_fork(struct rk_thread *thread) {
-    const struct known *of = known_children();
-    struct rk_child wanted = begin(thread, RK_CHILD_STARTED);
+/* Whether the recording says by which lines this process forked. */
+static bool knows_births(const struct known *of, const struct rk_child *wanted) {
+    for (uint32_t i = 0; of && i < of->count; i++)
+        if (of->children[i].parent == wanted->parent && of->children[i].kind == RK_CHILD_BORN) return true;
+    return false;
+}
+
+/* Those that the recording started without a fork, or forked by a line of a script, are no others. */
+static uint32_t next_fork(const struct known *of, struct rk_thread *thread, const struct rk_child *wanted) {
     thread->children++;
     for (uint32_t i = 0; of && i < of->count; i++) {
         const struct rk_child *child = of->children + i;
-        if (child->parent != wanted.parent || child->thread != wanted.thread || child->kind != wanted.kind) continue;
+        if (!are_siblings(child, wanted) || child->kind == RK_CHILD_FORKED) continue;
         if (child->number == thread->children) thread->children++;
     }
+    return thread->children;
 }
+
+void rk_number_fork(struct rk_thread *thread) {
+    struct known *of = known_children();
+    struct rk_child child = begin(thread, RK_CHILD_STARTED);
+    struct rk_birth *birth = &thread->fork_birth;
+    *birth = (struct rk_birth){0};
+    child.kind = RK_CHILD_BORN;
+    if (child.place.lines && knows_births(of, &child)) {
+        birth->known = take(of, &child);
+        birth->number = birth->known ? birth->known->number : number_unknown(of, thread, &child, &birth->is_stranger);
+        return;
+    }
+    child.number = birth->number = next_fork(of, thread, &child);
+    if (!child.place.lines) return;
+    char identity[RK_IDENTITY];
+    rk_child_identity(identity, thread, child.number);
+    write_down(&child, identity);
+}
+
+void rk_name_forked(char *text, const struct rk_thread *thread) { name_born(text, thread, &thread->fork_birth); }
 
 void rk_forked(const struct rk_thread *thread) {
     forked.known = known_children();
     forked.wanted = begin(thread, RK_CHILD_FORKED);
-    forked.wanted.number = thread->children;
+    forked.wanted.number = thread->fork_birth.is_stranger ? 0 : thread->fork_birth.number;
     memcpy(forked.identity, rk_identity, sizeof(forked.identity));
     forked.waits = true;
     forked.is_named = false;
@@ -270,9 +343,7 @@ void rk_forked(const struct rk_thread *thread) {
 static bool is_anothers(const struct known *of, const struct rk_child *wanted) {
     for (uint32_t i = 0; i < of->count; i++) {
         const struct rk_child *child = of->children + i;
-        if (child->parent == wanted->parent && child->thread == wanted->thread && child->kind == wanted->kind &&
-            child->number == wanted->number)
-            return true;
+        if (are_siblings(child, wanted) && child->kind == wanted->kind && child->number == wanted->number) return true;
     }
     return false;
 }

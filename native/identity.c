@@ -28,7 +28,7 @@ void rk_thread_name(char *text, const char *creator, uint32_t number) {
     rk_shorten(text);
 }
 
-void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number) {
+void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t number) {
     size_t length = rk_append(text, RK_IDENTITY, 0, rk_identity);
     length = rk_append(text, RK_IDENTITY, length, "/");
     if (strcmp(thread->identity, "m") != 0) {
@@ -138,6 +138,7 @@ static void detach_requests(void) {
     }
     for (uint32_t i = rk_thread.depth; i < RK_STREAMS; i++) memset(&rk_thread.streams[i], 0, sizeof(struct rk_stream));
     rk_thread.threads = rk_thread.children = 0;
+    rk_thread.place = (struct rk_call_site){0};
     rk_thread.vfork_pid = 0;
     rk_thread.detached = 1;
 }
@@ -176,7 +177,7 @@ bool rk_identity_start(const char *identity) {
 static void begin_forked(void) {
     char name[RK_IDENTITY];
     rk_forked(&rk_thread);
-    rk_child_identity(name, &rk_thread, rk_thread.children);
+    rk_name_forked(name, &rk_thread);
     memcpy(rk_identity, name, sizeof(name));
     rk_is_forked = true;
     begin();

@@ -163,7 +163,7 @@ struct rk_key {
     uint64_t position;
 };
 
-/* What a child is named by that is started as a program. */
+/* What a child is named by. */
 struct rk_birth {
     uint32_t number;              /* 0: nothing yet */
     const struct rk_child *known; /* replay: the recorded one that it stands for */
@@ -180,7 +180,8 @@ struct rk_thread {
     uint32_t children;              /* likewise */
     uint32_t strangers;             /* replay: likewise, that the recording does not know */
     int vfork_pid;                  /* the vfork child last named, and what it is named by */
-    struct rk_birth vfork_birth;
+    struct rk_birth vfork_birth, fork_birth;
+    struct rk_call_site place; /* of the script that makes a child */
     char identity[RK_IDENTITY];
     int64_t clock_last;  /* replay: the time it was given last */
     int64_t clock_ahead; /* and how far that was ahead of the monotonic clock */
@@ -254,7 +255,7 @@ extern __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exe
 bool rk_identity_start(const char *identity);
 void rk_process_check(void); /* after a fork: become a process of its own */
 struct rk_thread *rk_thread_check(void);
-void rk_child_identity(char *text, struct rk_thread *thread, uint32_t number);
+void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t number);
 void rk_thread_name(char *text, const char *creator, uint32_t number);
 bool rk_is_another_process(void);
 
@@ -265,6 +266,7 @@ void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birt
                      char *const arguments[]);
 void rk_name_executed(char *text, const char *file, char *const arguments[]); /* in place of this process */
 void rk_number_fork(struct rk_thread *thread);
+void rk_name_forked(char *text, const struct rk_thread *thread);
 void rk_forked(const struct rk_thread *thread); /* in the child, which has its parent's identity still */
 
 /* ---- site.c ----------------------------------------------------------------------------------- */

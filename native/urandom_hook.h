@@ -186,17 +186,26 @@ struct rk_level {
     uint64_t reserved; /* slots that have blocks on the disk */
 };
 
-/* REPROKIT_RUN/entropy/children.entropy: one of these for each child that became a program, in no certain order.
- * Numbers are of children of one thread, from 1. */
+/* REPROKIT_RUN/entropy/children.entropy: one of these for each child that became a program, or was forked by a line
+ * of a script, in no certain order. Numbers are of children of one thread, from 1. */
 #define RK_CHILD_KEYS 3
-enum rk_child_kind { RK_CHILD_STARTED = 1, RK_CHILD_FORKED = 2 /* it had its name and executed the program then */ };
+/* Which lines of a script led to a child, as of reprokit_call_site: all 0 where none did. */
+struct rk_call_site {
+    uint32_t lines, files, sources;
+};
+enum rk_child_kind {
+    RK_CHILD_STARTED = 1,
+    RK_CHILD_FORKED = 2, /* it had its name and executed the program then */
+    RK_CHILD_BORN = 3,   /* it was forked, which is no program yet: without keys */
+};
 struct rk_child {
     uint64_t parent;  /* reprokit_check of the parent's identity, seeded with its incarnation */
     uint64_t thread;  /* of the thread that made it, likewise */
     uint64_t keys[3]; /* of program and arguments: as they were, without numbers and made-up names, without values */
     uint32_t number;
-    uint32_t kind;  /* enum rk_child_kind */
-    char name[72];  /* what stands behind the parent's identity and "/", NUL-padded */
+    uint32_t kind; /* enum rk_child_kind */
+    char name[60]; /* what stands behind the parent's identity and "/", NUL-padded */
+    struct rk_call_site place;
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
 
@@ -275,6 +284,9 @@ uint64_t reprokit_check(const void *data, uint64_t n, uint64_t seed);
  * Returns 1 in a run, else 0 and an empty text. */
 int reprokit_process_identity(char *text, uint64_t size);
 int reprokit_thread_identity(char *text, uint64_t size);
+/* Says which lines of a script are about to make a child of the calling thread, in which files, and what these hold;
+ * three times NULL afterwards. */
+void reprokit_call_site(const char *lines, const char *files, const char *sources);
 
 /* reprokit: end of what cffi reads */
 

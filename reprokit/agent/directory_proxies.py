@@ -51,7 +51,7 @@ class ListingRecorder:
 class OsFunctionProxy:
     """Proxy of a built-in function; not a Python function, as that would become a method as a class attribute."""
 
-    def __init__(self, original: Any, recorder: ListingRecorder) -> None:
+    def __init__(self, original: Any, recorder: Any) -> None:
         self._original, self._recorder = original, recorder
         self.__wrapped__ = original
         self.__module__, self.__doc__ = "os", original.__doc__

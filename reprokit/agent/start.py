@@ -8,6 +8,7 @@ import sys
 
 from . import directory_proxies, environ, import_listing
 from .agent import ORDERS, TRAINING, Agent
+from .call_sites import CallSites
 from .core import import_hooks
 from .core.journal import Journal
 from .frameworks import WATCHED
@@ -25,6 +26,7 @@ def start(run: str, identity: str) -> None:
     atexit.register(agent.finish)
     os.register_at_fork(after_in_child=agent.forget)
     agent.attempt(_follow_plan, agent)
+    agent.attempt(CallSites(agent).watch)
     agent.attempt(_watch, agent)
     agent.attempt(_watch_reads, agent)
 

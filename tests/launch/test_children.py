@@ -11,7 +11,8 @@ import pytest
 from tests.interpreters import interpreter
 from tests.support import Reprokit
 
-TRAINING = str(Path(__file__).parent.parent / "trainings" / "started_helpers.py")
+TRAININGS = Path(__file__).parent.parent / "trainings"
+TRAINING, ALIKE = (str(TRAININGS / name) for name in ("started_helpers.py", "alike_helpers.py"))
 WAYS = ["empty start", "filled start", "empty fork", "filled fork", "reordered start"]
 
 
@@ -38,6 +39,45 @@ def compare(reprokit: Reprokit, command: list[str], way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_helpers(reprokit: Reprokit, way: str) -> None:
     compare(reprokit, [sys.executable], way)
+
+
+def compare_alike(reprokit: Reprokit, python: str, when: str, edited: bool) -> None:
+    """Record with an empty cache, replay with a full one: helpers that lack on one side take nobody's entropy."""
+    script = reprokit.directory / "train.py"
+    script.write_text(Path(ALIKE).read_text())
+    recorded = reprokit.run("record", "-o", "recorded", "--", python, "train.py", when, "cache")
+    assert recorded.returncode == 0, recorded.stderr
+    if edited:
+        script.write_text("# a line more\n" + script.read_text())
+    replayed = reprokit.run("replay", "recorded", "-o", "replayed")
+    there, here = ({n: d for n, d in drawn(run.stdout).items() if "helper" not in n} for run in (recorded, replayed))
+    assert len(there) == 18
+    assert here == there, replayed.stderr
+    fidelity = reprokit.facts("replayed")["fidelity"]
+    assert [fidelity["moved"], bool(fidelity["derived"]), bool(fidelity["unused"])] == [
+        0,
+        when == "filled",
+        when == "empty",
+    ]
+
+
+@pytest.mark.parametrize("when", ["empty", "filled"])
+def test_helpers_with_the_command_line_of_others(reprokit: Reprokit, when: str) -> None:
+    compare_alike(reprokit, sys.executable, when, edited=False)
+
+
+@pytest.mark.slow
+def test_children_of_an_edited_script(reprokit: Reprokit) -> None:
+    compare_alike(reprokit, sys.executable, "never", edited=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.10", "3.13"])
+def test_alike_helpers_of_other_pythons(reprokit: Reprokit, version: str) -> None:
+    path = interpreter(version)
+    if path is None:
+        pytest.skip(f"no CPython {version} here")
+    compare_alike(reprokit, path, "filled", edited=False)
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ def test_only_the_interposed_calls_and_the_interface_are_exported() -> None:
     assert not {name for name in names if name.startswith("rk_")}
     assert {name for name in names if name.startswith("reprokit")} == {
         "reprokit_abi",
+        "reprokit_call_site",
         "reprokit_check",
         "reprokit_process_identity",
         "reprokit_thread_identity",

@@ -1,0 +1,114 @@
+"""Tells the shim which lines of the script start a child process; a replay matches children by these lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .core.user_frames import MAX_DEPTH, is_users
+from .directory_proxies import OsFunctionProxy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    from .agent import Agent
+
+STARTS = ("posix_spawn", "posix_spawnp", "system")  # functions of os that start a program without a fork of Python's
+SERVERS = ("/resource_tracker.py", "/forkserver.py")  # start one process, for whoever needs it first
+MAX_SOURCE = 1 << 20  # bytes of a script that are compared
+
+
+class CallSites:
+    """Reports to the shim, for the calling thread, the call site of a child while it is being started."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._report: Callable[..., object] | None = None
+
+    def watch(self) -> None:
+        """Watch forks, and the functions that start a program without one."""
+        self._agent.listeners.append((("subprocess", "multiprocessing.util"), self._loaded))
+        os.register_at_fork(before=self._before_fork, after_in_parent=self.after)
+        for name in STARTS:
+            if hasattr(os, name):  # posix_spawn since Python 3.8
+                setattr(os, name, _StartProxy(getattr(os, name), self))
+
+    def _loaded(self, name: str, module: Any) -> None:
+        """Watch the function by which subprocess or multiprocessing.util, just imported, starts programs."""
+        import _posixsubprocess
+
+        if not isinstance(_posixsubprocess.fork_exec, _StartProxy):
+            _posixsubprocess.fork_exec = _StartProxy(_posixsubprocess.fork_exec, self)
+        if hasattr(module, "_fork_exec"):  # since Python 3.11
+            module._fork_exec = _posixsubprocess.fork_exec
+
+    def _before_fork(self) -> None:
+        self.attempt(self.before, sys._getframe(1))
+
+    def attempt(self, *call: Any) -> Any:
+        return self._agent.attempt(*call)
+
+    def before(self, frame: FrameType | None) -> None:
+        """Report the call site of a child that this frame is about to start."""
+        site = call_site(frame)
+        if site[0] and self._report is None:
+            self._report = _shim_function()
+        if site[0] and self._report is not None:
+            self._report(*site)
+
+    def after(self) -> None:
+        """Withdraw the call site: the child was started, or could not be."""
+        if self._report is not None:
+            self._report(None, None, None)
+
+
+class _StartProxy(OsFunctionProxy):
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self._recorder.attempt(self._recorder.before, sys._getframe(1))
+        try:
+            return self._original(*arguments, **keywords)
+        finally:
+            self._recorder.attempt(self._recorder.after)
+
+
+def _shim_function() -> Callable[..., object] | None:
+    """Return the shim's reprokit_call_site; None without a shim, or where ctypes cannot be imported, as after a chroot."""
+    try:
+        from ctypes import CDLL
+    except ImportError:
+        return None
+    return getattr(CDLL(None), "reprokit_call_site", None)
+
+
+def call_site(frame: FrameType | None) -> tuple[bytes, bytes, bytes]:
+    """Return the script's lines on the stack, the names of their files, and the files' contents; empty without any."""
+    lines: list[str] = []
+    sources: dict[str, bytes] = {}
+    for _ in range(MAX_DEPTH):
+        if frame is None:
+            break
+        file = frame.f_code.co_filename
+        if not lines and file.endswith(SERVERS):
+            break
+        if is_users(file):
+            if file not in sources:
+                sources[file] = _source(file)
+            lines.append(f"{os.path.basename(file)}:{frame.f_lineno}")
+        frame = frame.f_back
+    names = [os.path.basename(file) if source else "" for file, source in sources.items()]  # cells of a notebook
+    contents = [source or os.fsencode(os.path.basename(file)) for file, source in sources.items()]
+    return os.fsencode(" ".join(lines)), os.fsencode(" ".join(names)), b"\n".join(contents)
+
+
+def _source(file: str) -> bytes:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, MAX_SOURCE)
+    finally:
+        os.close(descriptor)
