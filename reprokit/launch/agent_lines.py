@@ -22,7 +22,7 @@ MAX_PATCHES = 10_000  # lines about patches
 MAX_UNAVAILABLE = 20  # frameworks and versions whose steps were not captured
 MAX_TEXT = 100  # characters of their names
 TURNS = ("exact", "moved", "unused")
-_WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"', b'{"k":"orders"'
+_WHOLE = b'{"k":"end"', b'{"k":"patch"', b'{"k":"capture_unavailable"', b'{"k":"orders"', b'{"k":"shared"'
 WANTED = (b'"agent"', b'"framework"', b'"seed"', b'"warning"', *_WHOLE)
 
 
@@ -52,6 +52,7 @@ class AgentFacts(msgspec.Struct):
     patches: list[PatchLine] = msgspec.field(default_factory=list)
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
     seeds_replaced: int = 0  # in a replay: seeds that got their recorded value in place of another
+    shared: set[str] = msgspec.field(default_factory=set)  # memory that processes share without a lock: what and where
     orders: Counter[str] = msgspec.field(
         default_factory=Counter
     )  # in a replay: number of turns by how they were replayed
@@ -105,6 +106,8 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         facts.seeds_replaced += "asked" in value
     elif kind == "orders":
         facts.orders.update({name: count for name, count in value.items() if name in TURNS and type(count) is int})
+    elif kind == "shared" and len(facts.shared) < MAX_WARNINGS:
+        facts.shared.add(str(value.get("what"))[:MAX_TEXT])
     elif kind == "patch" and len(facts.patches) < MAX_PATCHES:
         names = ("p", "id", "value", "state", "why")
         facts.patches.append(PatchLine(*(str(value.get(name, "")) for name in names)))

@@ -203,6 +203,11 @@ class Finish:
                 self._run.fidelity, orders=exact, orders_moved=moved, orders_unused=unused
             )
             say(f"orders: {self._run.fidelity.orders_in_words}")
+        for what in sorted(facts.shared):
+            text = f"{what}: memory that processes share; what depends on who comes first there may not repeat"
+            self._run.uncovered.append(Uncovered(source="memory", text=text))
+            if self._plan.mode == RECORD:
+                say(text)
         if self._run.patches:
             self._attempt(lambda: self._finish_patches(facts))
         if environment_collector is None:

@@ -59,7 +59,7 @@ class Loading(PartState, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source of entropy seen in a run that nothing recorded; `text` is for people."""
 
-    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock"]
+    source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "memory"]
     text: str
     option: str = ""  # of the command line, which could not be followed
     module: str = ""  # path of the library that holds the instructions

@@ -168,7 +168,7 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
             lost.add(asked_by.identity, asked_by.unrecorded)
     uncovered = dict.fromkeys(run.run.uncovered)
     missing = [("requests that were not recorded", lost)] if lost.calls else []
-    missing += [(gap.text, Occurrences()) for gap in uncovered if gap.source not in ("instructions", "clock")]
+    missing += [(gap.text, Occurrences()) for gap in uncovered if gap.source not in ("instructions", "clock", "memory")]
     for subject, seen in missing:
         yield seen.finding(SOURCE, subject, findings.SUSPECT, UNRECORDED, UNCOVERED_RANK)
     for gap in uncovered:

@@ -31,6 +31,7 @@ def test_producers(reprokit: Reprokit, monkeypatch: pytest.MonkeyPatch, kind: st
     assert bare_runs_differ(command)
     recorded_and_replayed(reprokit, *command)
     assert reprokit.run("verify", "recorded", "replayed1").returncode == 0
+    assert not reprokit.facts("recorded")["uncovered"]
     assert not list(reprokit.directory.glob("re*/turns"))
 
 
@@ -51,6 +52,12 @@ def test_memory_without_a_lock_is_named(reprokit: Reprokit) -> None:
     assert "1 suspect  function multiprocessing.shared_memory.SharedMemory.__init__, 61 calls" in profiled.stdout
     assert "producer_processes.py:" in profiled.stdout
     assert "under a multiprocessing.Lock" in profiled.stdout
+    named = "SharedMemory at producer_processes.py:152: memory that processes share"
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    assert f"reprokit: {named}" in recorded.stderr
+    replays = [reprokit.run("replay", "recorded", "-o", f"replayed{number}") for number in range(4)]
+    other = next(number for number, replay in enumerate(replays) if replay.stdout != recorded.stdout)
+    assert named in reprokit.run("verify", "recorded", f"replayed{other}").stdout.partition("likely cause")[2]
 
 
 def test_arrays_and_values_without_a_lock_are_named(reprokit: Reprokit) -> None:
@@ -61,6 +68,10 @@ def test_arrays_and_values_without_a_lock_are_named(reprokit: Reprokit) -> None:
         assert f"shared_without_a_lock.py:{number} (main)" in profiled.stdout
     assert "2 suspected" in profiled.stdout
     assert "under a multiprocessing.Lock" in profiled.stdout
+    recorded = reprokit.run("record", "-o", "recorded", "--", sys.executable, str(training))
+    ends = ("Array at shared_without_a_lock.py:8", "Value at shared_without_a_lock.py:9")
+    assert [source["text"].partition(": ")[0] for source in reprokit.facts("recorded")["uncovered"]] == list(ends)
+    assert all(f"reprokit: {end}: memory that processes share" in recorded.stderr for end in ends)
 
 
 @pytest.mark.extended

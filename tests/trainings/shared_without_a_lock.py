@@ -7,7 +7,13 @@ def main():
     guarded = multiprocessing.get_context("fork").Array("i", 4)
     array = multiprocessing.get_context("fork").Array("i", 4, lock=False)
     value = multiprocessing.Value("i", 0, lock=False)
-    print(guarded[0], array[0], value.value)
+    process = multiprocessing.get_context("fork").Process(target=look, args=(guarded, array, value))
+    process.start()
+    process.join()
+
+
+def look(guarded, array, value):
+    print(guarded[0], array[0], value.value, flush=True)
 
 
 main()

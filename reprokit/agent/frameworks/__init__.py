@@ -82,7 +82,8 @@ _MODULES = {
         "ray._private.worker",
     ]
     + [f"concurrent.futures.{name}" for name in ("_base", "process", "thread")]
-    + [f"multiprocessing.{name}" for name in ("connection", "managers", "pool", "process", "queues", "synchronize")],
+    + [f"multiprocessing.{name}" for name in ("connection", "context", "managers", "pool", "process", "queues")]
+    + [f"multiprocessing.{name}" for name in ("shared_memory", "synchronize")],
     "objects": [
         "botocore.client",
         "fsspec.spec",

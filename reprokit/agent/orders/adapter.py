@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .processes import ProcessOrders
+    from .shared_memory import SharedMemory
     from .workers import WorkerOrders
 
 
 POOLS = ("joblib._parallel_backends", "multiprocessing.pool", "multiprocessing.process")
 EXECUTORS = ("concurrent.futures.process", "concurrent.futures.thread")
+SHARING = ("context", "process", "shared_memory", "synchronize")  # of multiprocessing
 PROCESSES = ("multiprocessing.connection", "multiprocessing.queues", "multiprocessing.synchronize")
 LOADERS = "torch.utils.data.dataloader"  # PyTorch's adapter patches it too
 
@@ -33,13 +35,17 @@ class OrdersAdapter(Adapter):
             LockOrders(agent.orders).watch(sys.modules["threading"])
             ConditionOrders(agent.orders).watch(sys.modules["threading"])
             agent.listeners.append(((LOADERS,), self._watch_loaders))
+            agent.listeners.append((("torch",), self._watch_torch))
         self._workers: WorkerOrders | None = None
         self._processes: ProcessOrders | None = None
+        self._memory: SharedMemory | None = None
 
     def instrument(self, name: str, module: Any) -> None:
         if ORDERS not in self._agent.keeps:
             return
         orders = self._agent.orders
+        if name.startswith("multiprocessing.") and name.endswith(SHARING):
+            self._shared_memory().watch(module)
         if name in POOLS or name in EXECUTORS:
             from .workers import WorkerOrders
 
@@ -78,6 +84,15 @@ class OrdersAdapter(Adapter):
             from .joblib_jobs import JobOrders
 
             JobOrders(orders).watch(module)
+
+    def _shared_memory(self) -> SharedMemory:
+        from .shared_memory import SharedMemory
+
+        self._memory = self._memory or SharedMemory(self._agent)
+        return self._memory
+
+    def _watch_torch(self, name: str, module: Any) -> None:
+        self._shared_memory().watch_torch(module)
 
     def _watch_loaders(self, name: str, module: Any) -> None:
         from .loaders import LoaderOrders

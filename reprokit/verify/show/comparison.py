@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NOT_BITWISE = "not bitwise identical; within the tolerance asked for"
 CAUSAL = ("entropy", "environment", "command", "seeds")  # categories of causes
+RACING = ("clock", "memory")  # sources of a run itself that can be causes
 CAUSES = 6  # likely causes of a difference that are listed
 FACTS = 4  # facts of the environment named in the short table
 TELLING = ("weights at the end of model", "replay fidelity")  # prefixes of leaves that users look for in a category
@@ -77,6 +78,9 @@ def causes(comparison: Comparison) -> Iterator[str]:
     leaves = chain.from_iterable(categories[name].leaves() for name in CAUSAL if name in categories)
     possible_causes = (leaf for leaf in leaves if leaf.can_change_results)
     yield from bounded(possible_causes, CAUSES, line=lambda leaf: shortened(_fact_words(leaf)))
+    runs = comparison.left.run, comparison.right.run
+    sources = (source for run in runs for source in run.uncovered if source.source in RACING)
+    yield from dict.fromkeys(source.text for source in sources)
 
 
 def rows(comparison: Comparison, *, every_leaf: bool) -> Iterator[TableRow]:
