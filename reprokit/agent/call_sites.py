@@ -75,7 +75,7 @@ class _StartProxy(OsFunctionProxy):
 
 
 def _shim_function() -> Callable[..., object] | None:
-    """Return the shim's reprokit_call_site; None without a shim, or where ctypes cannot be imported, as after a chroot."""
+    """Return the shim's reprokit_call_site; None without a shim, or without ctypes, as after a chroot."""
     try:
         from ctypes import CDLL
     except ImportError:
