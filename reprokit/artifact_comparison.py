@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator
 from functools import lru_cache
 from types import SimpleNamespace
@@ -65,23 +64,34 @@ class PythonComparison:
             crc = crc >> 8 ^ table[(crc ^ byte) & 255]
         return crc ^ 0xFFFFFFFF
 
-    def rka_tfrecords(self, data: Any, size: int, count: Any) -> int:
-        """Return how many bytes the whole and good TFRecords at the beginning take; count gets their number."""
-        at = count[0] = 0
-        whole = self._bytes(data, size)
-        while size - at >= 16:
-            (length,) = struct.unpack_from("<Q", whole, at)
-            end = at + 16 + length
-            if end > size or not (self._says(whole, at, at + 8) and self._says(whole, at + 12, end - 4)):
-                break
-            at = end
-            count[0] += 1
+    def rka_tfrecords(self, state: Any, data: Any, size: int) -> int:
+        """Take in bytes up to the end of the first bad record; returns how many these were."""
+        whole, at = self._bytes(data, size), 0
+        state.begun = 0 if state.wrong else state.begun
+        state.good = state.wrong = 0
+        while at < size and not state.wrong:
+            begun, foot = state.begun, 12 + state.length
+            start, end = (0, 12) if begun < 12 else (12, foot) if begun < foot else (foot, foot + 4)
+            piece = whole[at : at + end - begun]
+            at += len(piece)
+            state.begun += len(piece)
+            if begun < 12 or start == foot:
+                self._ffi.memmove(state.bytes + (begun - start), piece, len(piece))
+                if state.begun == end:
+                    self._compare_sum(state, begun < 12)
+            else:
+                state.crc = self.rka_crc32c(state.crc, self._ffi.from_buffer(piece), len(piece))
         return at
 
-    def _says(self, whole: bytes, begin: int, end: int) -> bool:
-        """Return whether the four bytes at the end are the sum of those before, masked as TensorFlow stores it."""
-        crc = self.rka_crc32c(0, self._ffi.from_buffer(whole[begin:end]), end - begin)
-        return whole[end : end + 4] == ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
+    def _compare_sum(self, state: Any, is_head: bool) -> None:
+        crc = self.rka_crc32c(0, state.bytes, 8) if is_head else state.crc
+        held = bytes(state.bytes)
+        state.wrong = held[8:] != _masked(crc) if is_head else held[:4] != _masked(crc)
+        if is_head:
+            state.length, state.crc = int.from_bytes(held[:8], "little"), 0
+        elif not state.wrong:
+            state.good += 1
+            state.begun = 0
 
     def rka_compare(
         self,
@@ -117,6 +127,10 @@ class PythonComparison:
                 within = [_measure(form, tolerance, *pair, index, measured) for pair in pairs if pair[0] != pair[1]]
                 if within:
                     _count_element(index, all(within), measured)
+
+
+def _masked(crc: int) -> bytes:
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 @lru_cache(maxsize=1)

@@ -5,8 +5,10 @@
 #include <stdint.h>
 
 /* reprokit: begin of what cffi reads */
-#define RKA_ABI     3
+#define RKA_ABI     4
 #define RKA_BUCKETS 64
+#define RKA_HEAD    12 /* bytes of a TFRecord before its data: their number, and the sum of that */
+#define RKA_FOOT    4  /* bytes behind it: its sum */
 
 enum rka_kind { RKA_RAW, RKA_UNSIGNED, RKA_SIGNED, RKA_FLOAT };
 
@@ -54,6 +56,16 @@ struct rka_tolerance {
     uint64_t ulp;
 };
 
+/* TFRecords that come piece by piece. Fill with zeros before the first piece. */
+struct rka_tfrecords {
+    uint64_t good;   /* records that this piece completed */
+    uint64_t begun;  /* bytes so far of the last record, which is bad or not complete */
+    uint64_t length; /* bytes of its data, once its head is there */
+    uint32_t crc;
+    uint32_t wrong; /* the last sum that was reached is not that of its bytes */
+    unsigned char bytes[RKA_HEAD];
+};
+
 int rka_abi(void);
 void rka_compare(const struct rka_format *format, const struct rka_tolerance *tolerance, const void *left,
                  int left_big_endian, const void *right, int right_big_endian, uint64_t count, uint64_t base,
@@ -66,7 +78,7 @@ uint64_t rka_first_other(const void *left, const void *right, uint64_t size);
 uint64_t rka_count_other(const void *left, const void *right, uint64_t size);
 uint32_t rka_crc32c(uint32_t crc, const void *data, uint64_t size);
 uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t size);
-uint64_t rka_tfrecords(const void *data, uint64_t size, uint64_t *count);
+uint64_t rka_tfrecords(struct rka_tfrecords *state, const void *data, uint64_t size);
 /* reprokit: end of what cffi reads */
 
 #endif

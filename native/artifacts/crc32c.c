@@ -83,20 +83,42 @@ EXPORT uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t si
     return ~by_tables(~crc, data, size);
 }
 
-/* Whether four bytes hold the sum of the data, masked as TensorFlow stores it. */
-static int says(const unsigned char *stored, const void *data, uint64_t size) {
-    uint32_t crc = rka_crc32c(0, data, size), sum;
+/* Whether four bytes hold a sum, masked as TensorFlow stores it. */
+static int says(const unsigned char *stored, uint32_t crc) {
+    uint32_t sum;
     memcpy(&sum, stored, sizeof(sum));
     return sum == (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* How many bytes the whole and good TFRecords at the beginning take; count gets their number. */
-EXPORT uint64_t rka_tfrecords(const void *data, uint64_t size, uint64_t *count) {
+static void compare_sum(struct rka_tfrecords *state, int is_head) {
+    state->wrong = !says(state->bytes + (is_head ? 8 : 0), is_head ? rka_crc32c(0, state->bytes, 8) : state->crc);
+    if (is_head) {
+        memcpy(&state->length, state->bytes, sizeof(state->length));
+        state->crc = 0;
+    } else if (!state->wrong) {
+        state->good++;
+        state->begun = 0;
+    }
+}
+
+/* Takes in bytes up to the end of the first bad record, and returns how many these were. */
+EXPORT uint64_t rka_tfrecords(struct rka_tfrecords *state, const void *data, uint64_t size) {
     const unsigned char *at = data;
-    uint64_t left = size, length;
-    for (*count = 0; left >= 16; ++*count, at += length + 16, left -= length + 16) {
-        memcpy(&length, at, sizeof(length));
-        if (length > left - 16 || !says(at + 8, at, 8) || !says(at + 12 + length, at + 12, length)) break;
+    uint64_t left = size, taken;
+    if (state->wrong) state->begun = 0;
+    state->good = state->wrong = 0;
+    for (; left && !state->wrong; at += taken, left -= taken) {
+        int is_head = state->begun < RKA_HEAD;
+        uint64_t held = is_head ? state->begun : state->begun - RKA_HEAD, due = is_head ? RKA_HEAD : state->length;
+        int is_data = !is_head && held < due;
+        if (!is_head && !is_data) held -= due, due = RKA_FOOT;
+        taken = left < due - held ? left : due - held;
+        if (is_data)
+            state->crc = rka_crc32c(state->crc, at, taken);
+        else
+            memcpy(state->bytes + held, at, taken);
+        state->begun += taken;
+        if (!is_data && held + taken == due) compare_sum(state, is_head);
     }
     return size - left;
 }

@@ -171,15 +171,15 @@ def _stored_objects(url: str) -> Iterator[RecordFile]:
         yield RecordFile(f"{root}/{meta['path']}", lambda stored=stored: stored)  # type: ignore[misc]
 
 
-def read(name: str, source: Source, *, whole: bool = False, ahead: bool = False) -> Iterator[CheckedRecords]:
-    """Yield the checked records of a file. `whole` reads all bytes, `ahead` also prefetches stored objects.
+def read(name: str, source: Source, *, whole: bool = False) -> Iterator[CheckedRecords]:
+    """Yield the checked records of a file. `whole` reads all bytes, not only those that the check needs.
 
     Raises NotARecordFile at the first record if the file holds no known records.
     """
     is_stored = isinstance(source, object_stores.StoredObject)
     view: RecordSource = ReadAheadSource(source, STORE_BLOCK if is_stored else BLOCK)
     if whole:
-        stream = source.stream(ahead=ahead) if isinstance(source, object_stores.StoredObject) else blocks(source)
+        stream = source.stream() if isinstance(source, object_stores.StoredObject) else blocks(source)
         view = StreamedSource(stream, source.size)
     head = view.read(0, 512)
     if head.startswith(PARQUET) or (name.endswith(".parquet") and not head.startswith(ENCRYPTED)):
@@ -211,7 +211,7 @@ def _compression_method(head: bytes) -> str:
 
 
 def _is_record_header(head: bytes) -> bool:
-    return len(head) >= HEAD and _crc_matches(head[:8], head[8:HEAD])
+    return len(head) >= HEAD and crc32c(head[:8]) == unmasked(int.from_bytes(head[8:HEAD], "little"))
 
 
 def _reader(name: str, head: bytes) -> Callable[[RecordSource], Iterator[CheckedRecords]] | None:
@@ -223,45 +223,27 @@ def _reader(name: str, head: bytes) -> Callable[[RecordSource], Iterator[Checked
     return _tfrecords if TFRECORD_NAME.search(name) else _members if TAR_NAME.search(name) else None
 
 
-def _crc_matches(data: bytes, stored: bytes, crc: int = 0) -> bool:
-    return crc32c(data, crc) == unmasked(int.from_bytes(stored, "little"))
-
-
 def _tfrecords(source: RecordSource) -> Iterator[CheckedRecords]:
     ffi, library = native.artifacts()
-    count = ffi.new("uint64_t *")
+    state = ffi.new("struct rka_tfrecords *")
     offset = 0
-    while data := source.available(offset):
-        offset += library.rka_tfrecords(ffi.from_buffer(data), len(data), count)
-        if count[0]:
-            yield CheckedRecords(count[0])
-            continue
-        header = source.view(offset, HEAD)
-        if len(header) < HEAD:
-            problem = source.damage or f"the file ends at byte {source.size}, within the record's length"
-            yield CheckedRecords(1, offset, problem)
-            return
-        if not _crc_matches(header[:8], header[8:]):
+    while piece := source.available(offset):
+        offset += library.rka_tfrecords(state, ffi.from_buffer(piece), len(piece))
+        if state.good:
+            yield CheckedRecords(state.good)
+        if state.wrong and state.begun == HEAD:
             yield CheckedRecords(
-                1, offset, "its length has another CRC-32C than it says; nothing behind it was checked"
+                1, offset - HEAD, "its length has another CRC-32C than it says; nothing behind it was checked"
             )
             return
-        start = offset + HEAD
-        end = start + int.from_bytes(header[:8], "little")
-        crc = 0
-        for position in range(start, min(end, source.size), BLOCK):
-            block = source.view(position, min(BLOCK, end - position))
-            if not block:
-                break
-            crc = crc32c(block, crc)
-        footer = source.view(end, FOOTER)
-        if len(footer) < FOOTER:
-            problem = source.damage or f"it ends at byte {end + FOOTER}, the file at byte {source.size}"
-            yield CheckedRecords(1, offset, problem)
-            return
-        is_good = _crc_matches(b"", footer, crc)
-        yield CheckedRecords(1, offset, "" if is_good else "its data has another CRC-32C than it says")
-        offset = end + FOOTER
+        if state.wrong:
+            yield CheckedRecords(1, offset - state.begun, "its data has another CRC-32C than it says")
+    if state.begun and not state.wrong:
+        start = offset - state.begun
+        problem = f"it ends at byte {start + HEAD + state.length + FOOTER}, the file at byte {source.size}"
+        if state.begun < HEAD:
+            problem = f"the file ends at byte {source.size}, within the record's length"
+        yield CheckedRecords(1, start, source.damage or problem)
 
 
 def _members(source: RecordSource) -> Iterator[CheckedRecords]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -81,9 +80,8 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
 
 
 def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
-    """Read all files; return the figures and the kinds of the unreadable files by name."""
-    reading, unreadable = ThroughputPass(threads), dict[str, str]()
-    is_idle = threads < len(os.sched_getaffinity(0))  # then one core can prefetch while another computes checksums
+    """Read all files; returns also of which kind those are that cannot be read."""
+    done, others = ThroughputPass(threads), dict[str, str]()
     began = time.perf_counter()
 
     def read(position: int) -> tuple[int, int, int]:
@@ -91,7 +89,7 @@ def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tupl
         source = file.open()
         good = bad = batches = 0
         try:
-            for batch_records in records.read(file.name, source, whole=True, ahead=is_idle):
+            for batch_records in records.read(file.name, source, whole=True):
                 bad += bool(batch_records.problem)
                 good += 0 if batch_records.problem else batch_records.amount
                 while (batches + 1) * batch <= good:

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
-from reprokit import object_stores
+from reprokit import native, object_stores
+from reprokit.artifact_comparison import PythonComparison
 from reprokit.artifacts import parquet_pages, record_check
 from reprokit.artifacts import records as record_files
 from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.record_check import BadRecord, check
-from reprokit.artifacts.sources import open_file
+from reprokit.artifacts.sources import Memory, open_file
 from reprokit.errors import ArtifactNotReadable, StoreUnreachable
 from tests.object_store import ObjectStore
 from tests.support import Reprokit, imported
@@ -210,3 +211,20 @@ def test_any_damage_in_pages_of_arrow_is_found(tmp_path: Path, codec: str, versi
     for (offset, row), end in zip(pages, sorted(offset for offset, _ in pages)[1:], strict=False):
         path.write_bytes(changed(data, end - 1))  # of the page's bytes, not of its head
         assert [(one.record, one.offset) for one in check(str(path)).bad] == [(row, offset)]
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+@pytest.mark.parametrize("library", ["native", "python"])
+def test_records_are_the_same_however_they_come_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, library: str, size: int
+) -> None:
+    if library == "python":
+        ffi, _ = native.artifacts()
+        monkeypatch.setattr(native, "artifacts", lambda: (ffi, PythonComparison(ffi)))
+    monkeypatch.setattr(record_files, "BLOCK", size)
+    for case in ("data", "length", "cut in a record", "cut in a length"):
+        name, data, places = DAMAGED[case]
+        found = list(record_files.numbered(record_files.read(name, Memory(data))))
+        assert [(number, some.offset) for number, some in found if some.problem] == places
+        good = sum(some.amount for _, some in found if not some.problem)
+        assert good == {"data": 2, "length": 1, "cut in a record": 3, "cut in a length": 3}[case]
