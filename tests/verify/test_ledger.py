@@ -9,11 +9,15 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reprokit.sample_ledgers import SampleLoader
+from reprokit.verify.compare.samples import EpochCoverage
+from reprokit.verify.show.sample_ledger import LedgerOverview, print_overview
 from tests.questions.test_resume_frameworks import TRAINERS
 from tests.support import Done, Reprokit, training_text
 
@@ -139,6 +143,25 @@ def test_what_epochs_gave_twice_and_never(reprokit: Reprokit) -> None:
         assert row["finding"] is False
     verified = reprokit.run("verify", "run", "run")
     assert "note: of the left run, epoch 0 of loader#0 of process 0: 2 samples seen twice" in verified.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "headline"),
+    [
+        ({}, "nothing seen twice or left out"),
+        ({"is_digest": True, "loader": SampleLoader("loader#0")}, "nothing to look at"),
+        ({"loader": SampleLoader("loader#0", replacement=True, samples=8), "repeated": 2}, "nothing to look at"),
+        ({"distinct": 6, "loader": SampleLoader("loader#0", left_over=2, samples=8)}, "nothing to look at"),
+        ({"is_whole": False}, "nothing to look at"),
+        ({"repeated": 2}, "1 epoch to look at"),
+    ],
+)
+def test_no_headline_says_more_than_is_known(
+    capsys: pytest.CaptureFixture[str], change: dict[str, Any], headline: str
+) -> None:
+    epoch = EpochCoverage(0, "0", SampleLoader("loader#0", samples=8), 0, 2, 8, 8, is_whole=True)
+    print_overview(LedgerOverview((Path("run"),), 2, (replace(epoch, **change),)))
+    assert capsys.readouterr().out.startswith(f"{headline}: run, 2 steps\n")
 
 
 def compared_samples(reprokit: Reprokit, left: str, right: str) -> dict[str, Any]:

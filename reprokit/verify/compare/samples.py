@@ -201,6 +201,11 @@ class EpochCoverage:
         return is_short or (bool(self.repeated) and not may_repeat)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether it is known that each sample of the data set came once; of digests of batches it is not."""
+        return self.is_whole and not self.is_digest and not self.repeated and self.never == 0
+
+    @property
     def unit(self) -> tuple[str, str]:
         """Return singular and plural of what is counted."""
         return BATCHES if self.is_digest else SAMPLES

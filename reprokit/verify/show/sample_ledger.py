@@ -180,7 +180,9 @@ def overview_document(ledger_overview: LedgerOverview) -> dict[str, Any]:
 def print_overview(ledger_overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
     count = len(ledger_overview.findings)
-    verdict = "nothing seen twice or left out" if not count else f"{counted_as(count, ('epoch', 'epochs'))} to look at"
+    verdict = f"{counted_as(count, ('epoch', 'epochs')) if count else 'nothing'} to look at"
+    if all(row.is_complete for row in found.epochs):
+        verdict = "nothing seen twice or left out"
     shown = (
         ledger_overview.epochs
         if len(ledger_overview.epochs) <= LISTED
