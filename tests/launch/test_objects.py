@@ -111,7 +111,9 @@ def flat(tree: Any) -> list[dict[str, Any]]:
     return ([tree] if "name" in tree else []) + [leaf for part in tree.values() for leaf in flat(part)]
 
 
-@pytest.mark.parametrize("library", rest_slow(["obstore-ranges", "boto3"], extended=["obstore", "obstore-async"]))
+@pytest.mark.parametrize(
+    "library", rest_slow(["boto3-download", "obstore-ranges", "boto3"], extended=["obstore", "obstore-async"])
+)
 def test_the_recorded_versions_can_be_read_again(
     reprokit: Reprokit, object_store: ObjectStore, bucket: str, library: str
 ) -> None:

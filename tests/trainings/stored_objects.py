@@ -15,6 +15,18 @@ def by_boto3(bucket: str, key: str) -> bytes:
     return boto3.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
 
 
+def by_boto3_download(bucket: str, key: str) -> bytes:
+    """As of large objects: one request asks how large it is, others for its parts, if it still has that ETag."""
+    import io
+
+    import boto3
+    from boto3.s3.transfer import TransferConfig
+
+    file = io.BytesIO()
+    boto3.client("s3").download_fileobj(bucket, key, file, Config=TransferConfig(multipart_threshold=1))
+    return file.getvalue()
+
+
 def by_obstore(bucket: str, key: str) -> bytes:
     from obstore.store import S3Store
 
@@ -109,6 +121,7 @@ def by_s3torchconnector(bucket: str, key: str) -> bytes:
 
 LIBRARIES: dict[str, Callable[[str, str], bytes]] = {
     "boto3": by_boto3,
+    "boto3-download": by_boto3_download,
     "obstore": by_obstore,
     "obstore-ranges": by_obstore_ranges,
     "obstore-async": by_obstore_async,

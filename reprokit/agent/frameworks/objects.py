@@ -85,7 +85,8 @@ class ObjectsAdapter(Adapter):
     def _watch_client(self, _result: Any, arguments: Any, _keywords: Any) -> None:
         client = arguments[0]
         if client.meta.service_model.service_name == "s3":
-            client.meta.events.register("before-parameter-build.s3.GetObject", self._before_get)
+            for operation in ("GetObject", "HeadObject"):  # whose size and ETag the requests of download_file rest on
+                client.meta.events.register(f"before-parameter-build.s3.{operation}", self._before_get)
             client.meta.events.register("after-call.s3.GetObject", self._after_get)
 
     def _before_get(self, params: Any, context: Any, **_: Any) -> None:
