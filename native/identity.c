@@ -105,6 +105,16 @@ static size_t rank_prefix(void) {
     return length;
 }
 
+/* Ranks that others started by MPI_Comm_spawn count from 0 again, beside them. PMIx names their job LAUNCHER@2, MPICH
+ * says no number of it. */
+static void append_job(void) {
+    const char *job = getenv("PMIX_NAMESPACE"), *spawned = getenv("PMI_SPAWNED");
+    job = job ? strrchr(job, '@') : spawned && strcmp(spawned, "1") == 0 ? "@" : NULL;
+    if (!job || strcmp(job, "@1") == 0 || strspn(job + 1, "0123456789") != strlen(job + 1)) return;
+    size_t length = rk_append(rk_identity, sizeof(rk_identity), strlen(rk_identity), "/job");
+    rk_append(rk_identity, sizeof(rk_identity), length, job + 1);
+}
+
 /* The name of a rank that this process is and its parent was not; inside of a rank that another launcher made, as
  * where mpirun starts torchrun, that one's name goes before. */
 static void take_rank(void) {
@@ -120,6 +130,7 @@ static void take_rank(void) {
         length = rank_prefix();
         length = rk_append(rk_identity, sizeof(rk_identity), length, length ? ".rank" : "rank");
         rk_append(rk_identity, sizeof(rk_identity), length, rank);
+        append_job();
         rk_shorten(rk_identity);
         return;
     }

@@ -78,6 +78,15 @@ def test_numpy_over_mpi(reprokit: Reprokit, launch: list[str], library: str) -> 
 
 
 @with_mpi
+@each_launcher
+def test_ranks_that_ranks_spawn_have_names_of_their_own(reprokit: Reprokit, launch: list[str], library: str) -> None:
+    identical(reprokit, *launch, str(TRAININGS / "mpi_spawned.py"))
+    jobs = ("2", "3") if library == "Open MPI" else ("",)
+    ranks = {f"rank{rank}/job{job}" for rank in range(2) for job in jobs}
+    assert facts(reprokit.directory / "one", "MPI").keys() == {"rank0", "rank1", "rank2", *ranks}
+
+
+@with_mpi
 def test_the_collective_is_named_that_gave_something_else(reprokit: Reprokit) -> None:
     reprokit.run("record", "-o", "one", "--", *MPIRUN, str(MPI), STEPS)
     reprokit.run("replay", "one", "-o", "two", environment={"FLIPS": "5"})
