@@ -81,7 +81,7 @@ def measure(path: str, threads: Sequence[int], batch: int) -> MeasuredThroughput
 
 def _pass(files: Sequence[records.RecordFile], threads: int, batch: int) -> tuple[ThroughputPass, dict[str, str]]:
     """Read all files; returns also of which kind those are that cannot be read."""
-    done, others = ThroughputPass(threads), dict[str, str]()
+    reading, unreadable = ThroughputPass(threads), dict[str, str]()
     began = time.perf_counter()
 
     def read(position: int) -> tuple[int, int, int]:

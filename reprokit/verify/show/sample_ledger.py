@@ -181,7 +181,7 @@ def print_overview(ledger_overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
     count = len(ledger_overview.findings)
     verdict = f"{counted_as(count, ('epoch', 'epochs')) if count else 'nothing'} to look at"
-    if all(row.is_complete for row in found.epochs):
+    if all(row.is_complete for row in ledger_overview.epochs):
         verdict = "nothing seen twice or left out"
     shown = (
         ledger_overview.epochs
