@@ -199,6 +199,13 @@ def test_seeds_without_end_write_a_thousand_lines(training: Training) -> None:
     assert (count["call"], count["where"], count["count"]) == ("random.Random", "train.py:2", 300000)
 
 
+def test_a_resumed_training_keeps_seeds_of_a_place_that_was_not_recorded_to_its_end(training: Training) -> None:
+    training.run("import random\nfor number in range(0, 1200): random.Random(number)")
+    resumed = replayed(training, "import random\nfor number in range(600, 1200): random.Random(number)")
+    assert len(resumed.of("seed")) == 600
+    assert replaced(resumed) == []
+
+
 def test_places_without_end_are_bounded(training: Training) -> None:
     script = "import random\nfor number in range(10100): exec(compile('random.seed(1)', f'file{number}', 'exec'))"
     assert len(training.run(script).of("seed")) == 10000

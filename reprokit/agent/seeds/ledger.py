@@ -150,7 +150,13 @@ class SeedLedger:
         if recorded is None or recorded == requested_json.encode():
             return requested
         is_elsewhere = self._recorded.holds(f",{site}{requested_json}") and not _is_process_id(requested)
-        return requested if is_elsewhere or _on_command_line(requested) else _decoded_like(recorded, requested)
+        is_left = is_elsewhere or self._is_cut(place, site) or _on_command_line(requested)
+        return requested if is_left else _decoded_like(recorded, requested)
+
+    def _is_cut(self, place: Place, site: str) -> bool:
+        """Return whether the recording holds only the first seeds of a place: a resumed run may ask for a later one."""
+        last = f"[{to_json(self._journal.identity)},{to_json(place[1])},{MAX_LINES - 1},{site}"
+        return self._recorded.value(last) is not None
 
     def finish(self) -> None:
         """Write the counts of places with more than MAX_LINES calls."""
