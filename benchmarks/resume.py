@@ -17,9 +17,14 @@ EPOCHS = "1200"  # of eight steps
 
 
 def main(runs: int) -> None:
-    """A checkpoint that lacks one part, which is put in and proved; interrupted in the middle."""
+    """A checkpoint that lacks one part, which is put in and proved, and an exact one; interrupted in the middle."""
     command = [sys.executable, "train.py", EPOCHS]
-    sides = {"bare": _measured(command, 0), "resume": _measured([REPROKIT, "resume", "-o", "runs", "--", *command], 1)}
+    resume = [REPROKIT, "resume", "-o", "runs", "--", *command]
+    sides = {
+        "bare": _measured(command, 0),
+        "resume": _measured(resume, 1),
+        "resume, exact": _measured([*resume, "exact"], 0),
+    }
     show(in_turn(sides, max(1, runs // 8), warm_up=0), "s", "bare")
 
 

@@ -76,6 +76,17 @@ def once_answered(run: Path) -> EarlyEnd:
     return EarlyEnd(run, answers / ENOUGH, reason)
 
 
+def end(run: Path) -> None:
+    """End a replay that was asked something, of which all is known that it can tell."""
+    with open(run / rundir.ANSWERS / ANSWERED, "ab") as file:
+        file.write(b".")
+
+
+def is_ended(run: Path) -> bool:
+    """Return whether a replay was ended so, or by the last step of its question."""
+    return _size(run / rundir.ANSWERS / ANSWERED) > 0
+
+
 def _size(path: Path) -> int:
     try:
         return path.lstat().st_size

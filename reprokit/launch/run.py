@@ -285,7 +285,7 @@ class ShimmedRun:
             (new_run.path / rundir.PROFILE).mkdir(mode=0o700)
             self._profiled = ProfiledRun(plan.profiling, new_run.place)
             run.profiling = self._profiled.facts
-        if plan.question is not None and plan.mode == REPLAY:
+        if plan.question is not None and (plan.mode == REPLAY or plan.question.state is not None):
             from reprokit.launch import early_end
 
             (new_run.path / rundir.ANSWERS).mkdir(mode=0o700)

@@ -33,6 +33,7 @@ class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
 class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What state the first steps find: their digests; once the state itself; or parts of another run's, put in."""
 
+    every: int = 0  # of every so manyth step, to the end, each part has one digest and the batch none
     keeps: bool = False  # keep the state that the first step finds, and the batches of all steps
     put: str = ""  # answers of a replay that kept its own, of which the first step gets parts
     parts: tuple[str, ...] = ()

@@ -1,8 +1,9 @@
 """Tells whether an interrupted training, resumed, is the whole one, and which state it lacks if it is not.
 
 Three runs: the whole training, an interrupted replay of it in a fresh copy of its directory, and what is resumed on
-the files of that. All have the same entropy, so that only state can differ. Then parts of the whole run's state are
-put into the resumed one, which is run again: the smallest set that makes it identical is what is missing.
+the files of that. All have the same entropy, so that only state can differ. The whole run tells of its state at every
+16th step, which is enough where the resumed one is the same. Else a replay tells more, and parts of its state are put
+into the resumed run, which is run again: the smallest set that makes it identical is what is missing.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
 from reprokit import trails
-from reprokit.errors import CannotResume
+from reprokit.errors import CannotResume, ReprokitError
+from reprokit.launch import early_end
 from reprokit.launch.checkout_copy import BEFORE, LEFT_OUT, PLACE, FreshCheckouts
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
@@ -35,8 +39,8 @@ from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.version import VERSION
 
 WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
-BRIEFLY = "resumed-briefly"
-BRIEF, MANY = 32, 256  # of more steps than MANY that are left so many first: what a checkpoint lacks mostly shows there
+RESUMED = "resumed"
+BRIEF, LOOK = 32, 0.2  # steps behind which a resumed run that differs is ended; seconds between looks at them
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
 UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called, or Keras fits"
 MAX_FILES = 1000  # that are named
@@ -78,20 +82,19 @@ class ResumeStudy:
         steps = _steps(recording)
         at = self._interruption_step(steps)
         files, at = self._interrupt(recording, steps, at)
-        for is_brief in [True, False] if steps - at > MANY else [False]:
-            say("resuming it on the files that it has left" + (f", for {BRIEF} steps" if is_brief else ""))
-            last = BRIEF - 1 if is_brief else None
-            question = Question(steps=StepRange(last=last), state=StateQuestion())
-            plain = self._resume(recording, BRIEFLY if is_brief else "resumed", question)
-            first_step = ResumedRun(plain).begins_in(recording)
-            offset = first_step or ResumedRun(plain).goes_on_in(recording) or min(at, steps - 1)
-            different = ResumedRun(plain).first_difference(recording, offset)
-            if different is not None:
-                break
-        window = WINDOW + (different or 0)
-        say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
-        whole = WholeRun(recording, self._ask(recording, offset, window), offset)
+        say("resuming it on the files that it has left")
+        at = min(at, steps - 1)
+        with self._watched(recording, at):
+            plain = self._resume(recording, RESUMED, Question(state=StateQuestion(), may_stop=True))
+        is_brief = early_end.is_ended(plain.path)
+        offset, is_found = ResumedRun(plain).offset(recording, at)
+        window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
+        whole = WholeRun(recording, recording, offset)
         outcome = judged(whole, plain, is_whole=not is_brief)
+        if not (outcome.is_same and outcome.is_seen):
+            say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
+            whole = WholeRun(recording, self._ask(recording, offset, window), offset)
+            outcome = judged(whole, plain, is_whole=not is_brief)
         missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
         if not (outcome.is_same or is_proved):
             _require_same(whole)
@@ -105,7 +108,7 @@ class ResumeStudy:
             signal=self._work.signal.name,
             files=files,
             resumed_at=offset,
-            is_found=bool(first_step),
+            is_found=is_found,
             compared=outcome.steps,
             first=outcome.first,
             parts=outcome.said,
@@ -130,7 +133,7 @@ class ResumeStudy:
             fresh=self._fresh.root,
             output=self._work.place / "whole",
             data=self._work.data,
-            question=Question(each_step=True),
+            question=Question(each_step=True, state=StateQuestion(every=WINDOW)),
         )
         ended = self._made("whole", plan)
         if ended.exit_code != 0:
@@ -184,6 +187,22 @@ class ResumeStudy:
             raise CannotResume("the resumed training took no step; give the command that resumes it (--resume-with)")
         return run
 
+    @contextmanager
+    def _watched(self, recording: RunDirectory, at: int) -> Iterator[None]:
+        """Have a process end the resumed run if its first steps differ: the rest would tell nothing more."""
+        watcher = os.fork()
+        if watcher == 0:
+            try:
+                self._interruption.restore()
+                _end_if_different(self._work.place / RESUMED, recording, at)
+            finally:
+                os._exit(0)
+        try:
+            yield
+        finally:
+            os.kill(watcher, signal.SIGKILL)
+            os.waitpid(watcher, 0)
+
     def _ask(self, recording: RunDirectory, offset: int, window: int) -> RunDirectory:
         """Replay the whole training up to the steps that count, with its state kept."""
         self._fresh.renew()
@@ -194,7 +213,7 @@ class ResumeStudy:
     def _replay(self, recording: RunDirectory, name: str, command: Sequence[str], question: Question) -> RunDirectory:
         place = self._work.place / name
         plan = replay_plan(recording, place, tuple(command))
-        orders = tuple(command) == tuple(recording.run.command) and name not in ("resumed", BRIEFLY)
+        orders = tuple(command) == tuple(recording.run.command) and name != RESUMED
         plan = replace(
             plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders
         )
@@ -257,6 +276,18 @@ def _require_same(whole: WholeRun) -> None:
 def _steps(run: RunDirectory) -> int:
     """Return how many steps the optimizer took that took most."""
     return max((series.count for trail in trails.read(run) for series in trail.series), default=0)
+
+
+def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
+    """Wait for the first steps of a resumed run that goes on, and end it if they are not the whole run's."""
+    parent, steps = os.getppid(), 0
+    while steps < BRIEF and os.getppid() == parent:
+        time.sleep(LOOK)
+        with suppress(OSError, ReprokitError):  # there is nothing yet
+            steps = _steps(RunDirectory(run))
+    resumed = ResumedRun(RunDirectory(run))
+    if resumed.first_difference(recording, resumed.offset(recording, at)[0]) is not None:
+        early_end.end(run)
 
 
 def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:

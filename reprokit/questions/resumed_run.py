@@ -47,13 +47,14 @@ class ResumedRun:
         """How many batches came from each place until the first step, with that of this step."""
         return next((series.fetched for series in self.states.values() if series.fetched is not None), {})
 
-    def begins_in(self, recording: RunDirectory) -> int | None:
-        """Return the step of the whole run whose parameters this one begins with; None where it has none of them."""
-        return self._begins(_sides(recording), resumption.offset)
+    def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
+        """Return the step of the whole run at which this one goes on, and whether its first parameters show that.
 
-    def goes_on_in(self, recording: RunDirectory) -> int | None:
-        """Return the step of the whole run at which it goes on by its batches."""
-        return self._begins(_sides(recording), resumption.offset_by_batches)
+        Else its batches do, or it is where the training was interrupted.
+        """
+        left = _sides(recording)
+        found = self._begins(left, resumption.offset)
+        return found or self._begins(left, resumption.offset_by_batches) or interrupted, bool(found)
 
     def _begins(self, left: Mapping[Key, TrailSide], find: Callable[[TrailSide, TrailSide], int | None]) -> int | None:
         steps = [find(left[key], self.sides[key]) for key in left if key in self.sides]
@@ -85,6 +86,7 @@ class ResumeOutcome:
     parts: list[PartDifference]
     steps: int  # that were compared
     notes: list[str]
+    is_seen: bool  # whether state was compared of each process that tells of any
 
     @property
     def is_same(self) -> bool:
@@ -157,7 +159,8 @@ def judged(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> Res
     resumed = ResumedRun(run)
     partings, steps = resumed.partings(whole.sides, whole.offset, is_whole=is_whole)
     parts = state_answers.differences(whole.states, resumed.states, whole.offset)
-    return ResumeOutcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)])
+    is_seen = state_answers.is_seen(whole.states, resumed.states, whole.offset)
+    return ResumeOutcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)], is_seen)
 
 
 def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:

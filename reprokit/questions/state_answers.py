@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +22,8 @@ RANDOM = (*GENERATORS.values(), "GPU generators", *OF_TENSORFLOW, LOADER)
 PARTS = (  # causes before effects
     PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA
 )  # fmt: skip
+
+ALL = "*"  # names the digest that stands for all of a part
 
 Entries = Mapping[str, str]  # digests by name
 
@@ -83,6 +86,14 @@ def _lines(run: RunDirectory) -> Iterator[StateLine]:
             raise ReprokitError(f"{run.path / FILE} holds a line that is none; try again") from None
 
 
+def is_seen(whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int) -> bool:
+    """Return whether each process of a resumed run has told of a step of which the whole run has, too."""
+    return all(
+        process in whole and any(step + offset in whole[process].states for step in series.states)
+        for process, series in resumed.items()
+    )
+
+
 def differences(
     whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int
 ) -> list[PartDifference]:
@@ -106,6 +117,9 @@ def differences(
 
 def _differing(part: str, left: Entries, right: Entries) -> list[str]:
     """A model that only one run has is none of the other's state; a model that was loaded may have other names."""
+    if ALL in left:
+        together = hashlib.sha256(" ".join(right.values()).encode()).hexdigest()
+        return [] if together.startswith(left[ALL]) else [ALL]
     if part != OTHERS and len(left) == len(right):
         right = dict(zip(left, right.values(), strict=True)) if left.keys() != right.keys() else right
     names = left.keys() & right.keys() if part == OTHERS else left.keys() | right.keys()

@@ -1,4 +1,7 @@
-"""A training that saves model and optimizer at the end of each epoch, and goes on from there. Argument: epochs."""
+"""A training that saves model and optimizer at the end of each epoch, and goes on from there.
+
+Arguments: epochs, and "exact" to save the generator too.
+"""
 
 import os
 import sys
@@ -17,10 +20,13 @@ if os.path.exists("checkpoint.pt"):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     first = saved["epoch"]
+    if sys.argv[2:] == ["exact"]:
+        torch.set_rng_state(saved["generator"])
 for epoch in range(first, int(sys.argv[1]) if sys.argv[1:] else 6):
     for a, b in DataLoader(TensorDataset(x, y), 32, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(a), b)
         loss.backward()
         optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}, "checkpoint.pt")
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "generator": torch.get_rng_state()}
+    torch.save({**saved, "epoch": epoch + 1}, "checkpoint.pt")

@@ -76,7 +76,7 @@ class KerasState:
             answers.attempt("the state was not kept", self._keep, step)
         self._batches.due(step)
         if answers.is_logged:
-            answers.log(parts={**parts, DATA: self._batches.digests()})
+            answers.log_parts({**parts, DATA: self._batches.digests()})
 
     def _updated(self, event: UpdateDone) -> None:
         if self._answers.window.updated(event.optimizer) and self._answers.window.is_over:
@@ -160,7 +160,7 @@ class FitBatches:
             return
         if DATA in answers.parts:
             self._give(step, iterator)
-        elif answers.is_logged or self._keeps:
+        elif self._keeps or (answers.is_logged and not answers.every):
             if iterator is None:
                 self._batch = _tensors_of(step.arguments)
             else:

@@ -105,7 +105,7 @@ class PytorchState:
         if file is not None:
             self._put(file)
         if answers.is_logged:
-            answers.log(parts=self._digests(), fetched=self._batches.fetched_by_place())
+            answers.log_parts(self._digests(), fetched=self._batches.fetched_by_place())
         if answers.is_first and answers.keeps:
             answers.attempt("the state was not kept", self._keep)
             self._batches.keep()
@@ -114,7 +114,7 @@ class PytorchState:
         answers = self._answers
         if not answers.window.updated(event.optimizer):
             return
-        if answers.window.step <= answers.first + 1:
+        if answers.window.step <= answers.first + 1 and not answers.every:
             answers.log(calls=self._calls)
         self._calls, self._at_loader, self._at_batch = 0, None, None
         self._batches.updated()

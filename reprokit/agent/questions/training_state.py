@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
+ALL = "*"  # names what stands for all tensors and values of a part
 LOGGED = 16  # steps whose state is digested
 FILE = "state.jsonl"
 
@@ -67,6 +68,7 @@ class StateAnswers:
         asked = question["state"]
         self.window = StepWindow(question["steps"])
         self.first = int(question["steps"]["first"])
+        self.every: int = asked["every"]
         self.keeps: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
         self.fetched: Mapping[str, int] = asked["fetched"]
@@ -81,12 +83,20 @@ class StateAnswers:
     @property
     def is_logged(self) -> bool:
         """Whether the state of the step under way is digested."""
+        if self.every:
+            return self.window.is_open and self.window.step % self.every == 0
         return self.window.is_open and self.window.step < self.first + LOGGED
 
     def log(self, **fields: object) -> None:
         """Write a line about the step under way."""
         line = {"process": self._agent.journal.identity, "step": self.window.step, **fields}
         append(f"{self._answers}/{FILE}", to_json(line).encode() + b"\n")
+
+    def log_parts(self, parts: dict[str, dict[str, str]], **fields: object) -> None:
+        """Write the digests of the state that the step under way finds."""
+        if self.every:
+            parts = {part: {ALL: text_short(" ".join(parts[part].values()))} for part in parts if part != DATA}
+        self.log(parts=parts, **fields)
 
     def attempt(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call what may fail on what a script made; say so then."""
