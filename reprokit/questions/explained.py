@@ -59,8 +59,8 @@ def _in_place(
     interruption: Interruption,
     say: Callable[[str], object],
 ) -> dict[str, Any]:
-    if file.facts.framework != PYTORCH or (file.facts.world or 1) > 1:
-        raise NotReplayable("only steps of PyTorch in one process are explained in a replay")
+    if file.facts.framework != PYTORCH:
+        raise NotReplayable("only steps of PyTorch are explained in a replay")
     run = recording.run
     if (asked.command, asked.working_directory) != (tuple(run.command), Path(run.working_directory)):
         raise NotReplayable("another command or directory was given than was recorded")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -108,6 +109,19 @@ def test_the_command_names_the_rank_on_which_it_went_wrong(tmp_path: Path) -> No
     done = Reprokit(tmp_path).run("run", "--on-nan", "skip", *OPTIONS, "--", *command)
     assert done.returncode == 0, done.stderr
     assert "reprokit snapshot explain RUN/snapshots/step-00000009-rank1 -- " in done.stderr
+
+
+@pytest.mark.slow
+def test_the_rank_on_which_it_went_wrong_is_explained_in_a_replay_of_all(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*torchrun, SCRIPT, str(tmp_path), "gradient_there"]
+    recorded = Reprokit(tmp_path).run("record", "--on-nan", "capture", "-o", "RUN", "--", *command)
+    assert recorded.returncode == 1, recorded.stderr  # torchrun's own
+    done = Reprokit(tmp_path).run("snapshot", "explain", "RUN/snapshots/step-00000009-rank1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["operation"], found["where"][0][2]) == ("SqrtBackward0", "loss_of")
+    assert "alone" not in done.stderr
 
 
 @pytest.mark.extended
