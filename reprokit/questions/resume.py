@@ -42,7 +42,7 @@ WINDOW = 16  # steps that are compared where parts are put in, and behind the fi
 RESUMED = "resumed"
 BRIEF, LOOK = 32, 0.2  # steps behind which a resumed run that differs is ended; seconds between looks at them
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
-UNSEEN = "only steps were compared: the state between them is seen where a model of PyTorch is called, or Keras fits"
+UNSEEN = "only steps were compared: the state between them is seen of models of PyTorch, and of one optimizer of Keras"
 MAX_FILES = 1000  # that are named
 
 

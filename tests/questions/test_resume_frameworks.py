@@ -51,6 +51,22 @@ def test_the_parts_that_a_checkpoint_of_a_tensorflow_loop_lacks_are_named_and_pr
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
 
 
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        pytest.param(("position",), marks=pytest.mark.slow, id="position"),
+        pytest.param(("function", "seeds"), marks=pytest.mark.extended, id="function+seeds"),
+    ],
+)
+def test_the_parts_that_a_checkpoint_of_an_eager_tensorflow_loop_lacks_are_named_and_proved(
+    tmp_path: Path, left_out: tuple[str, ...]
+) -> None:
+    finding = found(resume(tmp_path, "tensorflow_resumed_eagerly.py", *left_out, options=("--at", "15")), 1)
+    expected = LACKING[tuple(one for one in left_out if one != "function")]
+    assert (finding["missing"], finding["proved"]) == (expected, True)
+    assert (finding["resumed_at"], finding["is_found"]) == (12, True)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("left_out", [("position",), ("seeds",)])
 def test_several_steps_an_execution_are_put_in_together(tmp_path: Path, left_out: tuple[str, ...]) -> None:

@@ -1,5 +1,7 @@
-"""The state that steps of Keras' fit, or of functions, find: variables of model, metrics and optimizer, generators, and
-the batches."""
+"""The state that steps of Keras' fit, of functions, or of loops that run eagerly find.
+
+It is variables of model, metrics and optimizer, generators, and the batches.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ from ..capture.tensorflow_state import (
     keras_generator,
     take_random,
 )
-from ..events import EpochEnded, FirstCallDue, UpdateDone, UpdateDue
+from ..events import BatchFetched, EpochEnded, FirstCallDue, ForwardBegan, UpdateDone, UpdateDue, tell
 from ..tensorflow import private_api
 from ..tensorflow.state import OptimizerStep, optimizer_variables
 from ..tensorflow.tensors import entry, name_of
 from ..tensorflow.trail import seed_states
+from .tensorflow_loops import step_of_loop
 from .training_state import BUFFERS, DATA, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, short, state_digest
 
 TYPE_CHECKING = False
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
-    from ..events import Handler, TrainingEvent
+    from ..events import Events, Handler, TrainingEvent
 
 METRICS, SEEDS, EAGER = "metrics", "seed generators of Keras", "TensorFlow generator"
 GENERATORS = {"python": "Python generator", "numpy": "NumPy generator"}
@@ -38,17 +41,22 @@ MAX_BYTES = 512 << 20  # of batches that are kept
 
 
 class KerasState:
-    """Looks at a training where a step of fit is due, before it has a batch."""
+    """Looks at a training where a step is due: one of fit before it has a batch, one of a loop where a tape begins."""
 
-    def __init__(self, agent: Agent, answers: StateAnswers) -> None:
-        self._answers = answers
+    def __init__(self, agent: Agent, answers: StateAnswers, events: Events) -> None:
+        self._answers, self._events = answers, events
+        self._loop: OptimizerStep | None = None  # the step that each of a loop that runs eagerly is
+        self._is_loop = True  # as far as is known
+        self._is_due = False  # the step of a loop: it may have several tapes
         self._batches = FitBatches(answers)
         self._random = RandomStates()
         atexit.register(agent.attempt, self._batches.finish)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
+            BatchFetched: self._batches.fetched,
             FirstCallDue: self._first_call_due,
+            ForwardBegan: self._tape_began,
             UpdateDue: self._update_due,
             UpdateDone: self._updated,
             EpochEnded: self._batches.epoch_ended,
@@ -64,8 +72,20 @@ class KerasState:
         if build is not None:
             self._answers.attempt("a function was not built", lambda: build(*event.arguments, **event.keywords))
 
+    def _tape_began(self, _event: ForwardBegan) -> None:
+        """A gradient tape begins to record: in a loop that runs eagerly a step begins with it."""
+        if self._is_due or not self._is_loop or not private_api.executing_eagerly():
+            return
+        self._loop = self._loop or self._answers.attempt("a loop was not understood", step_of_loop)
+        self._is_loop = self._loop is not None
+        if self._loop is not None:
+            self._is_due = True
+            self._loop.arguments = self._batches.last
+            tell(self._events.update_due, UpdateDue(self._loop))
+
     def _update_due(self, event: UpdateDue) -> None:
         step, answers = event.optimizer, self._answers
+        self._is_loop = self._is_loop and step.is_eager
         if step.optimizer is None or step.arguments is None:
             return
         file = answers.kept("state") if answers.is_first else None
@@ -76,9 +96,11 @@ class KerasState:
             answers.attempt("the state was not kept", self._keep, step)
         self._batches.due(step)
         if answers.is_logged:
-            answers.log_parts({**parts, DATA: self._batches.digests()})
+            fetched = {"": self._batches.count} if step.is_eager else {}
+            answers.log_parts({**parts, DATA: self._batches.digests()}, fetched=fetched)
 
     def _updated(self, event: UpdateDone) -> None:
+        self._is_due = False
         if self._answers.window.updated(event.optimizer) and self._answers.window.is_over:
             self._batches.finish()
 
@@ -150,6 +172,18 @@ class FitBatches:
         self._position = 0  # of what is given next
         self._batch: Any = None  # of the step that is due, where it is known
         self._is_saved = False
+        self.count = 0  # of batches that the script itself fetched
+        self.last: tuple[Any, ...] = ()  # of them
+
+    def fetched(self, event: BatchFetched) -> None:
+        """The script has fetched a batch; a loop that runs eagerly is handed another from its first step on."""
+        self.count += 1
+        if 0 < self._answers.fetched.get("", 0) <= self.count and DATA in self._answers.parts:
+            self._open()
+            if self._position < len(self._nodes):
+                event.batch = _with_tensors(event.batch, value_of(self._file, self._nodes[self._position]))
+                self._position += 1
+        self.last = (event.batch,)
 
     def due(self, step: OptimizerStep) -> None:
         """Take what a step is given, the batches of fit or a function's arguments, and hand it on; or hand it other."""
@@ -158,7 +192,7 @@ class FitBatches:
         iterator = step.arguments[0] if step.arguments and is_of_fit else None
         if is_of_fit and not isinstance(iterator, _tensorflow().data.Iterator):
             return
-        if DATA in answers.parts:
+        if DATA in answers.parts and not step.is_eager:
             self._give(step, iterator)
         elif self._keeps or (answers.is_logged and not answers.every):
             if iterator is None:
@@ -197,10 +231,14 @@ class FitBatches:
         """Whether the epoch ends where what is given is now."""
         return self._position < len(self._nodes) and self._nodes[self._position] is None
 
-    def _give(self, step: OptimizerStep, iterator: Any) -> None:
+    def _open(self) -> None:
+        """Open what is given."""
         if self._file is None:
             self._file = self._answers.kept(DATA)
             self._nodes = self._file.header["batches"]
+
+    def _give(self, step: OptimizerStep, iterator: Any) -> None:
+        self._open()
         if self._position >= len(self._nodes):
             return
         if self._is_at_end:

@@ -30,7 +30,7 @@ LOGGED = 16  # steps whose state is digested
 FILE = "state.jsonl"
 
 
-def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events: Events) -> EventListener | None:
+def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
     """Return who answers for a framework."""
     answers = StateAnswers(agent, question)
     if framework == "torch":
@@ -40,7 +40,7 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events:
     if framework == "tensorflow":
         from .keras_state import KerasState
 
-        return KerasState(agent, answers)
+        return KerasState(agent, answers, events)
     return None
 
 

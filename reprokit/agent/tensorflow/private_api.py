@@ -476,8 +476,8 @@ def is_of_keras(name: str) -> bool:
 
 
 def keras_classes(name: str) -> list[Any]:
-    """Return the classes "Layer" or "Loss" of all imported versions of Keras."""
-    places = ("layers.layer", "engine.base_layer", "losses.loss", "losses")
+    """Return the classes "Layer", "Loss" or "BaseOptimizer" ("_BaseOptimizer") of all imported versions of Keras."""
+    places = "layers.layer engine.base_layer losses.loss losses optimizers.base_optimizer optimizers.optimizer".split()
     packages = ("keras.src", "keras", "tf_keras.src", "tensorflow.python.keras")
     classes = [getattr(sys.modules.get(f"{package}.{place}"), name, None) for package in packages for place in places]
     return list({id(owner): owner for owner in classes if isinstance(owner, type)}.values())
