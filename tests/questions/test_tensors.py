@@ -143,6 +143,10 @@ def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: 
         first, second = (saved.array(2, "twice/dense_1_output_0", call=call) for call in (0, 1))
         assert first.shape == second.shape == (16, 6)
         assert not np.array_equal(first, second)
+        assert {saved.by_place[place]["shape"][0] for place in saved.by_place if place[2] == "twice_input_0"} == {
+            16,
+            10,
+        }
     elif part == "function":
         outputs = saved.array(2, "sequential/dense_output_0")
         assert saved.tensor("sequential/dense_output_0")["class"] == "ReLU"
@@ -164,6 +168,25 @@ def test_tensors_of_keras_and_tensorflow_are_those_that_are_asked_for(tmp_path: 
         momentum, rate = "optimizer#0/sgd/sequential_dense_kernel_momentum", np.float32(0.1)
         gradient = saved.array(0, "gradient/sequential/dense/kernel")
         assert np.allclose(saved.array(1, momentum), -rate * gradient)
+
+
+@pytest.mark.slow
+def test_each_replica_has_its_own_tensors(tmp_path: Path) -> None:
+    saved = Saved(record(tmp_path, "run", "tensorflow_tensors.py replicas", "--tensors", "all"))
+    of_fit = {"sequential_1_input_0", "sparse_categorical_crossentropy_input_1", "sequential_1/dense_output_0"}
+    of_loop = {"sequential/looped_output_0", "loss", "sparse_categorical_crossentropy_output_0"}
+    for steps, names in (range(3), of_loop), (range(5, 8), of_fit | {"gradient/sequential_1/dense/kernel"}):
+        for name in names:
+            places = [place[:4:3] for place in saved.by_place if place[2] == name and place[0] in steps]
+            assert places == [(step, call) for step in steps for call in (0, 1)], name
+    for call in (0, 1):
+        inputs, hidden = (saved.array(6, f"sequential_1{name}", call) for name in ("_input_0", "/dense_output_0"))
+        kernel, bias = (saved.array(6, f"sequential_1/dense/{name}") for name in ("kernel", "bias"))
+        assert np.allclose(np.maximum(inputs @ kernel + bias, 0), hidden, atol=1e-5)
+    first, second = (saved.array(1, "gradient/sequential/looped/kernel", call) for call in (0, 1))
+    update = saved.array(2, "sequential/looped/kernel") - saved.array(1, "sequential/looped/kernel")
+    assert np.allclose(update, -0.1 * (first + second), atol=1e-6)
+    assert not np.allclose(first, second)
 
 
 @pytest.mark.extended

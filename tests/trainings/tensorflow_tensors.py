@@ -1,4 +1,4 @@
-"""Trains by Keras' fit, or by a loop of its own: eager, with an embedding whose gradients are sparse, or compiled."""
+"""Trains by Keras' fit, or by a loop of its own: eager with an embedding, compiled, or by two replicas."""
 
 import os
 import sys
@@ -11,10 +11,10 @@ tf.keras.utils.set_random_seed(int.from_bytes(os.urandom(3), "little"))
 x, y = np.random.rand(64, 6).astype("float32"), np.random.randint(0, 3, 64)
 
 
-def fit(jit=False) -> None:
+def fit(jit=False, validated=7) -> None:
     model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.2), layers.Dense(3, "softmax")])
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=jit)
-    model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:7], y[:7]))
+    model.fit(x, y, batch_size=16, epochs=2, verbose=0, validation_data=(x[:validated], y[:validated]))
 
 
 class Twice(tf.keras.Model):
@@ -74,5 +74,30 @@ def loop() -> None:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
 
+def replicas() -> None:
+    """Two of them train a model in a loop, and fit another, whose steps count once there are more of them."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = tf.keras.Sequential([layers.Input((6,)), layers.Dense(3, name="looped")])
+        optimizer = tf.keras.optimizers.SGD(0.1)
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+
+    def step(batch, truth):
+        with tf.GradientTape() as tape:
+            loss = loss_of(truth, model(batch, training=True)) / 16
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return loss
+
+    run = tf.function(lambda *batch: strategy.reduce("SUM", strategy.run(step, args=batch), axis=None))
+    for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(16)):
+        run(*batch)
+    with strategy.scope():
+        fit(validated=8)
+
+
+KINDS = {"fit": fit, "compiled": lambda: fit(jit=True), "convolved": convolved, "replicas": replicas}
 for name in sys.argv[1:]:
-    {"fit": fit, "compiled": lambda: fit(jit=True), "convolved": convolved, "function": function, "loop": loop}[name]()
+    {**KINDS, "function": function, "loop": loop}[name]()

@@ -16,8 +16,9 @@ from ..core.exact_values import leaves
 from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
+from ..tensorflow.steps import replica
 from ..tensorflow.tensors import is_eager, name_of, value, view
-from ..tensorflow.trail import NOT_RESULTS, take_in_graph
+from ..tensorflow.trail import NOT_RESULTS, beside, take_in_graph
 from .tensor_rules import EVAL, TRAIN
 
 TYPE_CHECKING = False
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 _ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # as layers of them are called
 LOSS = "loss"
 BY_XLA = "XLA compiles the step"
-BY_REPLICAS = "several replicas compute it"
+BY_ALL_REPLICAS = "all replicas compute it together"
+UNSHOWN = "the step does not show its batch"
 UNWATCHED = "no gradient tape watches it, as in validations"
 _NOTHING = (0,) * 6  # the shape of what no step has written to
 
@@ -40,28 +42,28 @@ _NOTHING = (0,) * 6  # the shape of what no step has written to
 class GraphValues:
     """Variables beside, which take what functions compute. Of a loop they have what its last turn came to.
 
-    XLA knows no variables of unknown shapes, and several replicas would write to the same: there, none is taken.
+    XLA knows no variables of unknown shapes: there, none is taken. Each replica has its own.
     """
 
     def __init__(self) -> None:
-        self._variables: dict[tuple[str, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
+        self._variables: dict[tuple[str, int, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
         self.unseen: dict[str, tuple[Sequence[str], str]] = {}  # collections of what none takes, and why
         self.unwatched: dict[str, Sequence[str]] = {}  # the same of what no gradient tape watches
 
     def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
         """In a graph that is being built: have a variable take this, if one can."""
         tensorflow = sys.modules["tensorflow"]
-        replica = tensorflow.distribute.get_replica_context()
-        if private_api.in_xla() or replica is None or replica.num_replicas_in_sync > 1:
-            self.unseen[name] = collections, BY_XLA if private_api.in_xla() else BY_REPLICAS
+        at_work = replica()
+        if private_api.in_xla() or at_work is None:
+            self.unseen[name] = collections, BY_XLA if private_api.in_xla() else BY_ALL_REPLICAS
             return
         counts = tensor.graph._reprokit_counts = getattr(tensor.graph, "_reprokit_counts", Counter())
-        counts[name] += 1
-        key = name, counts[name], tensor.dtype
+        counts[name, at_work] += 1
+        key = name, at_work[0], counts[name, at_work], tensor.dtype
         if key not in self._variables:
             with private_api.ops().init_scope():
                 nothing, shape = tensorflow.zeros(_NOTHING, tensor.dtype), tensorflow.TensorShape(None)
-                variable = tensorflow.Variable(nothing, trainable=False, shape=shape, name="reprokit_output")
+                variable = beside(nothing, "reprokit_output", shape=shape)
             self._variables[key] = variable, collections, facts
         self._variables[key][0].assign(tensor)
 
@@ -72,7 +74,7 @@ class GraphValues:
 
     def written(self) -> Iterator[tuple[str, Sequence[str], Any, Mapping[str, object]]]:
         """Yield what the step has written: name, collections, value and facts."""
-        for (name, _, _), (variable, collections, facts) in self._variables.items():
+        for (name, *_), (variable, collections, facts) in self._variables.items():
             tensor = value(variable)
             if tensor is not None and tuple(tensor.shape) != _NOTHING:
                 yield name, collections, tensor, facts
@@ -89,9 +91,10 @@ class TensorflowTensors:
     def forget(self) -> None:
         """At the beginning, and in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._seen = 0
+        self._seen, self._has_batch = 0, False
         self._computed = GraphValues()
-        self._holders: weakref.WeakKeyDictionary[Any, dict[int, tuple[Any, Any]]] = weakref.WeakKeyDictionary()
+        # By optimizers and replicas: each variable with the one that takes its gradient.
+        self._holders: weakref.WeakKeyDictionary[Any, dict[Any, dict[int, Any]]] = weakref.WeakKeyDictionary()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         always: dict[type[TrainingEvent], Handler] = {
@@ -124,7 +127,7 @@ class TensorflowTensors:
                 self._take_gradients([(variable, gradient) for gradient, variable in pairs])
                 self._take_state([variable for _, variable in pairs], event.optimizer)
         elif rules.wants("gradients", ever=True):
-            holders = self._holders.setdefault(event.optimizer, {})
+            holders = self._holders.setdefault(event.optimizer, {}).setdefault(replica(), {})
             for gradient, variable in pairs:
                 take_in_graph(holders, gradient, variable)
 
@@ -143,8 +146,8 @@ class TensorflowTensors:
         if self._steps.is_armed:
             is_of_keras = hasattr(step.model, "weights")
             if not step.is_eager:
-                holders = self._holders.get(step.optimizer, {}).values()
-                self._take_gradients([(variable, value(holder)) for variable, holder in holders])
+                for holders in self._holders.get(step.optimizer, {}).values():
+                    self._take_gradients([(variable, value(holder)) for variable, holder in holders.values()])
             for name, collections, tensor, facts in self._computed.written():
                 if name != LOSS or not is_of_keras:
                     self._take(name, collections, tensor, facts)
@@ -156,6 +159,10 @@ class TensorflowTensors:
             for name in results:
                 if name not in NOT_RESULTS:
                     self._take(name, ("losses" if name.endswith("loss") else "metrics",), results[name])
+            if is_of_keras and not self._has_batch:
+                self._steps.not_seen(f"{step.model.name}_input_0", ("inputs",), TRAIN, UNSHOWN)
+                self._steps.not_seen(_name_of_labels(step.model), ("inputs", "labels"), TRAIN, UNSHOWN)
+        self._has_batch = False
         self._number(step.optimizer)
         self._steps.updated(step)
         if self._steps.is_armed:
@@ -165,12 +172,13 @@ class TensorflowTensors:
         """Save a batch of fit; of several kinds of labels none is known to be of a loss."""
         if not self._steps.is_armed:
             return
+        self._has_batch = True
         for number, (_, part) in enumerate(leaves("", event.arguments[0])):
             self._take(f"{event.module.name}_input_{number}", ("inputs",), part)
         truths = list(leaves("", event.arguments[1])) if len(event.arguments) > 1 else []
-        name = f"{loss_name_of(event.module) or 'loss'}_input_1"
         for part, truth in truths:
-            self._take(name if len(truths) == 1 else f"labels{part}", ("inputs", "labels"), truth)
+            name = _name_of_labels(event.module) if len(truths) == 1 else f"labels{part}"
+            self._take(name, ("inputs", "labels"), truth)
 
     def _epoch_ended(self, event: events.EpochEnded) -> None:
         self._take_evaluation(event.values.get("val_loss"))
@@ -249,6 +257,11 @@ def _array_of(tensor: Any) -> Any:
     if array is None and tensor is not None and private_api.has_value(tensor):
         array = tensor.numpy()  # of another device
     return array
+
+
+def _name_of_labels(model: Any) -> str:
+    """Return what the labels of a model with one output are called."""
+    return f"{loss_name_of(model) or 'loss'}_input_1"
 
 
 def _class_of(module: Any) -> str:

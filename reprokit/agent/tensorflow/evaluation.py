@@ -177,7 +177,7 @@ class Evaluations:
             return "test_step", self._step_with_predictions(model)
         compiler = getattr(model, private_api.STEP_COMPILER, None)
         if backend == "tensorflow" and compiler is not None and _is_keras_only(model):
-            return private_api.STEP_COMPILER, _compiler_with_batch(compiler)
+            return private_api.STEP_COMPILER, _compiler_with_batch(compiler, model.distribute_strategy)
         return None
 
     def _step_with_predictions(self, model: Any) -> Function:
@@ -216,7 +216,7 @@ class Evaluations:
         if PREDICTIONS in results:
             self._add(results[PREDICTIONS]["pred"], results[PREDICTIONS]["truth"])
         elif self._thread.name != VALIDATION:
-            inputs, truth = _inputs_and_truth(results[BATCH])
+            inputs, truth = _inputs_and_truth(results[BATCH][0])
             predicted = self._predicted(model, inputs)
             if predicted is not None:
                 self._add(*_by_part(truth, predicted))
@@ -346,46 +346,49 @@ def _is_keras_only(model: Any) -> bool:
     return all(kind.__module__.startswith("keras.") and kind.__name__ != "Lambda" for kind in kinds)
 
 
-def _compiler_with_batch(autoconvert: Function) -> Function:
+def _compiler_with_batch(autoconvert: Function, strategy: Any) -> Function:
     """Wrap Keras 3's step compiler, so that the compiled step returns the batch besides the scores."""
-    return lambda step: _with_batch(autoconvert(step))
+    several = strategy if strategy.num_replicas_in_sync > 1 else None
+    return lambda step: _with_batch(autoconvert(step), several)
 
 
-def _with_batch(inner: Function) -> Function:
+def _with_batch(inner: Function, strategy: Any) -> Function:
+    """Return a step that returns the batch too: each replica's share, where a strategy has several."""
+
     def one_step(data: Any) -> Any:
-        logs = inner(data)
-        return {LOGS: logs, BATCH: data} if _is_returnable(data) else logs
+        logs, shares = inner(data), (data,) if strategy is None else strategy.experimental_local_results(data)
+        return {LOGS: logs, BATCH: shares} if _is_returnable(shares) else logs
 
     one_step.autograph_info__ = {}  # type: ignore[attr-defined]  # TensorFlow is not to rewrite it
     return one_step
 
 
 class KerasBatches:
-    """Makes a model's train_function return the batches of fit besides its results.
+    """Makes a model's train_function return the batches of fit: each replica's share, of several steps the last.
 
-    Nothing is computed from them. Not possible for steps compiled by XLA before Keras 3, for several steps per call,
+
+    Nothing is computed from them. Without Keras 3, not possible for steps compiled by XLA, for several steps per call
     and for several replicas.
     """
 
     def __init__(self, model: Any, *, is_wanted: bool) -> None:
         self._model = weakref.ref(model)
         self._replacement: tuple[str, Any] = ("", None)
-        if is_wanted and _is_single_step(model, "tensorflow"):
-            compiler = getattr(model, private_api.STEP_COMPILER, None)
-            if compiler is not None:
-                self._replacement = private_api.STEP_COMPILER, _compiler_with_batch(compiler)
-            elif not private_api.is_compiled(model):
-                self._replacement = "train_step", _with_batch(model.train_step)
+        compiler = getattr(model, private_api.STEP_COMPILER, None)
+        if is_wanted and compiler is not None:
+            self._replacement = private_api.STEP_COMPILER, _compiler_with_batch(compiler, model.distribute_strategy)
+        elif is_wanted and _is_single_step(model, "tensorflow") and not private_api.is_compiled(model):
+            self._replacement = "train_step", _with_batch(model.train_step, None)
 
-    def call(self, function: Function, *arguments: Any) -> tuple[Any, Any]:
-        """Call a function that executes steps, or makes such a function; return its result, and the batch or None."""
+    def call(self, function: Function, *arguments: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Call a function that executes steps, or makes one; return its result, and each replica's batch."""
         name, value = self._replacement
         if not name:
-            return function(*arguments), None
+            return function(*arguments), ()
         with _TemporaryAttribute(self._model(), name, value):
             results = function(*arguments)
         has_batch = isinstance(results, dict) and LOGS in results
-        return (results[LOGS], results[BATCH]) if has_batch else (results, None)
+        return (results[LOGS], results[BATCH]) if has_batch else (results, ())
 
 
 def _is_returnable(value: Any) -> bool:

@@ -103,6 +103,8 @@ class KerasHooks:
         """Instrument TensorFlow, or a module with optimizers, layers, losses or models."""
         if name != "tensorflow" or private_api.module("polymorphic") is not None:  # TensorFlow 2
             self._decisions.watch(name, module)
+        if name == "tensorflow":
+            self.steps.watch_replicas()
         if "optimizer" in name:
             return
         if name.endswith("engine.compile_utils"):

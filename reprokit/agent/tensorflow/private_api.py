@@ -51,6 +51,7 @@ MODULES: Mapping[str, str] = {
     "optimizers": "tensorflow.python.training.optimizer",
     "polymorphic": "tensorflow.python.eager.polymorphic_function.polymorphic_function",
     "random_calls": "tensorflow.python.ops.gen_random_ops",
+    "replicas": "tensorflow.python.distribute.mirrored_run",
     "saving": "tensorflow.python.saved_model.save",
     "session": "tensorflow.python.client.session",
     "variable_calls": "tensorflow.python.ops.gen_resource_variable_ops",
@@ -137,6 +138,7 @@ SEEN: Mapping[str, str] = {
     "polymorphic.Function()._autograph": "2.21",
     "polymorphic.Function()._jit_compile": "2.21",
     "polymorphic.Function()._python_function": "2.21",
+    "replicas._MirroredReplicaThread": "2.21",
     "saving._AugmentedGraphView": "2.21",
     "saving._AugmentedGraphView()._children_cache": "2.21",
     "saving.save_and_return_nodes": "2.21",
@@ -152,6 +154,7 @@ SEEN: Mapping[str, str] = {
 }
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
+REPLICA_THREAD = "_MirroredReplicaThread"  # in which a replica is at work
 STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
 
 
@@ -167,13 +170,12 @@ def watch_workers(wrap: Callable[..., None], report: Callable[[dict[str, object]
         def _initialize_multi_worker(strategy: Any, *arguments: Any, **keywords: Any) -> None:
             original(strategy, *arguments, **keywords)
             options = getattr(strategy, "_communication_options", None)
-            report(
-                {
-                    "ranks": getattr(strategy, "_num_workers", None),
-                    "implementation": str(getattr(getattr(options, "implementation", None), "value", "")),
-                    "bytes_per_pack": getattr(options, "bytes_per_pack", None),
-                }
-            )
+            facts = {
+                "ranks": getattr(strategy, "_num_workers", None),
+                "implementation": str(getattr(getattr(options, "implementation", None), "value", "")),
+                "bytes_per_pack": getattr(options, "bytes_per_pack", None),
+            }
+            report(facts)
 
         return _initialize_multi_worker
 
@@ -181,11 +183,8 @@ def watch_workers(wrap: Callable[..., None], report: Callable[[dict[str, object]
 
 
 def ops() -> Any:
-    """Return the module of graphs, sessions and scopes; None if TensorFlow is not, or not completely, imported.
-
-    A model of another backend may be garbage-collected while TensorFlow is being imported.
-    """
-    found = module("ops")
+    """Return the module of graphs, sessions and scopes; None while TensorFlow is not imported."""
+    found = module("ops")  # a model of another backend may be garbage-collected while TensorFlow is imported
     return found if hasattr(found, "init_scope") else None
 
 

@@ -7,6 +7,7 @@ import sys
 import weakref
 from _thread import _local
 
+from ..core.patching import replace
 from ..events import (
     FirstCallDue,
     FunctionDue,
@@ -101,6 +102,25 @@ class StepHooks:
 
     # Functions
 
+    def watch_replicas(self) -> None:
+        """Replicas, each in a thread of its own, take part in the step that the thread takes which starts them."""
+        owner = getattr(private_api.module("replicas"), private_api.REPLICA_THREAD, None)
+        if owner is not None:
+            replace(owner, "__init__", self._make_replica)
+
+    def _make_replica(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def begin(replica: Any, *arguments: Any, **keywords: Any) -> None:
+            original(replica, *arguments, **keywords)
+            optimizers, function = self._thread.optimizers, replica.main_fn
+
+            def main_fn(*given: Any, **named: Any) -> Any:
+                self._thread.optimizers = optimizers
+                return function(*given, **named)
+
+            replica.main_fn = main_fn
+
+        return begin
+
     def _train_function_due(self, event: TrainFunctionDue) -> None:
         if not self._events.update_done:
             return
@@ -127,7 +147,7 @@ class StepHooks:
             raise StopIteration
         thread.optimizers = _KERAS_STEP
         try:
-            step.results, batch = batches.call(call, function, *step.arguments)
+            step.results, shares = batches.call(call, function, *step.arguments)
         except BaseException as error:
             self._agent.attempt(self.failure_callback, error)
             raise
@@ -135,7 +155,7 @@ class StepHooks:
             thread.optimizers = None
         for callback in self.step_callbacks:
             self._agent.attempt(callback, model)
-        if batch is not None:
+        for batch in shares:
             tell(events.inputs_given, InputsGiven(model, batch if isinstance(batch, tuple) else (batch,), {}))
         tell(events.update_done, UpdateDone(step))
         return step.results
@@ -210,7 +230,20 @@ class StepHooks:
         variables = [variable for _, variable in event.pairs]
         self._agent.attempt(self._records.trained, event.optimizer, variables)
         if self._events.update_done and event.pairs and all(is_eager(gradient) for gradient, _ in event.pairs):
+            at_work = replica()
+            if at_work is not None and not at_work[1]:  # they update together, and go on in their order
+                return
             tell(self._events.update_done, UpdateDone(OptimizerStep(event.optimizer, variables, is_eager=True)))
+
+
+def replica() -> tuple[int, bool] | None:
+    """Return the number of the replica that is at work here, and whether it is this process's last; None of none."""
+    context = sys.modules["tensorflow"].distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return None if context is None else (0, True)
+    with private_api.ops().init_scope():  # it is a tensor
+        number, count = int(context.replica_id_in_sync_group), len(context.strategy.extended.worker_devices)
+    return number, (number + 1) % count == 0
 
 
 def outermost_graph() -> Any:
@@ -223,7 +256,7 @@ def outermost_graph() -> Any:
 
 def is_readable(variable: Any) -> bool:
     """Return whether a variable is initialized, unlike one that a function creates in its first call."""
-    handle = getattr(private_api.plain(variable), "handle", None)
+    handle = getattr(private_api.primary(private_api.plain(variable)), "handle", None)
     if handle is None or not private_api.has_value(handle):
         return False
     with private_api.ops().init_scope():

@@ -71,9 +71,9 @@ def values(variables: list[Any]) -> list[Any]:
 
 def value(variable: Any) -> Any:
     """Return the value of a variable as a tensor, without a copy; None if it cannot be read."""
-    resource = private_api.plain(variable)
+    resource = private_api.primary(private_api.plain(variable))
     handle = getattr(resource, "handle", None)
-    if handle is None or not private_api.has_value(handle):  # on several devices, or in a graph
+    if handle is None or not private_api.has_value(handle):  # in a graph
         return None
     with private_api.ops().init_scope():  # hidden from gradient tapes
         return sys.modules["tensorflow"].raw_ops.ReadVariableOp(resource=handle, dtype=resource.dtype)

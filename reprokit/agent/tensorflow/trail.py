@@ -240,12 +240,17 @@ def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: 
         return
     holder = holders.get(id(variable))
     if holder is None:
-        tensorflow = sys.modules["tensorflow"]
         with private_api.ops().init_scope():
-            zeros = tensorflow.zeros(variable.shape, gradient.dtype)
-            holder = variable, tensorflow.Variable(zeros, trainable=False, name="reprokit_gradient")
+            zeros = sys.modules["tensorflow"].zeros(variable.shape, gradient.dtype)
+            holder = variable, extra_variable(zeros, "reprokit_gradient")
         holders[id(variable)] = holder
     holder[1].assign(gradient)
+
+
+def extra_variable(initial: Any, name: str, **facts: Any) -> Any:
+    """Return a variable of ours, which replicas do not share: they would one made by tf.Variable."""
+    make = private_api.module("variables").ResourceVariable
+    return make(initial, trainable=False, name=name, **facts)
 
 
 def seed_states(model: Any) -> list[Any]:
