@@ -363,8 +363,11 @@ class EpochEnded(TrainingEvent):
     records: list[Any]  # models and optimizers whose tensors are still as at the end of the epoch
 
 
+@dataclass(eq=False)
 class EvaluationDue(TrainingEvent):
-    """An evaluation, or another activity without steps, may begin."""
+    """A model of Keras is about to evaluate or to predict."""
+
+    is_prediction: bool
 
 
 @dataclass(eq=False)

@@ -1,5 +1,6 @@
 """Saves tensors of TensorFlow and Keras: variables and optimizer state as an update finds them, gradients, what layers
-and losses returned under a gradient tape, what a step of fit was given and returned, and its validation losses.
+and losses returned under a gradient tape, what a step of fit was given and returned, and its validation losses. Of an
+evaluation or prediction by Keras it has what layers returned of the last batch.
 
 In a function's graph variables beside take gradients and outputs, where these are asked for.
 """
@@ -18,8 +19,8 @@ from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
 from ..tensorflow.steps import replica
 from ..tensorflow.tensors import is_eager, name_of, value, view
-from ..tensorflow.trail import NOT_RESULTS, beside, take_in_graph
-from .tensor_rules import EVAL, TRAIN
+from ..tensorflow.trail import NOT_RESULTS, extra_variable, take_in_graph
+from .tensor_rules import EVAL, PREDICT, TRAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ LOSS = "loss"
 BY_XLA = "XLA compiles the step"
 BY_ALL_REPLICAS = "all replicas compute it together"
 UNSHOWN = "the step does not show its batch"
-UNWATCHED = "no gradient tape watches it, as in validations"
 _NOTHING = (0,) * 6  # the shape of what no step has written to
 
 
@@ -48,7 +48,6 @@ class GraphValues:
     def __init__(self) -> None:
         self._variables: dict[tuple[str, int, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
         self.unseen: dict[str, tuple[Sequence[str], str]] = {}  # collections of what none takes, and why
-        self.unwatched: dict[str, Sequence[str]] = {}  # the same of what no gradient tape watches
 
     def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
         """In a graph that is being built: have a variable take this, if one can."""
@@ -63,7 +62,7 @@ class GraphValues:
         if key not in self._variables:
             with private_api.ops().init_scope():
                 nothing, shape = tensorflow.zeros(_NOTHING, tensor.dtype), tensorflow.TensorShape(None)
-                variable = beside(nothing, "reprokit_output", shape=shape)
+                variable = extra_variable(nothing, "reprokit_output", shape=shape)
             self._variables[key] = variable, collections, facts
         self._variables[key][0].assign(tensor)
 
@@ -92,7 +91,8 @@ class TensorflowTensors:
         """At the beginning, and in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._seen, self._has_batch = 0, False
-        self._computed = GraphValues()
+        self._computed, self._evaluated = GraphValues(), GraphValues()  # under a gradient tape, and in evaluations
+        self._mode = ""  # of the evaluation or prediction that was the last, since a step
         # By optimizers and replicas: each variable with the one that takes its gradient.
         self._holders: weakref.WeakKeyDictionary[Any, dict[Any, dict[int, Any]]] = weakref.WeakKeyDictionary()
 
@@ -106,6 +106,7 @@ class TensorflowTensors:
         outputs: dict[type[TrainingEvent], Handler] = {
             events.OutputComputed: self._output_computed,
             events.BackwardBegan: self._backward_began,
+            events.EvaluationDue: self._evaluation_due,
             events.EpochEnded: self._epoch_ended,
             events.ResultsReported: self._results_reported,
         }
@@ -134,6 +135,7 @@ class TensorflowTensors:
     def _update_due(self, event: events.UpdateDue) -> None:
         """A step of Keras begins, or of a function."""
         step = event.optimizer
+        self._end_evaluation()
         if step.optimizer is not None:
             self._steps.go_on(step.optimizer)
             if self._steps.is_armed and step.model is not None:
@@ -180,20 +182,33 @@ class TensorflowTensors:
             name = _name_of_labels(event.module) if len(truths) == 1 else f"labels{part}"
             self._take(name, ("inputs", "labels"), truth)
 
+    def _evaluation_due(self, event: events.EvaluationDue) -> None:
+        self._end_evaluation()
+        self._evaluated.clear()
+        self._mode = PREDICT if event.is_prediction else EVAL
+
+    def _end_evaluation(self) -> None:
+        """Save what layers returned last, as far as the rules are about this step."""
+        mode, self._mode = self._mode, ""
+        if mode:
+            self._steps.go_on()
+            for name, collections, tensor, facts in self._evaluated.written() if self._steps.is_armed else ():
+                self._take(name, collections, tensor, facts, mode)
+            for name, (collections, why) in self._evaluated.unseen.items():
+                self._steps.not_seen(name, collections, mode, why)
+
     def _epoch_ended(self, event: events.EpochEnded) -> None:
         self._take_evaluation(event.values.get("val_loss"))
 
     def _results_reported(self, event: events.ResultsReported) -> None:
-        if event.kind == "evaluate":
-            self._take_evaluation(event.values.get("loss"))
+        self._take_evaluation(event.values.get("loss") if event.kind == "evaluate" else None)
 
     def _take_evaluation(self, loss: Any) -> None:
         decimal = loss.get("decimal") if isinstance(loss, dict) else None
         if decimal is not None:
             self._steps.go_on()
             self._steps.put_array(LOSS, ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
-            for name, collections in self._computed.unwatched.items():
-                self._steps.not_seen(name, collections, EVAL, UNWATCHED)
+        self._end_evaluation()
 
     def _output_computed(self, event: events.OutputComputed) -> None:
         output = list(event.output.values()) if isinstance(event.output, dict) else event.output
@@ -216,8 +231,8 @@ class TensorflowTensors:
         elif private_api.is_in_function(tensor):
             if name == LOSS or private_api.is_watched():
                 self._computed.take(name, collections, tensor, facts)
-            else:
-                self._computed.unwatched[name] = collections
+            elif self._mode:
+                self._evaluated.take(name, collections, tensor, facts)
 
     def _take_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for variable, gradient in pairs:
@@ -247,9 +262,14 @@ class TensorflowTensors:
         return self._optimizers[optimizer]
 
     def _take(
-        self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object] = MappingProxyType({})
+        self,
+        name: str,
+        collections: Sequence[str],
+        tensor: Any,
+        facts: Mapping[str, object] = MappingProxyType({}),
+        mode: str = TRAIN,
     ) -> None:
-        self._steps.put_array(name, collections, TRAIN, lambda: _array_of(tensor), facts)
+        self._steps.put_array(name, collections, mode, lambda: _array_of(tensor), facts)
 
 
 def _array_of(tensor: Any) -> Any:

@@ -219,7 +219,7 @@ class KerasHooks:
 
         def call(model: Any, *arguments: Any, **keywords: Any) -> Any:
             if self.events.evaluation_due and original.__name__ != "train_on_batch":
-                tell(self.events.evaluation_due, EvaluationDue())
+                tell(self.events.evaluation_due, EvaluationDue(original.__name__.startswith("predict")))
             if self.records.nested:
                 return original(model, *arguments, **keywords)
             result = self.records.outermost(original, model, *arguments, **keywords)
