@@ -110,7 +110,7 @@ class _Merge:
                     if "shard" in line:
                         lines_by_shard.setdefault(line["shard"], []).append(line)
             elif "passed" in line or "dropped" in line:
-                if self._is_proved(line["passed"] if "passed" in line else line["dropped"], line["mode"]):
+                if self._is_proved(line["passed"] if "passed" in line else line["dropped"]):
                     text.append(line)
             elif "end" not in line and line.get("tensor") not in self._declared:
                 text.append(line)
@@ -120,13 +120,13 @@ class _Merge:
             self._copy(shard, number, lines)
         self._append(text)
 
-    def _is_proved(self, step: int, mode: str) -> bool:
-        """An evaluation behind the last step counts where the whole run is the same."""
-        return step < self._until or (self._is_whole and mode != "train" and step == self._until)
+    def _is_proved(self, step: int) -> bool:
+        """What comes behind the last step counts where the whole run is the same."""
+        return step < self._until or (self._is_whole and step == self._until)
 
     def _is_new(self, line: dict[str, Any]) -> bool:
         result, place = self._result, _place(line)
-        if not self._is_proved(line["step"], line["mode"]):
+        if not self._is_proved(line["step"]):
             result.refused += 1
             return False
         before = self._known.get(place)

@@ -109,10 +109,11 @@ def test_pytorch_tensors_are_saved_as_they_were_and_asked_for_afterwards(tmp_pat
     assert saved.by_place[3, "train", "short.weight", 0, False]["dtype"] == "bfloat16"
     assert saved.by_place[3, "train", "gradient/table.weight.indices", 0, False]["dtype"] == "int64"
     assert (6, "eval", "Net_output_0", 0, False) in saved.by_place
+    assert (12, "train", "gradient/last.weight", 1, False) in saved.by_place
     update = saved.array(4, "last.weight") - saved.array(3, "last.weight")
     assert np.abs(update).max() > 0
     assert [line["passed"] for line in saved.lines if line.get("passed") is not None and line["mode"] == "train"] == [
-        *range(12)
+        *range(13)
     ]
     _histograms_hold_each_value(tmp_path)
 
