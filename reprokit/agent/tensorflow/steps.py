@@ -111,15 +111,18 @@ class StepHooks:
     def _make_replica(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(replica: Any, *arguments: Any, **keywords: Any) -> None:
             original(replica, *arguments, **keywords)
-            optimizers, function = self._thread.optimizers, replica.main_fn
-
-            def main_fn(*given: Any, **named: Any) -> Any:
-                self._thread.optimizers = optimizers
-                return function(*given, **named)
-
-            replica.main_fn = main_fn
+            self._agent.attempt(self._take_part, replica, self._thread.optimizers)
 
         return begin
+
+    def _take_part(self, replica: Any, optimizers: dict[int, FunctionOptimizer] | None) -> None:
+        function = replica.main_fn
+
+        def main_fn(*arguments: Any, **keywords: Any) -> Any:
+            self._thread.optimizers = optimizers
+            return function(*arguments, **keywords)
+
+        replica.main_fn = main_fn
 
     def _train_function_due(self, event: TrainFunctionDue) -> None:
         if not self._events.update_done:
