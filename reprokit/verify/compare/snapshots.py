@@ -1,4 +1,4 @@
-"""Compares the snapshots that two runs left of steps that failed."""
+"""Compares the snapshots of failed steps that two runs saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IGNORED = frozenset(["check", "digest"])
 
 
 def compare(runs: RunPair) -> Iterator[Difference]:
-    """One leaf a snapshot, where a run was asked to capture; one that was not has none to miss."""
+    """Yield a leaf for each snapshot, if a run was asked to capture."""
     if any(run.capture is not None for run in runs.files):
         yield _compared(*runs.directories)
 
@@ -30,7 +30,7 @@ def _compared(left: RunDirectory, right: RunDirectory) -> Difference:
 
 
 def comparable(run: RunDirectory) -> bool:
-    """Return whether a run left any."""
+    """Return whether a run saved any snapshot."""
     return any(facts.digest for facts in files.of_run(run))
 
 
@@ -45,26 +45,30 @@ def _only_one_captured(left: RunDirectory, *sides: dict[str, SnapshotFacts]) -> 
 
 
 def _leaf(
-    name: str, left: RunDirectory, right: RunDirectory, one: SnapshotFacts | None, other: SnapshotFacts | None
+    name: str,
+    left: RunDirectory,
+    right: RunDirectory,
+    left_facts: SnapshotFacts | None,
+    right_facts: SnapshotFacts | None,
 ) -> Difference:
-    if one is None or other is None:
-        return missing(name, _text(one), _text(other))
-    if one.problem or other.problem:
-        return missing(name, _text(one), _text(other), "a snapshot cannot be read")
-    same = one.digest == other.digest
-    meaning = "" if same else _meaning((left, one), (right, other))
-    return compared(name, _text(one), _text(other), meaning, same=same)
+    if left_facts is None or right_facts is None:
+        return missing(name, _text(left_facts), _text(right_facts))
+    if left_facts.problem or right_facts.problem:
+        return missing(name, _text(left_facts), _text(right_facts), "a snapshot cannot be read")
+    is_same = left_facts.digest == right_facts.digest
+    meaning = "" if is_same else _meaning((left, left_facts), (right, right_facts))
+    return compared(name, _text(left_facts), _text(right_facts), meaning, same=is_same)
 
 
 def _text(facts: SnapshotFacts | None) -> str:
-    """Return a snapshot in a few words, so that two of them can be told apart."""
+    """Return a snapshot in a few words that distinguish it from another."""
     if facts is None or facts.problem:
         return ""
     return f"{facts.trigger}, digest {facts.digest.partition(':')[2][:12]}"
 
 
 def _meaning(*sides: tuple[RunDirectory, SnapshotFacts]) -> str:
-    """Return what of two snapshots differs, as far as their headers tell; no path that a run names is followed."""
+    """Return which parts of two snapshots' headers differ; no path named by a run is followed."""
     for run, facts in sides:
         if facts.directory or facts.name not in files.names(run.path / SNAPSHOTS):
             return "the captured states differ; a snapshot does not lie in its run, and is not looked at"
