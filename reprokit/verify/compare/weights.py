@@ -1,4 +1,4 @@
-"""Compares the weights: digests at each epoch, tensor by tensor at the end, and optimizer steps."""
+"""Compares weights: digests at each epoch, tensors at the end, and numbers of optimizer steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
 def compare(runs: RunPair) -> Difference:
-    """Epochs before the end, as a difference goes on from there; then the number of steps."""
+    """Compare epochs before the end, as a difference persists; then numbers of steps."""
     children = [leaf(pair, _TRAIL) for pair in runs.of("weights")]
     children += [not_told(runs, pair, _end(pair)) for pair in runs.of(END_WEIGHTS)]
     children += [not_told(runs, pair, leaf(pair, _STEPS)) for pair in runs.of("optimizer")]
@@ -20,7 +20,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def _end(pair: SeriesPair) -> Difference:
-    """One object at the end: a group of its tensors where they are known."""
+    """Compare one object at the end; a group of its tensors if these are known."""
     summary = leaf(pair, _END)
     if pair.left is None or pair.right is None or pair.left.count != 1 or pair.right.count != 1:
         return summary
@@ -32,19 +32,19 @@ def _end(pair: SeriesPair) -> Difference:
 
 
 def _tensors(left: Raw, right: Raw, owner: str) -> Iterator[Difference]:
-    """One leaf a tensor, in the order in which the model names them."""
+    """Yield a leaf for each tensor in the model's order."""
     sides = [{tensor[0]: tensor for tensor in line["tensors"]} for line in (left, right)]
     for name in [*sides[0], *(name for name in sides[1] if name not in sides[0])]:
-        one, other = sides[0].get(name), sides[1].get(name)
-        if one is None or other is None:
-            yield missing(name, _tensor(one), _tensor(other))
+        left_tensor, right_tensor = sides[0].get(name), sides[1].get(name)
+        if left_tensor is None or right_tensor is None:
+            yield missing(name, _tensor(left_tensor), _tensor(right_tensor))
             continue
-        what = "shape or type" if one[1:3] != other[1:3] else "values"
-        yield compared(name, _tensor(one), _tensor(other), f"{owner} has other {what} there")
+        part = "shape or type" if left_tensor[1:3] != right_tensor[1:3] else "values"
+        yield compared(name, _tensor(left_tensor), _tensor(right_tensor), f"{owner} has other {part} there")
 
 
 def _tensor(tensor: list[object] | None) -> str:
-    """Type, shape and digest of one tensor; its place in the line is fixed by the format."""
+    """Return type, shape and digest of one tensor, whose fields have a fixed order."""
     if tensor is None:
         return ""
     _, dtype, shape, digest = tensor
@@ -52,16 +52,16 @@ def _tensor(tensor: list[object] | None) -> str:
 
 
 def _trail_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    where = numbered("epoch")(left, position)
+    epoch_words = numbered("epoch")(left, position)
     if left.get("epoch") != right.get("epoch"):
-        return LinePoint(f"digest {position + 1}", where, numbered("epoch")(right, position))
-    if left.get("epoch") != position:  # as where each of several loaders counts its own
-        where = f"{where} (digest {position + 1})"
-    return LinePoint(where, left["digest"], right["digest"])
+        return LinePoint(f"digest {position + 1}", epoch_words, numbered("epoch")(right, position))
+    if left.get("epoch") != position:  # for example if each of several loaders counts its own epochs
+        epoch_words = f"{epoch_words} (digest {position + 1})"
+    return LinePoint(epoch_words, left["digest"], right["digest"])
 
 
 def _end_point(left: Raw, right: Raw, position: int) -> LinePoint:
-    """Return the first tensor that differs, or else the digest."""
+    """Return the first tensor that differs; the digest if none is known."""
     for child in _tensors(left, right, "") if left.get("tensors") and right.get("tensors") else ():
         if child.verdict is not Verdict.IDENTICAL:
             return LinePoint(f"tensor {child.name}", child.left or "absent", child.right or "absent")
