@@ -1,4 +1,4 @@
-"""Compares the environment variables that the user's own code asked for: by name and keyed digest, never by value."""
+"""Compares the environment variables that the user's code read, by name and keyed digest, never by value."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ NAME = "script variable"
 
 
 class VariableRead(NamedTuple):
-    """A variable that was asked for, in words."""
+    """A variable that was read, in words."""
 
     name: str
-    where: str  # the first place
+    where: str  # first place that read it
     state: str  # "set", "unset", or both in turn
 
 
 def listed(reads: dict[str, VariableStates]) -> list[VariableRead]:
-    """Return what a run's code asked for, by name."""
-    return [VariableRead(name, found.where, _presence(found)) for name, found in sorted(reads.items())]
+    """Return the variables that a run's code read, sorted by name."""
+    return [VariableRead(name, states.where, _presence(states)) for name, states in sorted(reads.items())]
 
 
-def _presence(found: VariableStates) -> str:
-    return ", ".join("set" if is_set else "unset" for is_set in sorted(found.presence))
+def _presence(states: VariableStates) -> str:
+    return ", ".join("set" if is_set else "unset" for is_set in sorted(states.presence))
 
 
 def compare(runs: RunPair) -> Iterator[Difference]:
-    """One leaf a variable that differs; the others are counted."""
+    """Yield a leaf for each variable that differs, and the number of others."""
     left, right = runs.left.variables, runs.right.variables
-    both = sorted({*left} & {*right})
-    differing = [name for name in both if not _same(left[name], right[name])]
-    unknown = [name for name in both if name not in differing and not _are_comparable(left[name], right[name])]
-    if same := len(both) - len(differing) - len(unknown):
-        yield Difference(f"{NAME}s", Verdict.IDENTICAL, f"{same} the same", f"{same} the same")
+    common = sorted({*left} & {*right})
+    differing = [name for name in common if not _same(left[name], right[name])]
+    unknown = [name for name in common if name not in differing and not _are_comparable(left[name], right[name])]
+    if equal := len(common) - len(differing) - len(unknown):
+        yield Difference(f"{NAME}s", Verdict.IDENTICAL, f"{equal} the same", f"{equal} the same")
     yield from (_leaf(name, left[name], right[name]) for name in differing)
     if unknown:
         meaning = "digests are missing, or have the key of another recording: compare a recording with its replay"
         yield information(f"{NAME}s that are not comparable", _counted(unknown), "", meaning)
-    for one, other, side in ((left, right, "left"), (right, left, "right")):
-        if names := sorted({*one} - {*other}):
+    for variables_here, variables_there, side in ((left, right, "left"), (right, left, "right")):
+        if names := sorted({*variables_here} - {*variables_there}):
             meaning = "whether it is read follows from something else"
             yield information(f"{NAME}s that only the {side} run read", _counted(names), "", meaning)
 
 
 def _are_comparable(left: VariableStates, right: VariableStates) -> bool:
-    """Whether the digests of both are all there and of the same key; true where both were asked for presence alone."""
+    """Return whether all digests are known and have the same key; true if only the presence was read."""
     return left.keys == right.keys and not (left.is_cut or right.is_cut)
 
 
 def _same(left: VariableStates, right: VariableStates) -> bool:
-    """Return whether nothing that can be compared differs."""
+    """Return whether nothing comparable differs."""
     return left.presence == right.presence and (not _are_comparable(left, right) or left.digests == right.digests)
 
 
