@@ -1,4 +1,4 @@
-"""Compares the seeding calls of each process: their functions and arguments, in order."""
+"""Compares the seeding calls of each process, by function and arguments, in order."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from reprokit.verify.read.scan import MetricsScan, ReplacedSeeds, natural
 
 
 def compare(runs: RunPair) -> Difference:
-    """One leaf a thread that seeds, and one a process in which a replay gave recorded seeds."""
+    """Return a leaf for each seeding thread, and one for each process in which a replay replaced seeds."""
     pairs = list(runs.of("seed"))
-    for one, other in [(pair.left, pair.right) for pair in pairs if pair.same]:
-        if one is not None and other is not None:
-            runs.normalizations.ignore(SEED_LINES, one.places, other.places)
-            runs.normalizations.ignore(ADDRESSES, one.arguments, other.arguments)
+    for left_series, right_series in [(pair.left, pair.right) for pair in pairs if pair.same]:
+        if left_series is not None and right_series is not None:
+            runs.normalizations.ignore(SEED_LINES, left_series.places, right_series.places)
+            runs.normalizations.ignore(ADDRESSES, left_series.arguments, right_series.arguments)
     wording = LineWording("seeds", "call", _place, _call)
     leaves = [not_told(runs, pair, leaf(pair, wording)) for pair in pairs]
     if runs.left.all_seeds == runs.right.all_seeds:
-        leaves = [_elsewhere(found) if found.verdict.differs else found for found in leaves]
-    return group("seeds", (*leaves, *_replaced(runs)))
+        leaves = [_same_seeds_elsewhere(seed_leaf) if seed_leaf.verdict.differs else seed_leaf for seed_leaf in leaves]
+    return group("seeds", (*leaves, *_replaced_seeds(runs)))
 
 
-def _elsewhere(found: Difference) -> Difference:
-    """Of a pool, any worker may take any task and its seed."""
+def _same_seeds_elsewhere(seed_leaf: Difference) -> Difference:
+    """Return the leaf for equal seeds in other threads or processes: any pool worker may take a task."""
     meaning = "the runs have the same seeds, in another order or taken by other threads or processes"
-    return information(found.name, found.left, found.right, meaning)
+    return information(seed_leaf.name, seed_leaf.left, seed_leaf.right, meaning)
 
 
-def _replaced(runs: RunPair) -> Iterator[Difference]:
+def _replaced_seeds(runs: RunPair) -> Iterator[Difference]:
     left, right = runs.left.replaced, runs.right.replaced
     for process in sorted({*left, *right}, key=natural):
         sides = left.get(process), right.get(process)
@@ -42,17 +42,17 @@ def _replaced(runs: RunPair) -> Iterator[Difference]:
 
 
 def in_words(replaced: ReplacedSeeds) -> str:
-    """Return the first seed of a process that was given the recorded value."""
+    """Return the first seed of a process that was replaced by the recorded value."""
     first = replaced.first
     return f"{first.where}: {first.call}: recorded {first.argument}, asked for {first.asked}"
 
 
 def summary(scan: MetricsScan) -> Iterator[str]:
-    """Yield a line for each process of a replay in which seeds were given the recorded value."""
+    """Yield a line for each process of a replay with replaced seeds."""
     for process in sorted(scan.replaced, key=natural):
-        found = scan.replaced[process]
-        count = counted(found.count, "seed")
-        yield f"process {process}: {count} replaced by the recorded, first {in_words(found)}"
+        replaced = scan.replaced[process]
+        count = counted(replaced.count, "seed")
+        yield f"process {process}: {count} replaced by the recorded, first {in_words(replaced)}"
 
 
 def _call(line: Raw) -> str:
