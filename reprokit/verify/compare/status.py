@@ -11,7 +11,7 @@ from reprokit.verify.read.normalization import TIMES
 
 
 def compare(runs: RunPair) -> Difference:
-    """Return the exit code or signal."""
+    """Compare exit code or signal."""
     left, right = runs.files
     ends = ended(left), ended(right)
     if not any(ends):
@@ -26,7 +26,7 @@ def compare(runs: RunPair) -> Difference:
 
 
 def _meaning(left: RunFile, right: RunFile) -> str:
-    """Return what two ends that differ say."""
+    """Describe two different ends."""
     if failed(left) == failed(right):
         return "the two runs ended differently"
     run, side = (left, "left") if failed(left) else (right, "right")
@@ -34,7 +34,7 @@ def _meaning(left: RunFile, right: RunFile) -> str:
 
 
 def ended(run: RunFile) -> str:
-    """Return how a run ended, in words; empty where nobody knows."""
+    """Return how a run ended, in words; empty if unknown."""
     if run.status == FAILED:
         return "failed to start"
     if run.status != FINISHED:
@@ -45,12 +45,12 @@ def ended(run: RunFile) -> str:
 
 
 def failed(run: RunFile) -> bool:
-    """Return whether the run ended in a failure that was seen."""
+    """Return whether the run is known to have failed."""
     return run.status == FAILED or (run.status == FINISHED and (run.signal is not None or run.exit_code != 0))
 
 
 def times(runs: RunPair) -> Difference:
-    """When they ran and how long: shown, never compared."""
+    """Show when the runs started and how long they took; this is never compared."""
     left, right = runs.files
     runs.normalizations.ignore(TIMES, (left.started, left.duration), (right.started, right.duration))
     started = information("started", left.started, right.started)
@@ -59,7 +59,7 @@ def times(runs: RunPair) -> Difference:
 
 
 def seconds(duration: float | None) -> str:
-    """Return a duration for people."""
+    """Return a duration as text for users."""
     if duration is None:
         return ""
     if duration < 120:
