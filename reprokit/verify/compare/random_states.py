@@ -1,4 +1,4 @@
-"""Compares the states of the random generators at the end of each process."""
+"""Compares the states of random generators at the end of each process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from reprokit.verify.compare.match import RunPair, SeriesPair
 from reprokit.verify.compare.processes import not_told
 from reprokit.verify.compare.series_leaves import LineWording, at_end, leaf
 
-_IN_TRAILS = {"random": "python"}  # where a trail calls a generator by another name
+_IN_TRAILS = {"random": "python"}  # generators with another name in trails
 
 
 def compare(runs: RunPair, idle: Set[tuple[str, str]] = frozenset()) -> Difference:
-    """One leaf a generator and process; idle: of those that differ, the ones that no step of a trail drew from."""
+    """Return a leaf for each generator; `idle` ones differ, but no step of a trail drew from them."""
     return group("random states", tuple(_state(runs, pair, idle) for pair in runs.of("random_state")))
 
 
