@@ -1,4 +1,4 @@
-"""Compares what was run: the command and where."""
+"""Compares the commands and their working directories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PYTHON = re.compile(r"^(python|pypy)[0-9.]*t?$")
 
 
 def compare(runs: RunPair) -> Difference:
-    """Return the command's words and the working directory."""
+    """Compare the command's words and the working directory."""
     return group("command", (_words(*runs.files, runs.normalizations), _directory(*runs.files)))
 
 
@@ -44,7 +44,7 @@ def _word(word: str | None) -> str:
 
 
 def _plain(run: RunFile) -> list[str]:
-    """Return the command without where its interpreter and its working directory lie."""
+    """Return the command without the directories of its interpreter and working directory."""
     directory = run.working_directory.rstrip("/") + "/"
     words = [word.replace(directory, "", 1) if word.startswith(directory) else word for word in run.command]
     if words and _is_python(words[0]):
