@@ -128,7 +128,7 @@ def listed_by_git(directory: Path) -> Collection[str] | None:
 
 
 def checkout(directory: Path) -> Path:
-    """Return the closest directory at or above this one with a checkout, as scripts may use files of all of it."""
+    """Return the closest directory at or above this one with a checkout; outside of any, the directory itself."""
     checkouts = (path for path in (directory, *directory.parents) if path.parent != path and (path / ".git").exists())
     return next(checkouts, directory)
 
