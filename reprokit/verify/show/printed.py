@@ -67,10 +67,10 @@ def counts(run: RunDirectory) -> Iterator[tuple[str, list[int]]]:
         yield process, [len(console.text(pieces, stream).splitlines()) for stream in range(len(STREAMS))]
 
 
-def print_text(printed_text: PrintedText) -> None:
+def print_text(printed: PrintedText) -> None:
     """Print the text safely for a terminal; with several processes, each below its name."""
-    for process_text in printed_text.texts:
-        if len(printed_text.texts) > 1:
+    for process_text in printed.texts:
+        if len(printed.texts) > 1:
             print(f"==> {printable(f'process {process_text.process}')} <==")
         _print_lines(process_text.first)
         if process_text.dropped:
@@ -91,12 +91,12 @@ def _lines(data: bytes) -> list[str]:
     return [line.rstrip("\r").rpartition("\r")[2] for line in lines]
 
 
-def document(printed_text: PrintedText) -> dict[str, Any]:
+def document(printed: PrintedText) -> dict[str, Any]:
     """Return the text as a JSON document."""
     return {
         "format": FORMAT,
-        "path": str(printed_text.path),
-        "stream": STREAMS[printed_text.stream],
+        "path": str(printed.path),
+        "stream": STREAMS[printed.stream],
         "processes": [
             {
                 "process": process_text.process,
@@ -105,6 +105,6 @@ def document(printed_text: PrintedText) -> dict[str, Any]:
                 "dropped": process_text.dropped,
                 "lost": process_text.lost,
             }
-            for process_text in printed_text.texts
+            for process_text in printed.texts
         ],
     }
