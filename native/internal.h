@@ -123,17 +123,17 @@ struct rk_site {
 /* A position in a recorded stream (replay). */
 struct rk_reader {
     const uint8_t *at, *end; /* in the current chunk */
-    const uint8_t *moving;   /* the record that it is being moved beyond, else NULL */
+    const uint8_t *moving;   /* the record that advance() is passing, else NULL */
     uint64_t chunk;          /* offset of that chunk */
     uint64_t ordinal;        /* of the next chunk */
-    uint64_t *consumed;      /* offset of the last event given, shared with the thieves of moved events */
-    uint64_t kept;           /* offset of what was read and is still mapped */
-    uint32_t link;           /* of a cursor over moved events: its chunk */
+    uint64_t *consumed;      /* offset of the last event given, shared with threads that take events from this stream */
+    uint64_t mapped_from;    /* offset of the first byte that was read and is still mapped */
+    uint32_t link;           /* of a cursor over moved events: index of its chunk in rk_moved.links */
     uint32_t previous;       /* check of the last record */
     uint16_t site;           /* of the last EVENT, as are the next four */
     uint8_t source, flags;
     uint64_t asked, given;
-    uint8_t found;
+    uint8_t search; /* 0: the stream was not searched for, 1: found, 2: absent or at its end */
 };
 
 #define RK_BLOCKS 256 /* bytes of ChaCha20 that are made at once */
@@ -200,10 +200,10 @@ struct rk_window {
 /* Of one recorded stream, in replay. */
 struct rk_slot {
     uint64_t stream;
-    uint64_t first;    /* offset of its first chunk, once they were looked through */
-    uint64_t position; /* offset behind the last event that its owner was given */
-    uint32_t last;     /* chunk met while they are chained */
-    uint32_t opens;    /* its first chunk, once they are chained */
+    uint64_t first;      /* offset of its first chunk, once index_streams() has run */
+    uint64_t position;   /* offset after the last event that its owner was given */
+    uint32_t last_link;  /* its last chunk so far, while link_chunks() runs */
+    uint32_t first_link; /* its first chunk, after link_chunks() */
 };
 
 /* Of one process: lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
@@ -228,14 +228,14 @@ struct rk_process {
     const uint8_t *profile;      /* replay: the recorded file of this process */
     uint64_t profile_size;
     uint32_t profile_in_slot;   /* as in_slot */
-    struct rk_moved *moved;     /* replay: how its events are found out of order; made at the first mismatch */
-    uint32_t stolen;            /* replay: some event was given as moved */
-    uint32_t streams;           /* replay: used of slots */
-    uint32_t no_index;          /* replay: moved cannot be made, or would be empty */
-    uint32_t torn;              /* replay: who had the lock died, perhaps in the midst of moved */
-    uint32_t looked;            /* replay: the first chunks of all streams are in slots */
+    struct rk_moved *moved;     /* replay: index for finding events out of order; built at the first mismatch */
+    uint32_t any_taken;         /* replay: an event was given to another request than the next of its stream */
+    uint32_t streams;           /* replay: entries in use of slots */
+    uint32_t no_index;          /* replay: moved cannot be built, or would be empty */
+    uint32_t is_torn;           /* replay: a holder of the lock died, perhaps while it changed moved */
+    uint32_t is_indexed;        /* replay: slots holds the first chunk of every stream */
     uint64_t last_opened;       /* replay: first chunk of the stream opened last */
-    struct rk_slot *slots;      /* replay: where each stream has come to */
+    struct rk_slot *slots;      /* replay: the position of each stream */
     struct rk_notes *notes;     /* lines of read.paths; NULL before there are many */
     uint32_t making_notes;      /* another file of them is being made, or cannot be */
     uint32_t lines;             /* of read.paths, as long as they are few */

@@ -217,7 +217,7 @@ static int make_file(void) {
 bool rk_file_ready(void) {
     if (RK_UNLIKELY(!__atomic_load_n(&rk_process->opened, __ATOMIC_ACQUIRE))) {
         rk_signals before = rk_block_signals();
-        if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
+        if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
         if (!rk_process->opened) {
             int error = rk_process->file ? 0 : make_file();
             if (is_passing(error) && rk_plan.mode == RK_MODE_RECORD) {
@@ -300,7 +300,7 @@ static int allocate(struct rk_stream *stream, uint64_t need, const void *buffer)
 bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer) {
     if (RK_LIKELY((uint64_t)(stream->end - stream->at) >= size)) return true;
     rk_signals before = rk_block_signals();
-    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
+    if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
     int error = allocate(stream, size, buffer);
     if (error && !is_passing(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);
@@ -311,7 +311,7 @@ bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer)
 /* As another thread may be about to change it. */
 static struct rk_window window_now(void) {
     rk_signals before = rk_block_signals();
-    if (rk_lock(&rk_process->lock)) rk_process->torn = 1;
+    if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
     struct rk_window now = *window();
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
