@@ -264,8 +264,8 @@ static uint32_t number_unknown(const struct known *of, struct rk_thread *thread,
 }
 
 static void name_born(char *text, const struct rk_thread *thread, const struct rk_birth *birth) {
-    if (birth->known) {
-        name_as_known(text, rk_identity, birth->known, "");
+    if (birth->recorded) {
+        name_as_known(text, rk_identity, birth->recorded, "");
         return;
     }
     rk_child_identity(text, thread, birth->number);
@@ -279,9 +279,9 @@ void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birt
     if (is_new) {
         struct rk_child child = begin(thread, RK_CHILD_STARTED);
         make_keys(&child, file, arguments);
-        birth->known = of ? take(of, &child) : NULL;
-        if (birth->known)
-            birth->number = birth->known->number;
+        birth->recorded = of ? take(of, &child) : NULL;
+        if (birth->recorded)
+            birth->number = birth->recorded->number;
         else
             birth->number = of ? number_unknown(of, thread, &child, &birth->is_stranger) : ++thread->children;
         child.number = birth->number;
@@ -316,8 +316,8 @@ void rk_number_fork(struct rk_thread *thread) {
     *birth = (struct rk_birth){0};
     child.kind = RK_CHILD_BORN;
     if (child.place.lines && knows_births(of, &child)) {
-        birth->known = take(of, &child);
-        birth->number = birth->known ? birth->known->number : number_unknown(of, thread, &child, &birth->is_stranger);
+        birth->recorded = take(of, &child);
+        birth->number = birth->recorded ? birth->recorded->number : number_unknown(of, thread, &child, &birth->is_stranger);
         return;
     }
     child.number = birth->number = next_fork(of, thread, &child);

@@ -1,5 +1,5 @@
-/* fill.c - the one function that every request for entropy comes through: recorded, replayed,
- * answered from a key, or handed on to the real source. */
+/* fill.c - the one function that every request for entropy passes through: it is recorded, replayed,
+ * answered from a key, or passed on to the real source. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -9,10 +9,10 @@
 
 #include "internal.h"
 
-#define PIECE      (1u << 20) /* a larger request makes several events */
+#define PIECE      (1u << 20) /* larger requests are split into several events */
 #define EVENT_HEAD 21         /* tag, source, site, flags, asked, given */
 #define NO_SITE    UINT16_MAX /* a stream with more call sites than numbers */
-#define SMALL      64         /* a request that may be answered from bytes asked for in advance */
+#define SMALL      64         /* largest request that prefetched bytes may answer */
 
 bool rk_hands_on;
 
@@ -24,12 +24,12 @@ static const char *stream_name(struct rk_thread *thread, struct rk_stream *strea
     return text;
 }
 
-static bool ready_to_write(struct rk_thread *thread, struct rk_stream *stream) {
+static bool prepare_stream(struct rk_thread *thread, struct rk_stream *stream) {
     char name[RK_IDENTITY];
     return rk_file_ready() && (RK_LIKELY(stream->opened) || rk_stream_open(stream, stream_name(thread, stream, name)));
 }
 
-/* Writes the call site down if this stream has not done so yet. */
+/* Writes an RK_TAG_SITE record for the call site if this stream has none yet. */
 static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     if (RK_LIKELY(site->number)) return true;
     if (stream->sites == NO_SITE - 1) {
@@ -50,62 +50,63 @@ static bool number_site(struct rk_stream *stream, struct rk_site *site) {
     return true;
 }
 
-/* The pointer is read once: a signal handler may fork at any instruction, and the child has no file. */
-static void add(size_t field, uint64_t number) {
+/* Adds to a counter of the file's head. The pointer is read once: a signal handler may fork at any instruction, and
+ * the child has no file. */
+static void add_to_field(size_t field, uint64_t number) {
     struct rk_file *file = __atomic_load_n(&rk_process->file, __ATOMIC_RELAXED);
     if (RK_LIKELY(file != NULL)) __atomic_add_fetch((uint64_t *)((char *)file + field), number, __ATOMIC_RELAXED);
 }
 
-static void count(enum rk_match match, uint64_t bytes) {
-    add(offsetof(struct rk_file, matches) + match * sizeof(uint64_t), 1);
-    add(offsetof(struct rk_file, bytes) + match * sizeof(uint64_t), bytes);
+static void count_answer(enum rk_match match, uint64_t bytes) {
+    add_to_field(offsetof(struct rk_file, matches) + match * sizeof(uint64_t), 1);
+    add_to_field(offsetof(struct rk_file, bytes) + match * sizeof(uint64_t), bytes);
 }
 
-/* The shim gave up, or cannot write just now: the program goes on with real bytes. */
+/* Gives real bytes, as the shim gave up or cannot write at the moment. */
 static ssize_t get_uncounted(struct rk_real *real, void *buffer, size_t size) {
     if (!rk_process->file) __atomic_add_fetch(&rk_process->uncounted, 1, __ATOMIC_RELAXED);
-    add(offsetof(struct rk_file, uncounted), 1);
+    add_to_field(offsetof(struct rk_file, uncounted), 1);
     return real->get(real, buffer, size);
 }
 
-/* ---- bytes in advance -------------------------------------------------------------------------------- */
+/* ---- prefetched bytes -------------------------------------------------------------------------------- */
 
-/* Each is given once: they count as given before they are, should a signal handler jump out of here. */
-static void give_ready(struct rk_thread *thread, uint8_t *buffer, size_t size) {
-    uint8_t *from = thread->ready + RK_BLOCKS - thread->left;
-    thread->left -= (uint32_t)size;
+/* Each byte is given once: it counts as given before the copy, as a signal handler may jump out of here. */
+static void give_prefetched(struct rk_thread *thread, uint8_t *buffer, size_t size) {
+    uint8_t *from = thread->prefetched + RK_BLOCKS - thread->unused;
+    thread->unused -= (uint32_t)size;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     memcpy(buffer, from, size);
     memset(from, 0, size);
 }
 
-/* Whether one call to the kernel may serve many requests: small ones of the same kind, one after the
- * other. Whoever asks once or twice has the kernel asked for just that. */
-static bool is_served_ahead(const struct rk_thread *thread, const struct rk_stream *stream, const struct rk_site *site,
-                            size_t size, const struct rk_real *real) {
+/* Returns whether one call to the kernel may serve several requests: small consecutive ones of the same kind. A caller
+ * with one or two requests gets separate calls. */
+static bool may_prefetch(const struct rk_thread *thread, const struct rk_stream *stream, const struct rk_site *site,
+                         size_t size, const struct rk_real *real) {
     bool by_flags = stream->source == RK_SOURCE_GETRANDOM || stream->source == RK_SOURCE_SYSCALL ||
                     stream->source == RK_SOURCE_KERNEL;
-    bool plain = stream->source == RK_SOURCE_GETENTROPY || (by_flags && !real->argument);
-    return plain && !rk_hands_on && size <= SMALL && !(site->flags & RK_FLAG_WITHHELD) && stream == &thread->streams[0];
+    bool is_plain = stream->source == RK_SOURCE_GETENTROPY || (by_flags && !real->argument);
+    return is_plain && !rk_hands_on && size <= SMALL && !(site->flags & RK_FLAG_WITHHELD) &&
+           stream == &thread->streams[0];
 }
 
-static ssize_t get_ahead(struct rk_thread *thread, struct rk_real *real, uint8_t *buffer, size_t size) {
-    if (thread->left < size) {
-        thread->left = 0;
-        if (rk_call(SYS_getrandom, (long)thread->ready, RK_BLOCKS, 0, 0, 0, RK_MARK) != RK_BLOCKS)
+static ssize_t get_prefetched(struct rk_thread *thread, struct rk_real *real, uint8_t *buffer, size_t size) {
+    if (thread->unused < size) {
+        thread->unused = 0;
+        if (rk_call(SYS_getrandom, (long)thread->prefetched, RK_BLOCKS, 0, 0, 0, RK_MARK) != RK_BLOCKS)
             return real->get(real, buffer, size);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        thread->left = RK_BLOCKS;
+        thread->unused = RK_BLOCKS;
     }
-    give_ready(thread, buffer, size);
+    give_prefetched(thread, buffer, size);
     return (ssize_t)size;
 }
 
 /* ---- record ------------------------------------------------------------------------------------------ */
 
-/* The real bytes go into the file first and to the caller after the commit: whatever the program was
- * given is in the file, at whatever moment it is killed. Large ones lie in the buffer before, but the request has
- * not returned. */
+/* The real bytes go into the file first, and to the caller later: if the program is killed, the file has all that it
+ * was given. Large ones are read into the caller's buffer directly, but the request returns after the commit. */
 static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
                             void *buffer, size_t size, struct rk_real *real) {
     bool withheld = site->flags & RK_FLAG_WITHHELD;
@@ -113,8 +114,8 @@ static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, 
                   stream->flags == site->flags && stream->asked == size && stream->given == size;
     bool is_large = size >= RK_LARGE, in_buffer = withheld || is_large;
     uint8_t *bytes = stream->at + (repeat ? 1 : EVENT_HEAD);
-    ssize_t given = repeat && is_served_ahead(thread, stream, site, size, real)
-                        ? get_ahead(thread, real, bytes, size)
+    ssize_t given = repeat && may_prefetch(thread, stream, site, size, real)
+                        ? get_prefetched(thread, real, bytes, size)
                         : real->get(real, in_buffer ? buffer : bytes, size);
     if (given <= 0) return given;
     if (is_large && !withheld) rk_write(bytes, buffer, (uint64_t)given);
@@ -138,27 +139,27 @@ static ssize_t record_event(struct rk_thread *thread, struct rk_stream *stream, 
     uint64_t length = (uint64_t)(bytes - stream->at) - 1 + (withheld ? 0 : (uint64_t)given);
     rk_commit(stream, repeat ? RK_TAG_REPEAT : RK_TAG_EVENT, length);
     if (source == RK_SOURCE_CLOCK) {
-        add(offsetof(struct rk_file, clock_reads), 1);
+        add_to_field(offsetof(struct rk_file, clock_reads), 1);
     } else if (withheld) {
-        add(offsetof(struct rk_file, withheld), 1);
+        add_to_field(offsetof(struct rk_file, withheld), 1);
     } else {
-        stream->chunk->events++; /* only this thread writes to this chunk */
+        stream->chunk->events++; /* only this thread writes to this chunk, so no atomics */
         stream->chunk->bytes += (uint64_t)given;
     }
     return given;
 }
 
-static ssize_t record(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
-                      void *buffer, size_t size, struct rk_real *real) {
+static ssize_t answer_recorded(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                               void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site;
-    if (!ready_to_write(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
+    if (!prepare_stream(thread, stream) || !(site = rk_stream_site(stream, caller)) || !number_site(stream, site) ||
         !rk_stream_room(stream, EVENT_HEAD + size + 4, buffer))
         return get_uncounted(real, buffer, size);
     return record_event(thread, stream, site, source, buffer, size, real);
 }
 
-/* Strict replay: says why in the run directory, where the launcher looks, and ends the process. */
-__attribute__((noreturn)) static void stop(struct rk_thread *thread, const void *caller, size_t size) {
+/* Ends the process in a strict replay, and writes the reason to the run directory for the launcher. */
+__attribute__((noreturn)) static void stop_strict_replay(struct rk_thread *thread, const void *caller, size_t size) {
     char text[1024], path[RK_RUN_PATH + 16];
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
@@ -182,8 +183,8 @@ __attribute__((noreturn)) static void stop(struct rk_thread *thread, const void 
 
 /* ---- keyed ------------------------------------------------------------------------------------------- */
 
-/* The key of this stream: a block of ChaCha20 under the run's key, at the place that the names of process
- * and thread give. Two hashes of the process, one of them together with the thread: 128 bits. */
+/* Derives the key of this stream: a block of ChaCha20 under the run's key. Its position is 128 bits: a hash of the
+ * process identity, and one of process and thread identity. */
 static void make_key(struct rk_thread *thread, struct rk_stream *stream) {
     char name[RK_IDENTITY];
     const char *text = stream_name(thread, stream, name);
@@ -198,17 +199,17 @@ static void make_key(struct rk_thread *thread, struct rk_stream *stream) {
     stream->has_key = 1;
 }
 
-/* The next bytes of the stream: they follow each other whatever the sizes of the requests. */
+/* Derives the next bytes of the stream. The sequence does not depend on the sizes of requests. */
 static void derive(struct rk_thread *thread, struct rk_stream *stream, uint8_t *buffer, size_t size) {
     if (RK_UNLIKELY(!stream->has_key)) make_key(thread, stream);
     struct rk_key *key = &thread->keys[stream - thread->streams];
-    uint8_t once[RK_BLOCKS], *blocks = stream == &thread->streams[0] ? thread->ready : once;
+    uint8_t local[RK_BLOCKS], *blocks = stream == &thread->streams[0] ? thread->prefetched : local;
     while (size > 0) {
         size_t at = key->position % RK_BLOCKS, part = size < RK_BLOCKS - at ? size : RK_BLOCKS - at;
         uint8_t *to = part == RK_BLOCKS ? buffer : blocks;
-        if (at == 0 || blocks == once) rk_chacha20_blocks(key->key, 0, (key->position - at) / 64, to);
+        if (at == 0 || blocks == local) rk_chacha20_blocks(key->key, 0, (key->position - at) / 64, to);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
-        key->position += part; /* first: a handler that jumps out of here must not see bytes given twice */
+        key->position += part; /* before the copy: after a jump out of here no byte may be given twice */
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         if (to != buffer) memcpy(buffer, blocks + at, part);
         buffer += part;
@@ -222,20 +223,20 @@ static bool is_beyond_recording(void) {
     return file && file->matches[RK_MATCH_EXACT] > (recorded ? recorded->matches[RK_MATCH_EXACT] : 0);
 }
 
-/* A keyed run stores nothing but how many requests there were: a strict replay stops at one more. */
-static ssize_t keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
-                     void *buffer, size_t size, struct rk_real *real) {
+/* Answers a request of a keyed run, which stores only the number of requests. A strict replay stops after as many. */
+static ssize_t answer_keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                            void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site = rk_stream_site(stream, caller);
-    bool ready = rk_file_ready();
+    bool is_file_ready = rk_file_ready();
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
-        add(offsetof(struct rk_file, withheld), 1);
+        add_to_field(offsetof(struct rk_file, withheld), 1);
         return real->get(real, buffer, size);
     }
-    if (RK_UNLIKELY(!ready)) return get_uncounted(real, buffer, size);
-    if (RK_UNLIKELY(!stream->has_key)) add(offsetof(struct rk_file, streams), 1);
+    if (RK_UNLIKELY(!is_file_ready)) return get_uncounted(real, buffer, size);
+    if (RK_UNLIKELY(!stream->has_key)) add_to_field(offsetof(struct rk_file, streams), 1);
     if (!rk_runs_ahead(source)) {
-        count(RK_MATCH_EXACT, size);
-        if (RK_UNLIKELY(is_beyond_recording())) stop(thread, caller, size);
+        count_answer(RK_MATCH_EXACT, size);
+        if (RK_UNLIKELY(is_beyond_recording())) stop_strict_replay(thread, caller, size);
     }
     derive(thread, stream, buffer, size);
     return (ssize_t)size;
@@ -243,9 +244,9 @@ static ssize_t keyed(struct rk_thread *thread, struct rk_stream *stream, uint8_t
 
 /* ---- replay ------------------------------------------------------------------------------------------ */
 
-static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
-                          enum rk_match match, uint64_t size) {
-    if (!ready_to_write(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4, NULL))
+static void record_mismatch(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
+                            enum rk_match match, uint64_t size) {
+    if (!prepare_stream(thread, stream) || !number_site(stream, site) || !rk_stream_room(stream, 1 + 12 + 4, NULL))
         return;
     uint8_t *at = rk_put(stream->at + 1, source, 1);
     at = rk_put(at, site->number, 2);
@@ -254,19 +255,19 @@ static void note_mismatch(struct rk_thread *thread, struct rk_stream *stream, st
     rk_commit(stream, RK_TAG_MISMATCH, 12);
 }
 
-static ssize_t replay_unknown(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site, uint8_t source,
-                              void *buffer, size_t size, struct rk_real *real) {
-    bool ahead = rk_runs_ahead(source);
-    if (rk_plan.policy == RK_POLICY_STRICT && !ahead) stop(thread, site->caller, size);
+static ssize_t answer_unrecorded(struct rk_thread *thread, struct rk_stream *stream, struct rk_site *site,
+                                 uint8_t source, void *buffer, size_t size, struct rk_real *real) {
+    bool runs_ahead = rk_runs_ahead(source);
+    if (rk_plan.policy == RK_POLICY_STRICT && !runs_ahead) stop_strict_replay(thread, site->caller, size);
     enum rk_match match = rk_plan.policy == RK_POLICY_LIVE ? RK_MATCH_LIVE : RK_MATCH_DERIVED;
     ssize_t given = (ssize_t)size;
     if (match == RK_MATCH_LIVE)
         given = real->get(real, buffer, size);
     else
         derive(thread, stream, buffer, size);
-    if (given > 0 && !ahead) {
-        count(match, (uint64_t)given);
-        note_mismatch(thread, stream, site, source, match, size);
+    if (given > 0 && !runs_ahead) {
+        count_answer(match, (uint64_t)given);
+        record_mismatch(thread, stream, site, source, match, size);
     }
     return given;
 }
@@ -281,62 +282,62 @@ static struct rk_site *prepare_replay(struct rk_thread *thread, struct rk_stream
     return rk_stream_site(stream, caller);
 }
 
-static ssize_t replay(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
-                      void *buffer, size_t size, struct rk_real *real) {
+static ssize_t answer_replayed(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
+                               void *buffer, size_t size, struct rk_real *real) {
     struct rk_site *site = prepare_replay(thread, stream, caller);
     if (RK_UNLIKELY(site->flags & RK_FLAG_WITHHELD)) {
-        add(offsetof(struct rk_file, withheld), 1);
+        add_to_field(offsetof(struct rk_file, withheld), 1);
         return real->get(real, buffer, size);
     }
     uint64_t given;
     enum rk_match match;
     if (RK_UNLIKELY(!rk_replay_find(thread->identity, stream, source, caller, buffer, size, &given, &match)))
-        return replay_unknown(thread, stream, site, source, buffer, size, real);
-    count(match, given);
-    if (RK_UNLIKELY(match != RK_MATCH_EXACT)) note_mismatch(thread, stream, site, source, match, size);
+        return answer_unrecorded(thread, stream, site, source, buffer, size, real);
+    count_answer(match, given);
+    if (RK_UNLIKELY(match != RK_MATCH_EXACT)) record_mismatch(thread, stream, site, source, match, size);
     return (ssize_t)given;
 }
 
-/* The thread's own recorded reads in their order, or none: any other time than the next would go
- * backwards. They are no entropy, and not counted as such. */
+/* Gives the thread's recorded clock reads in their order, and no others, as time must not go backwards. They have
+ * counters of their own, as they are no entropy. */
 static ssize_t replay_clock(struct rk_thread *thread, struct rk_stream *stream, const void *caller, void *buffer,
                             size_t size, struct rk_real *real) {
     struct rk_site *site = prepare_replay(thread, stream, caller);
     if (site->flags & RK_FLAG_WITHHELD) return real->get(real, buffer, size);
     uint64_t given;
     enum rk_match match;
-    bool found = rk_replay_find(thread->identity, stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
-    add(found ? offsetof(struct rk_file, clock_reads) : offsetof(struct rk_file, clock_past), 1);
-    return found ? (ssize_t)given : 0;
+    bool is_recorded = rk_replay_find(thread->identity, stream, RK_SOURCE_CLOCK, caller, buffer, size, &given, &match);
+    add_to_field(is_recorded ? offsetof(struct rk_file, clock_reads) : offsetof(struct rk_file, clock_past), 1);
+    return is_recorded ? (ssize_t)given : 0;
 }
 
-/* A signal handler that left a request by siglongjmp left its depth behind: the stack shows it. */
-static void forget_abandoned(struct rk_thread *thread, const char *frame) {
+/* Repairs the streams of requests that a signal handler left by siglongjmp: their frames are no longer on the stack. */
+static void repair_abandoned(struct rk_thread *thread, const char *frame) {
     stack_t alternate = {0};
     rk_call(SYS_sigaltstack, 0, (long)&alternate, 0, 0, 0, 0);
     if (alternate.ss_flags & SS_ONSTACK) return;
     while (thread->depth > 0 && thread->depth <= RK_STREAMS && thread->frames[thread->depth - 1] <= frame) {
         rk_stream_repair(&thread->streams[--thread->depth]);
-        rk_stream_repair(&thread->streams[RK_CLOCK]); /* perhaps it was that one */
+        rk_stream_repair(&thread->streams[RK_CLOCK]); /* the request may have been a clock read */
     }
 }
 
 static ssize_t answer(struct rk_thread *thread, struct rk_stream *stream, uint8_t source, const void *caller,
                       void *buffer, size_t size, struct rk_real *real) {
-    if (rk_plan.keyed) return keyed(thread, stream, source, caller, buffer, size, real);
-    if (rk_plan.mode == RK_MODE_RECORD) return record(thread, stream, source, caller, buffer, size, real);
-    return replay(thread, stream, source, caller, buffer, size, real);
+    if (rk_plan.keyed) return answer_keyed(thread, stream, source, caller, buffer, size, real);
+    if (rk_plan.mode == RK_MODE_RECORD) return answer_recorded(thread, stream, source, caller, buffer, size, real);
+    return answer_replayed(thread, stream, source, caller, buffer, size, real);
 }
 
-/* The calling thread with one more request under way, unless there are as many as the limit says. */
-static inline struct rk_thread *enter(const char *frame, uint32_t limit) {
+/* Begins a request of the calling thread; NULL if `limit` requests are under way already. */
+static inline struct rk_thread *begin_request(const char *frame, uint32_t limit) {
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
-    if (RK_UNLIKELY(thread->depth > 0)) forget_abandoned(thread, frame);
+    if (RK_UNLIKELY(thread->depth > 0)) repair_abandoned(thread, frame);
     if (RK_UNLIKELY(thread->depth >= limit)) return NULL;
     if (RK_UNLIKELY(thread->detached) && thread->depth == 0) {
         memset(thread->streams, 0, sizeof(thread->streams));
-        thread->left = 0;
+        thread->unused = 0;
         thread->detached = 0;
     }
     thread->frames[thread->depth++] = frame;
@@ -344,25 +345,25 @@ static inline struct rk_thread *enter(const char *frame, uint32_t limit) {
     return thread;
 }
 
-static inline void leave(struct rk_thread *thread) {
+static inline void end_request(struct rk_thread *thread) {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     thread->depth--;
 }
 
 ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real) {
     bool records = rk_plan.mode == RK_MODE_RECORD;
-    struct rk_thread *thread = enter(__builtin_frame_address(0), 1);
+    struct rk_thread *thread = begin_request(__builtin_frame_address(0), 1);
     if (!thread) return records ? real->get(real, buffer, size) : 0;
     struct rk_stream *stream = &thread->streams[RK_CLOCK];
-    ssize_t given = records ? record(thread, stream, RK_SOURCE_CLOCK, caller, buffer, size, real)
+    ssize_t given = records ? answer_recorded(thread, stream, RK_SOURCE_CLOCK, caller, buffer, size, real)
                             : replay_clock(thread, stream, caller, buffer, size, real);
-    leave(thread);
+    end_request(thread);
     return given;
 }
 
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real) {
     if (RK_UNLIKELY(!rk_active() || size == 0)) return real->get(real, buffer, size);
-    struct rk_thread *thread = enter(__builtin_frame_address(0), RK_STREAMS);
+    struct rk_thread *thread = begin_request(__builtin_frame_address(0), RK_STREAMS);
     if (RK_UNLIKELY(!thread)) return real->get(real, buffer, size);
     struct rk_stream *stream = &thread->streams[thread->depth - 1];
     ssize_t total = 0;
@@ -375,6 +376,6 @@ ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t 
         total += given;
         if ((size_t)given < piece) break;
     }
-    leave(thread);
+    end_request(thread);
     return total;
 }

@@ -208,7 +208,7 @@ struct rk_thread *rk_thread_check(void) {
     memset(thread, 0, sizeof(*thread));
     thread->generation = rk_generation;
     size_t length = rk_append(thread->identity, sizeof(thread->identity), 0, "?");
-    uint32_t number = __atomic_add_fetch(&rk_process->unknown, 1, __ATOMIC_RELAXED);
+    uint32_t number = __atomic_add_fetch(&rk_process->unknown_threads, 1, __ATOMIC_RELAXED);
     rk_append_number(thread->identity, sizeof(thread->identity), length, number);
     rk_thread_begins(rk_process, thread->identity);
     return thread;

@@ -26,12 +26,12 @@
 
 enum rk_state { RK_STATE_UNKNOWN = 0, RK_STATE_OFF = 1, RK_STATE_ON = 2 };
 extern int rk_state; /* enum rk_state */
-/* plan.c: takes the run directory's path and its shim.plan; 0, -EINVAL where it is damaged, or -errno. */
+/* plan.c: stores the run directory's path and reads its shim.plan; returns 0, -EINVAL if that is damaged, or -errno. */
 int rk_read_plan(const char *run);
 extern struct rk_plan rk_plan;
 extern char rk_run[RK_RUN_PATH + 1];
-bool rk_start(void);                               /* true in a run */
-__attribute__((noreturn)) void rk_end(int status); /* of the process that asks: a strict replay */
+bool rk_start(void);                               /* returns whether this process belongs to a run */
+__attribute__((noreturn)) void rk_end(int status); /* ends the requesting process: a strict replay */
 
 static inline bool rk_active(void) {
     int state = __atomic_load_n(&rk_state, __ATOMIC_ACQUIRE);
@@ -40,26 +40,26 @@ static inline bool rk_active(void) {
 
 /* ---- system.c: system calls that neither touch errno nor pass through a hook ------------------ */
 
-/* As getrandom(2) and read(2), by instructions of the shim's own: strace and the supervisor's filter
- * tell them from what goes past the shim. */
+/* Like getrandom(2) and read(2), but by the shim's own instructions: strace and the supervisor's filter
+ * distinguish them from calls that bypass the shim. */
 ssize_t rk_random(void *buffer, size_t size, unsigned flags);
 ssize_t rk_read(int fd, void *buffer, size_t size);
 int rk_open(const char *path, int flags, int mode);
 void rk_close(int fd);
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset); /* NULL on failure */
-#define RK_FIRST_MAPPING UINT64_C(0x2d0000000000)                              /* of the shim: struct rk_process */
-extern uint64_t rk_map_next;                                                   /* where the next mapping should lie */
-void *rk_map_at(void *address, size_t size, int fd, uint64_t offset);          /* to be read, over what is there */
+#define RK_FIRST_MAPPING UINT64_C(0x2d0000000000)                     /* the shim's first mapping: struct rk_process */
+extern uint64_t rk_map_next;                                          /* preferred address of the next mapping */
+void *rk_map_at(void *address, size_t size, int fd, uint64_t offset); /* read-only, replacing existing mappings */
 void rk_unmap(void *address, size_t size);
-/* Takes whole pages of a mapped file out of this process's memory; they stay in the page cache. */
+/* Removes whole pages of a mapped file from this process's memory; they stay in the page cache. */
 void rk_leave(const void *start, const void *end);
 int rk_getpid(void);
-bool rk_within_limit(uint64_t end);                     /* of a file's size: RLIMIT_FSIZE */
-int rk_reserve(int fd, uint64_t offset, uint64_t size); /* 0, or errno: blocks are really there */
+bool rk_within_limit(uint64_t end);                     /* whether a file may grow to `end`: RLIMIT_FSIZE */
+int rk_reserve(int fd, uint64_t offset, uint64_t size); /* allocates blocks on the disk; 0, or errno */
 size_t rk_append(char *text, size_t size, size_t length, const char *more);
 size_t rk_append_number(char *text, size_t size, size_t length, uint64_t number);
 size_t rk_append_hex(char *text, size_t size, size_t length, uint64_t number);
-void rk_shorten(char *identity); /* one that is too long keeps its last part behind a hash */
+void rk_shorten(char *identity); /* replaces the front of a long one by a hash */
 void rk_say(const char *text);   /* one line on stderr */
 
 typedef struct {
@@ -67,15 +67,15 @@ typedef struct {
 } rk_signals;
 rk_signals rk_block_signals(void);
 void rk_restore_signals(rk_signals before);
-bool rk_lock(uint32_t *lock); /* true where who had it died: what it guards is to be repaired */
+bool rk_lock(uint32_t *lock); /* true if its holder died: the caller must repair what it guards */
 void rk_unlock(uint32_t *lock);
 
-/* ---- reach.c: files of the run, by the supervisor where this process cannot reach them ---------- */
+/* ---- reach.c: files of the run, opened by the supervisor if this process cannot reach them ---------- */
 
 enum rk_task { RK_TASK_OPEN = 1, RK_TASK_LINK, RK_TASK_RENAME, RK_TASK_REMOVE };
 enum rk_place { RK_IN_RUN, RK_IN_PROFILE, RK_IN_PROC };
 
-/* In a form '%' stands for 16 hexadecimal digits, '#' for a number, '@' for the process id of who asks. */
+/* In a form '%' stands for 16 hexadecimal digits, '#' for a number, '@' for the requester's process id. */
 struct rk_shared_file {
     enum rk_place place;
     const char *form;
@@ -84,20 +84,20 @@ struct rk_shared_file {
 
 #define RK_SHARED_FILES 28
 #define RK_SHIM_PLAN    0                                     /* the first of them */
-#define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* to a file of the run */
+#define RK_MEANINGLESS  (O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW) /* flags that change nothing for a file of the run */
 #define RK_NO_REPLACE   1                                     /* RENAME_NOREPLACE */
 extern const struct rk_shared_file rk_shared_files[RK_SHARED_FILES];
 
-/* What stands in the places of a form. */
+/* The values of a form's placeholders. */
 struct rk_names {
-    uint8_t file; /* of rk_shared_files */
+    uint8_t file; /* index in rk_shared_files */
     uint64_t hash;
     uint32_t number;
     uint16_t second;
 };
 
 bool rk_is_out_of_reach(long error);
-/* A descriptor, or a negative error: `refused` where there is no supervisor or the file is none of the run's. */
+/* Returns a descriptor, or a negative error: `refused` without a supervisor, or for a file outside the run. */
 int rk_open_by_broker(const char *path, int flags, int refused);
 long rk_link(const char *from, const char *to);
 long rk_rename(const char *from, const char *to); /* unless that name is taken */
@@ -108,14 +108,14 @@ long rk_remove(const char *path);
 /* One request at a time writes to a stream. A signal handler that interrupts a request uses the
  * second one. */
 #define RK_STREAMS    2
-#define RK_HANDLERS   "!"              /* behind a thread's name: the second one's */
+#define RK_HANDLERS   "!"              /* suffix to a thread's name: its second stream */
 #define RK_CLOCK      RK_STREAMS       /* the stream of a thread's reads of the clock */
-#define RK_HIDDEN     (RK_STREAMS + 1) /* depth inside a library that answers */
+#define RK_HIDDEN     (RK_STREAMS + 1) /* depth during a call of a library that serves a request */
 #define RK_SITE_CACHE 8
 
 struct rk_site {
     const void *caller;
-    uint32_t key; /* of its module's name and its offset there */
+    uint32_t key; /* hash of its module's name and its offset there */
     uint16_t number;
     uint8_t flags;
 };
@@ -136,7 +136,7 @@ struct rk_reader {
     uint8_t search; /* 0: the stream was not searched for, 1: found, 2: absent or at its end */
 };
 
-#define RK_BLOCKS 256 /* bytes of ChaCha20 that are made at once */
+#define RK_BLOCKS 256 /* bytes of ChaCha20 output per call */
 
 struct rk_stream {
     uint8_t *at, *end; /* where the next record goes, in the current chunk of this process's file */
@@ -149,46 +149,46 @@ struct rk_stream {
     uint16_t site;     /* of the last EVENT, as are the next four */
     uint8_t source, flags, any, opened;
     uint64_t asked, given;
-    uint8_t *next; /* at and previous behind the record that is being committed: see rk_stream_repair */
+    uint8_t *next; /* with next_previous: at and previous after the record under commit, see rk_stream_repair */
     uint32_t next_previous;
     uint8_t has_key;  /* in rk_thread.keys */
-    uint16_t unloads; /* that the cache knows of */
+    uint16_t unloads; /* value of rk_unloads when the cache was checked */
     struct rk_site cache[RK_SITE_CACHE];
     struct rk_reader reader;
 };
 
-/* What a stream is given from a key: the bytes of a ChaCha20 of its own. */
+/* The ChaCha20 key and position of a stream whose bytes are derived. */
 struct rk_key {
     uint8_t key[32];
     uint64_t position;
 };
 
-/* What a child is named by. */
+/* The identity of a child. */
 struct rk_birth {
-    uint32_t number;              /* 0: nothing yet */
-    const struct rk_child *known; /* replay: the recorded one that it stands for */
-    bool is_stranger;             /* replay: there is none */
+    uint32_t number;                 /* 0: not assigned yet */
+    const struct rk_child *recorded; /* replay: the recorded child that it matches, or NULL */
+    bool is_stranger;                /* replay: no recorded child matches */
 };
 
 /* Every thread has one: as dlopen finds room for no more than about 1600 bytes, it must stay small. */
 struct rk_thread {
-    uint32_t generation;            /* of the process this state belongs to */
+    uint32_t generation;            /* rk_generation of the process that this state belongs to */
     uint32_t depth;                 /* requests under way */
-    const char *frames[RK_STREAMS]; /* and where on the stack */
+    const char *frames[RK_STREAMS]; /* stack frame of each of them */
     uint32_t detached;              /* forked by a signal handler inside a request: see identity.c */
     uint32_t threads;               /* created by this one */
     uint32_t children;              /* likewise */
-    uint32_t strangers;             /* replay: likewise, that the recording does not know */
-    int vfork_pid;                  /* the vfork child last named, and what it is named by */
+    uint32_t strangers;             /* replay: children without a recorded counterpart */
+    int vfork_pid;                  /* the vfork child named last; vfork_birth is its identity */
     struct rk_birth vfork_birth, fork_birth;
     struct rk_call_site place; /* of the script that makes a child */
     char identity[RK_IDENTITY];
-    int64_t clock_last;  /* replay: the time it was given last */
-    int64_t clock_ahead; /* and how far that was ahead of the monotonic clock */
+    int64_t clock_last;  /* replay: the time this thread was given last, in nanoseconds */
+    int64_t clock_ahead; /* nanoseconds by which that was ahead of the monotonic clock */
     struct rk_stream streams[RK_STREAMS + 1];
     struct rk_key keys[RK_STREAMS];
-    uint32_t left;            /* record: of ready, its last bytes */
-    uint8_t ready[RK_BLOCKS]; /* of the first stream: the kernel's bytes (record), the key's (keyed, derived) */
+    uint32_t unused;               /* record: unused bytes, at the end of prefetched */
+    uint8_t prefetched[RK_BLOCKS]; /* for the first stream: the kernel's bytes (record) or derived ones */
 };
 
 /* A mapped part of the file, up to its end. */
@@ -197,7 +197,7 @@ struct rk_window {
     uint64_t offset, size;
 };
 
-/* Of one recorded stream, in replay. */
+/* Replay: the state of one recorded stream. */
 struct rk_slot {
     uint64_t stream;
     uint64_t first;      /* offset of its first chunk, once index_streams() has run */
@@ -206,25 +206,25 @@ struct rk_slot {
     uint32_t first_link; /* its first chunk, after link_chunks() */
 };
 
-/* Of one process: lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
- * a child never takes its parent's state for its own, however it was made. */
+/* The state of one process. It lies in a page that the kernel zeroes in a forked child (MADV_WIPEONFORK), so that
+ * no child uses its parent's state, however it was created. */
 struct rk_process {
     uint32_t ready;
     int pid;
     uint32_t lock; /* of the file and of the moved events */
     uint32_t popen_lock, system_lock;
-    uint32_t system_calls; /* under way: the first ignores the terminal's signals, the last restores them */
-    uint32_t unknown;      /* threads that did not come through pthread_create */
+    uint32_t system_calls;    /* system() under way: the first ignores the terminal's signals, the last restores them */
+    uint32_t unknown_threads; /* threads that were not created by pthread_create */
     uint32_t feeders;
-    uint64_t uncounted; /* requests before the file could be made */
-    uint64_t runtimes;  /* as in its head */
-    uint32_t opened;    /* the file was made, or could not be */
+    uint64_t uncounted; /* requests before the file was created */
+    uint64_t runtimes;  /* rk_file.runtimes, before the file was created */
+    uint32_t opened;    /* creating the file was tried */
     uint32_t incarnation;
-    uint32_t in_slot;     /* bytes of the file that are its slot of the pool, the others in a file of their own */
-    int stand_in;         /* --clock: what native code is told to be the process id */
-    struct rk_file *file; /* its head; NULL before the first request and when it cannot be made */
-    struct rk_window windows[2]; /* of the file; where the chunks are handed out, and the one before or behind */
-    uint32_t window;             /* which of them that is */
+    uint32_t in_slot;            /* bytes of the file in its slot of the pool; the others are in a separate file */
+    int stand_in;                /* --clock: the process id that native code is given */
+    struct rk_file *file;        /* the file's head; NULL before the first request and if it cannot be created */
+    struct rk_window windows[2]; /* the window that chunks are allocated in, and a previous one */
+    uint32_t window;             /* index of the current window */
     const uint8_t *profile;      /* replay: the recorded file of this process */
     uint64_t profile_size;
     uint32_t profile_in_slot;   /* as in_slot */
@@ -236,24 +236,24 @@ struct rk_process {
     uint32_t is_indexed;        /* replay: slots holds the first chunk of every stream */
     uint64_t last_opened;       /* replay: first chunk of the stream opened last */
     struct rk_slot *slots;      /* replay: the position of each stream */
-    struct rk_notes *notes;     /* lines of read.paths; NULL before there are many */
-    uint32_t making_notes;      /* another file of them is being made, or cannot be */
-    uint32_t lines;             /* of read.paths, as long as they are few */
+    struct rk_notes *notes;     /* file for lines of read.paths; NULL while there are few lines */
+    uint32_t making_notes;      /* another such file is being created, or cannot be */
+    uint32_t read_lines;        /* lines appended to read.paths itself */
     struct rk_console *console; /* what this process printed; NULL before it printed anything */
-    uint64_t console_reserved;  /* bytes of its file that have blocks on the disk */
-    uint32_t console_lock;      /* of the two before it */
-    uint32_t console_full;      /* nothing more can be kept */
-    uint32_t begun[512];        /* bits by stream: of threads that exist or have existed; a Bloom filter of one hash */
+    uint64_t console_reserved;  /* bytes of the console file that have blocks on the disk */
+    uint32_t console_lock;      /* guards console and console_reserved */
+    uint32_t console_full;      /* nothing more can be stored */
+    uint32_t started[512];      /* Bloom filter of one hash: streams of threads that have started */
 };
 
 extern struct rk_process *rk_process;
 extern char rk_identity[RK_IDENTITY];
-extern char rk_rank[64]; /* VARIABLE=NUMBER by which this process, and not its parent, was named; else empty */
+extern char rk_rank[64]; /* VARIABLE=NUMBER that named this process, but not its parent; else empty */
 extern uint32_t rk_generation;
 extern __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 
 bool rk_identity_start(const char *identity);
-void rk_process_check(void); /* after a fork: become a process of its own */
+void rk_process_check(void); /* gives a forked child a state of its own */
 struct rk_thread *rk_thread_check(void);
 void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t number);
 void rk_thread_name(char *text, const char *creator, uint32_t number);
@@ -261,33 +261,33 @@ bool rk_is_another_process(void);
 
 /* ---- child_keys.c ----------------------------------------------------------------------------- */
 
-/* file: NULL where the program is known by a descriptor. */
+/* file: NULL if the program is given by a descriptor. */
 void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birth, const char *file,
                      char *const arguments[]);
-void rk_name_executed(char *text, const char *file, char *const arguments[]); /* in place of this process */
+void rk_name_executed(char *text, const char *file, char *const arguments[]); /* replaces this process */
 void rk_number_fork(struct rk_thread *thread);
 void rk_name_forked(char *text, const struct rk_thread *thread);
-void rk_forked(const struct rk_thread *thread); /* in the child, which has its parent's identity still */
+void rk_forked(const struct rk_thread *thread); /* called in the child, which still has its parent's identity */
 
 /* ---- site.c ----------------------------------------------------------------------------------- */
 
-extern const char *rk_executable;            /* a link to the program that is recorded */
-const char *rk_program(char path[PATH_MAX]); /* where that leads */
+extern const char *rk_executable;            /* a link to the recorded program */
+const char *rk_program(char path[PATH_MAX]); /* the target of that link */
 void rk_program_before_fork(void);
-/* The module that holds an address ("" if none) and the address's offset in it. */
+/* Returns the module that contains an address ("" if none) and the address's offset in it. */
 const char *rk_module(const void *address, uint64_t *offset);
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset);
 bool rk_is_crypto(const char *module);
-bool rk_is_go(void); /* the program: known to the supervisor */
-/* Whether what a module asks for is fresh in every run; of a runtime that does not tell keys from other draws, which.
- */
+bool rk_is_go(void); /* whether the program is written in Go: known to the supervisor */
+/* Returns whether a module's requests get fresh bytes in every run. *runtime: the language runtime, if its generator
+ * serves both keys and other draws. */
 bool rk_withholds(const char *module, enum rk_runtime *runtime);
-extern uint32_t rk_unloads; /* calls of dlclose: another module may lie at an address since */
+extern uint32_t rk_unloads; /* number of dlclose calls: an address may belong to another module afterwards */
 
-/* ---- pool.c: slots of forked processes, in the place of files of their own ------------------------- */
+/* ---- pool.c: slots of forked processes, instead of separate files ------------------------- */
 
 #define RK_REST "-rest.entropy"
-extern bool rk_is_forked; /* this process, from one of the same program */
+extern bool rk_is_forked; /* this process was forked and has executed no program since */
 int rk_pool_find(const char *directory, uint64_t hash, uint32_t number, uint64_t *offset);
 uint8_t *rk_pool_take(const char *directory, uint64_t hash, uint32_t *number);
 
@@ -298,71 +298,72 @@ void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t ha
                      const char *ending);
 void rk_share_request(const struct rk_thread *thread);
 void rk_keep(const void *start, uint64_t size);
-bool rk_file_ready(void); /* makes the file at the first request */
+bool rk_file_ready(void); /* creates the file at the first request */
 bool rk_stream_open(struct rk_stream *stream, const char *identity);
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller);
-/* Room for size bytes at stream->at, or false when the shim gave up. buffer: where in the program the bytes
- * stand that the record is about, or NULL. */
+/* Makes room for size bytes at stream->at; false if the shim gave up. buffer: the program's buffer for the bytes that
+ * the record holds, or NULL. */
 bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer);
 void rk_write(uint8_t *at, const void *bytes, uint64_t size);
 uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes);
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length);
-void rk_stream_repair(struct rk_stream *stream); /* after a signal handler left a request by siglongjmp */
+void rk_stream_repair(struct rk_stream *stream); /* after siglongjmp out of a request */
 void rk_give_up(enum rk_reason reason, int error);
 
 /* ---- profile.c: the recorded file of this process ------------------------------------------------- */
 
-#define RK_STREAMS_MOST (1u << 20) /* slots of the table of positions; a power of two */
+#define RK_STREAMS_MOST (1u << 20) /* entries of the table of positions; a power of two */
 void rk_profile_open(void);
-/* What holds the byte at *offset of the recorded file, which becomes its place there; or a negative error. */
+/* Opens the file that holds the byte at *offset of the recording and sets *offset to its position there; or returns a
+ * negative error. */
 int rk_recorded_open(uint64_t *offset);
 
 /* ---- replay.c ---------------------------------------------------------------------------------- */
 
 void rk_reader_repair(struct rk_reader *reader);
-void rk_thread_begins(struct rk_process *process, const char *thread); /* a thread of this name exists from now on */
-/* Whether the source is a pipe that is filled ahead of what is read from it, by how much depends on timing. */
+void rk_thread_begins(struct rk_process *process, const char *thread); /* a thread of this name has started */
+/* Returns whether the source is a pipe that is filled ahead of its reader, by an amount that depends on timing. */
 static inline bool rk_runs_ahead(uint8_t source) {
     return source == RK_SOURCE_FEEDER || source == RK_SOURCE_KERNEL_DEVICE;
 }
-/* Copies the bytes of the recorded event that answers this request; false: there is none. */
+/* Copies the bytes of the recorded event that answers this request; false if there is none. */
 bool rk_replay_find(const char *thread, struct rk_stream *stream, uint8_t source, const void *caller, void *buffer,
                     uint64_t asked, uint64_t *given, enum rk_match *match);
 
 /* ---- check.c, chacha20.c ------------------------------------------------------------------------ */
 
 uint64_t rk_check(const void *data, uint64_t n, uint64_t seed);
-/* The same, but what stands behind the first `from` bytes is taken from a copy. */
+/* Like rk_check, but everything after the first `from` bytes is read from a copy. */
 uint64_t rk_check_copied(const void *data, uint64_t n, uint64_t seed, const uint8_t *copy, uint64_t from);
 void rk_chacha20(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t block[64]);
 void rk_chacha20_blocks(const uint8_t key[32], uint64_t nonce, uint64_t counter, uint8_t blocks[RK_BLOCKS]);
 
-/* ---- fill.c: every request comes through here ---------------------------------------------------- */
+/* ---- fill.c: every request passes through here ---------------------------------------------------- */
 
-/* How to get real bytes: as read(2), -1 and errno on failure. */
+/* The real source of a request. get() behaves like read(2): -1 and errno on failure. */
 struct rk_real {
     ssize_t (*get)(struct rk_real *self, void *buffer, size_t size);
     long argument; /* descriptor, flags */
     void *object;
 };
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
-/* A read of the clock. Replay: 0 when all recorded reads of this thread were given. */
+/* Answers a read of the clock. Replay: 0 after all recorded reads of this thread. */
 ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real);
 
 /* ---- notes.c ---------------------------------------------------------------------------------------- */
 
-#define RK_NOTES (64u << 10)                 /* bytes of a file of lines; known to names.py */
-bool rk_note(const char *line, size_t size); /* a line of read.paths; false where it is to be appended there */
+#define RK_NOTES (64u << 10)                 /* size of a file of lines; names.py has it too */
+bool rk_note(const char *line, size_t size); /* stores a line of read.paths; false: append it there */
 
 /* ---- console.c ------------------------------------------------------------------------------------- */
 
 extern uint8_t rk_printing[2];
-/* It may mean another file from now on. */
+/* The descriptor may refer to another file from now on. */
 static inline void rk_descriptor_changed(int fd) {
     if (RK_UNLIKELY(fd == 1 || fd == 2)) __atomic_store_n(&rk_printing[fd - 1], 0, __ATOMIC_RELAXED);
 }
 void rk_console_before_fork(void);
-void rk_console_end(void); /* of this process */
+void rk_console_end(void); /* at the end of this process */
 
 /* ---- devices.c, written.c ------------------------------------------------------------------------ */
 
@@ -371,21 +372,21 @@ void rk_devices_start(void);
 long rk_syscall_device(long number, long a, long b, long c, long d, long e, long f, const void *caller);
 void rk_written_start(void);
 void rk_written(int fd);
-bool rk_is_shared_memory(const char *path, int flags); /* of libraries: no file of the program's */
+bool rk_is_shared_memory(const char *path, int flags); /* created by a library, not by the program */
 size_t rk_escape(char *line, const char *path);
 size_t rk_name_of(int fd, char *path, size_t size);
 void rk_append_line(const char *list, const char *line, size_t length);      /* list: "/NAME" in the run directory */
-void rk_opened_to_read(int fd, const char *path);                            /* path: as the program named it */
-void rk_opened_to_change(int fd, const char *path);                          /* to read, before it is written */
+void rk_opened_to_read(int fd, const char *path);                            /* path: as given by the program */
+void rk_opened_to_change(int fd, const char *path);                          /* opened for reading and writing */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e); /* gives a file a name */
 
 /* ---- pipes.c ---------------------------------------------------------------------------------------- */
 
 struct stat;
-int rk_pipe_of(int fd, const struct stat *status); /* its number, or -1: it is none from outside */
-void rk_pipe_opened(int fd, const char *path);     /* by a name of a descriptor, such as /dev/fd/63 */
+int rk_pipe_of(int fd, const struct stat *status); /* its index, or -1 for a pipe of the run itself */
+void rk_pipe_opened(int fd, const char *path);     /* opened by a descriptor's name, such as /dev/fd/63 */
 ssize_t rk_pipe_given(int number, const void *buffer, ssize_t given);
-void rk_pipes_end(void); /* of this process */
+void rk_pipes_end(void); /* at the end of this process */
 
 /* ---- text.c: /proc/sys/kernel/random/uuid and boot_id ---------------------------------------------- */
 
@@ -394,15 +395,15 @@ void rk_pipes_end(void); /* of this process */
 struct stat;
 bool rk_is_text(int fd, const struct stat *status);
 ssize_t rk_text_read(int fd, void *buffer, size_t size, int64_t offset, const void *caller);
-void rk_text_replace(int fd, const void *caller); /* by a file that holds the text */
+void rk_text_replace(int fd, const void *caller); /* replaces the descriptor by a file that holds the text */
 
 /* ---- vdso.c, stack.c --------------------------------------------------------------------------------- */
 
 #define RK_VDSO_CODE 40 /* bytes, at most */
 
-/* The offset of getrandom in an image of a vDSO, from its first byte; false where it has none. */
+/* Finds the offset of getrandom in an image of a vDSO, from its first byte; false if it has none. */
 bool rk_vdso_find(const uint8_t *image, size_t size, uint64_t *offset);
-/* Code to put there, and its size: it makes the system call; it jumps to a function. */
+/* Write replacement code and return its size: one makes the system call, the other jumps to a function. */
 size_t rk_vdso_call(uint8_t code[RK_VDSO_CODE]);
 size_t rk_vdso_jump(uint8_t code[RK_VDSO_CODE], const void *target);
 void rk_stack_start(void);
@@ -411,10 +412,10 @@ void rk_stack_start(void);
 
 void rk_modules_start(void);
 void rk_modules_before_fork(void);
-/* lost.c: tells the launcher, where nothing can be written for it. */
+/* lost.c: reports a program to the launcher that cannot write to the run directory. */
 void rk_tell_lost(enum rk_lost reason, const char *identity);
 void rk_clock_reader(const void *caller);
-void rk_uncovered(const char *word); /* tells the launcher of a source that the shim could not reach */
+void rk_uncovered(const char *word); /* reports a source that the shim could not hook */
 void rk_cpuid_start(void);
 
 /* ---- children.c ------------------------------------------------------------------------------------ */
@@ -423,23 +424,23 @@ void rk_children_start(void);
 
 /* ---- unshimmed.c ------------------------------------------------------------------------------------ */
 
-/* file: its path, or a name that may be looked for in PATH; NULL where it is known by a descriptor. */
+/* file: a path, or a name to look up in PATH if in_path; NULL if the program is given by a descriptor. */
 void rk_look_for_shim(const char *file, bool in_path, const char *identity);
 
 /* ---- clock.c ---------------------------------------------------------------------------------------- */
 
-#define RK_DIVERTED       512 /* numbers of system calls that syscall() looks up */
+#define RK_DIVERTED       512 /* syscall() looks up numbers below this */
 #define RK_SYS_PIDFD_OPEN 434 /* of Linux 5.3, on every processor */
 
 /* ---- pids.c ----------------------------------------------------------------------------------------- */
 
-#define RK_REAL_PATH 256 /* longer paths are left alone */
+#define RK_REAL_PATH 256 /* longer paths are not translated */
 
 struct sigaction;
 void rk_pids_start(void);
-void rk_pids_child(void);     /* this process is about to have one */
-pid_t rk_real_pid(pid_t pid); /* behind a number that stands in for one */
-/* After a call that failed: whether there are such numbers in the path; as text with the real ones. */
+void rk_pids_child(void);     /* before this process creates a child */
+pid_t rk_real_pid(pid_t pid); /* the real process id for a stand-in; other numbers are unchanged */
+/* After a call that failed: returns whether the path has stand-ins; text is the path with the real ids. */
 bool rk_real_path(const char *path, char text[RK_REAL_PATH]);
 int rk_sigaction_named(int number, const struct sigaction *action, struct sigaction *before, const void *caller);
 void *rk_own_handler(int number, void *handler);
@@ -448,7 +449,7 @@ bool rk_syscall_pid(long number, const void *caller, long *result);
 /* ---- hooks.c: the real functions behind the hooks ------------------------------------------------- */
 
 void rk_resolve(void);
-extern bool rk_hands_on; /* another preloaded library stands between this one and libc's getrandom */
+extern bool rk_hands_on; /* another preloaded library also interposes getrandom */
 void *rk_librt(const char *name);
 void *rk_libuuid(const char *name);
 

@@ -84,8 +84,8 @@ static void put(volatile char *at, const char *line, size_t size) {
 }
 
 bool rk_note(const char *line, size_t size) {
-    if (__atomic_load_n(&rk_process->lines, __ATOMIC_RELAXED) < FEW &&
-        __atomic_fetch_add(&rk_process->lines, 1, __ATOMIC_RELAXED) < FEW)
+    if (__atomic_load_n(&rk_process->read_lines, __ATOMIC_RELAXED) < FEW &&
+        __atomic_fetch_add(&rk_process->read_lines, 1, __ATOMIC_RELAXED) < FEW)
         return false;
     char *room = claim(__atomic_load_n(&rk_process->notes, __ATOMIC_ACQUIRE), size);
     if (!room) room = claim(next(), size);

@@ -540,7 +540,7 @@ static struct owner owner_of(const char *thread) {
 }
 
 static uint32_t *started_word(struct rk_process *process, uint64_t stream) {
-    return &process->begun[stream / 32 % RK_LENGTH(process->begun)];
+    return &process->started[stream / 32 % RK_LENGTH(process->started)];
 }
 
 /* Records that a thread of this name has started. */
