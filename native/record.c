@@ -1,6 +1,5 @@
-/* record.c - the entropy file of this process: made at its first request, grown by windows that are
- * mapped into memory, handed out to threads in chunks. A SIGKILL loses nothing that was committed:
- * the pages belong to the kernel. */
+/* record.c - the entropy file of this process: created at its first request, extended by mapped windows, and
+ * allocated to threads in chunks. A SIGKILL loses nothing that was committed: the pages belong to the kernel. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -18,26 +17,27 @@
 #define FIRST_CHUNK    512
 #define LARGEST_CHUNK  65536
 #define PAGE           UINT64_C(4096)
-#define SMALLEST_REST  256 /* of a window that is still worth a chunk */
+#define SMALLEST_REST  256 /* bytes left in a window that are still used for a chunk */
 
-/* A mapping of this process alone, which those that are forked neither see nor pay for. */
+/* Keeps a mapping out of forked children, which neither need it nor pay for it. */
 void rk_keep(const void *start, uint64_t size) {
     rk_call(SYS_madvise, (long)start, (long)size, MADV_DONTFORK, 0, 0, 0);
 }
 
-static void share(const void *start, const void *end) {
+static void fork_pages(const void *start, const void *end) {
     uintptr_t from = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
     uintptr_t to = ((uintptr_t)end + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
     if (start) rk_call(SYS_madvise, (long)from, (long)(to - from), MADV_DOFORK, 0, 0, 0);
 }
 
-/* A signal handler forks in the midst of a request, which the child will end too: see identity.c. */
+/* Shares mappings with a child that a signal handler forks during a request: the child finishes it too (identity.c). */
 void rk_share_request(const struct rk_thread *thread) {
     const struct rk_process *process = rk_process;
-    for (size_t i = 0; i < RK_LENGTH(thread->streams); i++) share(thread->streams[i].chunk, thread->streams[i].end);
-    if (process->file) share(process->file, process->file + 1);
-    if (process->profile) share(process->profile, process->profile + process->profile_size);
-    if (process->slots) share(process->slots, process->slots + RK_STREAMS_MOST);
+    for (size_t i = 0; i < RK_LENGTH(thread->streams); i++)
+        fork_pages(thread->streams[i].chunk, thread->streams[i].end);
+    if (process->file) fork_pages(process->file, process->file + 1);
+    if (process->profile) fork_pages(process->profile, process->profile + process->profile_size);
+    if (process->slots) fork_pages(process->slots, process->slots + RK_STREAMS_MOST);
 }
 
 void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
@@ -62,8 +62,8 @@ static void file_path(char *path, size_t size, uint32_t incarnation, const char 
     rk_entropy_path(path, size, directory, rk_identity_hash(), incarnation, ending);
 }
 
-/* Says in the run directory that this process is not recorded any more. Where there is no file to
- * say it in, an empty one with a telling name needs no block of the disk. */
+/* Notes in the run directory that this process is no longer recorded. Without an entropy file the reason is the name
+ * of an empty file, which needs no block of the disk. */
 void rk_give_up(enum rk_reason reason, int error) {
     if (rk_process->file) {
         if (rk_process->file->gave_up == RK_REASON_NONE) {
@@ -84,7 +84,7 @@ void rk_give_up(enum rk_reason reason, int error) {
     if (fd >= 0) rk_close(fd);
 }
 
-/* Its first bytes last, by which a reader of a slot knows that the rest is there. */
+/* Writes the head, its magic last: a reader of a slot takes the magic as proof of the rest. */
 static void write_head(struct rk_file *file, uint32_t incarnation) {
     struct timespec now = {0};
     char path[PATH_MAX];
@@ -121,33 +121,34 @@ static enum rk_reason reason_of(int error) {
     }
 }
 
-/* No descriptor is free just now: the next request tries again, and this one is counted. */
-static bool is_passing(int error) { return error == EMFILE || error == ENFILE; }
+/* Returns whether only descriptors are short: the next request tries again, and this one is counted as unrecorded. */
+static bool is_temporary(int error) { return error == EMFILE || error == ENFILE; }
 
-static const struct rk_window *window(void) { return &rk_process->windows[rk_process->window]; }
+static const struct rk_window *current_window(void) { return &rk_process->windows[rk_process->window]; }
 
-/* Of the file, whose end is the window's. */
-static uint64_t capacity(void) { return window()->offset + window()->size; }
+/* Returns the size of the file, which ends with the window. */
+static uint64_t capacity(void) { return current_window()->offset + current_window()->size; }
 
-/* Blocks for size more bytes of the file, mapped; the descriptor is closed again at once, so that the
- * program neither sees nor closes it. */
+/* Allocates and maps size more bytes of the file. Callers close the descriptor at once, so that the program neither
+ * sees nor closes it. */
 static int add_window(int fd, uint64_t size, bool large) {
     uint64_t end = capacity();
     int error = rk_reserve(fd, end - rk_process->in_slot, size);
     if (error) return error;
     uint8_t *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, end - rk_process->in_slot);
     if (!start) return ENOMEM;
-    /* One call instead of a page fault for every 4 KiB; Linux 5.14, and of no harm before. Where large events
-     * will be written, a page fault must bring no more than its page. */
+    /* MADV_POPULATE_WRITE (Linux 5.14, ignored before) replaces a page fault for every 4 KiB. For large events a page
+     * fault must map no more than its page. */
     rk_call(SYS_madvise, (long)start, (long)size, large ? MADV_RANDOM : MADV_POPULATE_WRITE, 0, 0, 0);
     rk_keep(start, size);
     uint32_t next = 1 - rk_process->window;
     rk_process->windows[next] = (struct rk_window){start, end, size};
-    __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE); /* at once: a vfork child may be killed here */
+    __atomic_store_n(&rk_process->window, next, __ATOMIC_RELEASE); /* in one store: a vfork child may be killed here */
     return 0;
 }
 
-/* Looked for when the name was given, as whoever takes a slot looks for the name when it has it. */
+/* Returns whether the pool has this incarnation. Checked after the file has its name; users of slots check for the
+ * file after they have the slot. */
 static bool is_in_pool(uint32_t incarnation) {
     char directory[RK_RUN_PATH + 16];
     uint64_t offset;
@@ -157,8 +158,8 @@ static bool is_in_pool(uint32_t incarnation) {
     return fd >= 0;
 }
 
-/* Gives the file, whole with its head, the first name that no other process of this identity has. */
-static int take_name(const char *temporary, struct rk_file *file) {
+/* Links the complete file under the first name that no other process of this identity has. */
+static int link_under_free_name(const char *temporary, struct rk_file *file) {
     char path[RK_RUN_PATH + 96];
     for (uint32_t incarnation = 0;; incarnation++) {
         write_head(file, incarnation);
@@ -174,15 +175,15 @@ static int take_name(const char *temporary, struct rk_file *file) {
     }
 }
 
-static void use(struct rk_file *file, uint32_t incarnation) {
+static void publish_file(struct rk_file *file, uint32_t incarnation) {
     rk_process->incarnation = incarnation;
     file->uncounted = rk_process->uncounted;
     file->runtimes = rk_process->runtimes;
     __atomic_store_n(&rk_process->file, file, __ATOMIC_RELEASE);
 }
 
-/* Of the pool, in the place of a file's first page. */
-static bool take_slot(void) {
+/* Takes a slot of the pool, which replaces the first page of a file. */
+static bool use_pool_slot(void) {
     char directory[RK_RUN_PATH + 16];
     uint32_t incarnation;
     directory_path(directory);
@@ -192,25 +193,25 @@ static bool take_slot(void) {
     rk_process->windows[0] = (struct rk_window){slot, 0, RK_SLOT};
     rk_process->in_slot = RK_SLOT;
     write_head((struct rk_file *)slot, incarnation);
-    use((struct rk_file *)slot, incarnation);
+    publish_file((struct rk_file *)slot, incarnation);
     return true;
 }
 
 static int make_file(void) {
-    memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* of a vfork child that was killed here */
+    memset(rk_process->windows, 0, sizeof(rk_process->windows)); /* set by a vfork child that was killed here */
     rk_process->window = 0;
     rk_process->in_slot = 0;
-    if (take_slot()) return 0;
+    if (use_pool_slot()) return 0;
     char temporary[RK_RUN_PATH + 96];
     file_path(temporary, sizeof(temporary), (uint32_t)rk_process->pid, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
     int error = add_window(fd, rk_plan.keyed && !rk_plan.clock ? RK_HEAD : FIRST_WINDOW, false);
     rk_close(fd);
-    struct rk_file *file = (struct rk_file *)window()->start;
-    if (!error) error = take_name(temporary, file);
+    struct rk_file *file = (struct rk_file *)current_window()->start;
+    if (!error) error = link_under_free_name(temporary, file);
     rk_remove(temporary);
-    if (!error) use(file, file->incarnation);
+    if (!error) publish_file(file, file->incarnation);
     return error;
 }
 
@@ -220,7 +221,7 @@ bool rk_file_ready(void) {
         if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
         if (!rk_process->opened) {
             int error = rk_process->file ? 0 : make_file();
-            if (is_passing(error) && rk_plan.mode == RK_MODE_RECORD) {
+            if (is_temporary(error) && rk_plan.mode == RK_MODE_RECORD) {
                 rk_unlock(&rk_process->lock);
                 rk_restore_signals(before);
                 return false;
@@ -235,7 +236,7 @@ bool rk_file_ready(void) {
     return rk_process->file && rk_process->file->gave_up == RK_REASON_NONE;
 }
 
-/* Where the windows lie; of a process with a slot what follows it. */
+/* Opens the file that the windows map: of a process with a slot, the file that follows the slot. */
 static int open_file(void) {
     char path[RK_RUN_PATH + 96];
     file_path(path, sizeof(path), rk_process->incarnation, rk_process->in_slot ? RK_REST : ".entropy");
@@ -243,7 +244,7 @@ static int open_file(void) {
 }
 
 static int grow(uint64_t need, bool large) {
-    /* Doubled while small, then by an eighth: what is reserved and never written stays little. */
+    /* Doubles small files, then adds an eighth, so that little is reserved in vain. */
     uint64_t end = capacity(), size = end <= LARGEST_CHUNK ? end : end / 8;
     if (size < LARGEST_CHUNK && end > LARGEST_CHUNK) size = LARGEST_CHUNK;
     if (size > LARGEST_WINDOW) size = LARGEST_WINDOW;
@@ -256,10 +257,10 @@ static int grow(uint64_t need, bool large) {
     return error;
 }
 
-/* Its head is written before the file's `used` grows: a reader meets whole chunks only. */
-static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
+/* Adds a chunk. Its head is written before the file's `used` grows, so that readers see complete chunks only. */
+static struct rk_chunk *add_chunk(uint64_t size, uint64_t stream, uint64_t ordinal) {
     struct rk_file *file = rk_process->file;
-    struct rk_chunk *chunk = (struct rk_chunk *)(window()->start + (file->used - window()->offset));
+    struct rk_chunk *chunk = (struct rk_chunk *)(current_window()->start + (file->used - current_window()->offset));
     chunk->magic = RK_CHUNK_MAGIC;
     chunk->size = (uint32_t)(size / 64);
     chunk->stream = stream;
@@ -269,28 +270,28 @@ static struct rk_chunk *take(uint64_t size, uint64_t stream, uint64_t ordinal) {
     return chunk;
 }
 
-/* Where a page is copied to a place that lies less than 64 bytes further into its page, some processors take five
- * times as long, as each load looks like what was just stored (4K aliasing). A chunk of no stream in front of
- * one with a large event keeps that from a replay, whose buffer lies where the recording's did. */
-static void leave_gap(const void *buffer) {
+/* Adds an unused chunk before one with a large event, to avoid 4K aliasing in a replay. If a copy's target is less
+ * than 64 bytes further into its page than the source, some processors take five times as long. The replay's buffer
+ * has the recording's address. */
+static void add_gap(const void *buffer) {
     uint64_t gap = ((uintptr_t)buffer + 63 - rk_process->file->used) & (PAGE - 1) & ~UINT64_C(63);
-    if (gap) take(gap, 0, 0);
+    if (gap) add_chunk(gap, 0, 0);
 }
 
 static int allocate(struct rk_stream *stream, uint64_t need, const void *buffer) {
-    if (!rk_process->file) return EBADF; /* a detached request */
+    if (!rk_process->file) return EBADF; /* a detached request: see identity.c */
     if (stream->end - (uint8_t *)stream->chunk >= LARGEST_CHUNK) rk_leave(stream->chunk, stream->end);
     need = (need + RK_CHUNK + 63) & ~UINT64_C(63);
     uint64_t size = need > stream->size ? need : stream->size, gap = buffer && need >= RK_LARGE ? PAGE : 0;
     uint64_t rest = capacity() - rk_process->file->used;
     if (rest < size && rest >= need && rest >= SMALLEST_REST && !gap) size = rest;
     if (rest < size + gap) {
-        if (rest > 0) take(rest, 0, 0); /* belongs to no stream */
+        if (rest > 0) add_chunk(rest, 0, 0); /* fills the window with an unused chunk */
         int error = grow(size + gap, gap > 0);
         if (error) return error;
     }
-    if (gap) leave_gap(buffer);
-    stream->chunk = take(size, stream->id, stream->ordinal++);
+    if (gap) add_gap(buffer);
+    stream->chunk = add_chunk(size, stream->id, stream->ordinal++);
     stream->at = (uint8_t *)stream->chunk + RK_CHUNK;
     stream->end = (uint8_t *)stream->chunk + size;
     if (stream->size < LARGEST_CHUNK) stream->size *= 2;
@@ -302,24 +303,24 @@ bool rk_stream_room(struct rk_stream *stream, uint64_t size, const void *buffer)
     rk_signals before = rk_block_signals();
     if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
     int error = allocate(stream, size, buffer);
-    if (error && !is_passing(error)) rk_give_up(reason_of(error), error);
+    if (error && !is_temporary(error)) rk_give_up(reason_of(error), error);
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return error == 0;
 }
 
-/* As another thread may be about to change it. */
+/* Copies the current window under the lock, as another thread may be changing it. */
 static struct rk_window window_now(void) {
     rk_signals before = rk_block_signals();
     if (rk_lock(&rk_process->lock)) rk_process->is_torn = 1;
-    struct rk_window now = *window();
+    struct rk_window now = *current_window();
     rk_unlock(&rk_process->lock);
     rk_restore_signals(before);
     return now;
 }
 
-/* The kernel keeps what it is given at once in larger pieces than what comes by page faults, and a replay reads
- * those half as fast again. */
+/* Writes by a system call: the page cache then has larger folios than after page faults, and a replay reads them
+ * 1.5 times as fast. */
 void rk_write(uint8_t *at, const void *bytes, uint64_t size) {
     struct rk_window now = window_now();
     bool inside = at >= now.start && at + size <= now.start + now.size;
@@ -339,33 +340,33 @@ uint8_t *rk_put(uint8_t *at, uint64_t value, int bytes) {
     return at + bytes;
 }
 
-static void go_on(struct rk_stream *stream) {
+static void finish_commit(struct rk_stream *stream) {
     stream->previous = stream->next_previous;
     stream->at = stream->next;
 }
 
-/* Makes a record of the length bytes written behind stream->at, whose first one becomes the tag. What
- * follows it is no record, even if a request that was left in its midst wrote there. */
+/* Turns the length bytes after stream->at into a record, whose tag goes to stream->at. An RK_TAG_END after it hides
+ * what an abandoned request may have written there. */
 void rk_commit(struct rk_stream *stream, enum rk_tag tag, uint64_t length) {
     uint64_t seed = (uint64_t)stream->previous << 8 | (uint64_t)tag;
     uint32_t check = (uint32_t)rk_check(stream->at + 1, length, seed);
     uint8_t *next = rk_put(stream->at + 1 + length, check, 4);
     if (next < stream->end) *next = RK_TAG_END;
-    stream->next = NULL; /* at no moment a pair that does not belong together */
+    stream->next = NULL; /* so that next and next_previous always belong together */
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     stream->next_previous = check;
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
     stream->next = next;
     __atomic_store_n(stream->at, (uint8_t)tag, __ATOMIC_RELEASE);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    go_on(stream);
+    finish_commit(stream);
 }
 
-/* The record under way was either committed, or is written over. Which event was the last to be written
- * whole is not known: the next one is. */
+/* Finishes the commit of an abandoned record, or leaves it to be overwritten. The last event is unknown afterwards,
+ * so the next one is written in full. */
 void rk_stream_repair(struct rk_stream *stream) {
     bool committed = stream->at < stream->end && *stream->at != RK_TAG_END;
-    if (stream->next && (committed || stream->at == stream->next)) go_on(stream);
+    if (stream->next && (committed || stream->at == stream->next)) finish_commit(stream);
     stream->any = 0;
     rk_reader_repair(&stream->reader);
 }
@@ -387,8 +388,8 @@ static uint32_t site_key(const char *module, uint64_t offset) {
     return (uint32_t)rk_check(module, strlen(module), offset);
 }
 
-/* After a dlclose: those whose module is gone, or another one. */
-static void forget_unloaded(struct rk_stream *stream, uint16_t unloads) {
+/* Drops cached call sites whose module was unloaded or replaced, after a dlclose. */
+static void drop_unloaded_sites(struct rk_stream *stream, uint16_t unloads) {
     for (struct rk_site *site = stream->cache; site < stream->cache + RK_SITE_CACHE; site++) {
         if (!site->caller) continue;
         uint64_t offset;
@@ -398,7 +399,8 @@ static void forget_unloaded(struct rk_stream *stream, uint16_t unloads) {
     stream->unloads = unloads;
 }
 
-/* Of the clock only libraries read the real one: certificates are valid for a time. */
+/* Returns whether a module's requests are withheld. Cryptographic libraries also read the real clock, for the validity
+ * of certificates; programs do not. */
 static bool is_withheld(const struct rk_stream *stream, const char *module) {
     enum rk_runtime runtime;
     if (rk_plan.record_crypto) return false;
@@ -409,17 +411,17 @@ static bool is_withheld(const struct rk_stream *stream, const char *module) {
     return withheld;
 }
 
-/* The caller's entry in the small cache of this stream; its number stays 0 until it is written down. */
+/* Returns the caller's entry in the stream's cache of call sites; its number is 0 until its record is written. */
 struct rk_site *rk_stream_site(struct rk_stream *stream, const void *caller) {
     uint16_t unloads = (uint16_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
-    if (RK_UNLIKELY(stream->unloads != unloads)) forget_unloaded(stream, unloads);
+    if (RK_UNLIKELY(stream->unloads != unloads)) drop_unloaded_sites(stream, unloads);
     struct rk_site *site = &stream->cache[((uintptr_t)caller >> 2) % RK_SITE_CACHE];
     if (RK_LIKELY(site->caller == caller)) return site;
-    /* Elsewhere, because its own place was taken; else a free place, else its own. */
+    /* It may be in another place, if its own was taken. Else use a free place, or evict the entry in its own. */
     struct rk_site *empty = site->caller ? NULL : site;
-    for (struct rk_site *other = stream->cache; other < stream->cache + RK_SITE_CACHE; other++) {
-        if (other->caller == caller) return other;
-        if (!other->caller && !empty) empty = other;
+    for (struct rk_site *entry = stream->cache; entry < stream->cache + RK_SITE_CACHE; entry++) {
+        if (entry->caller == caller) return entry;
+        if (!entry->caller && !empty) empty = entry;
     }
     if (empty) site = empty;
     uint64_t offset;
