@@ -1,5 +1,5 @@
-/* children.c - threads and processes: each gets its identity, and each new program the variables that
- * bring the shim and the agent into it, whatever environment the program was given. */
+/* children.c - threads and processes: gives each its identity, and each new program the variables that
+ * load the shim and the agent, whatever environment the program was given. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -13,30 +13,30 @@
 
 /* ---- the environment of a child ------------------------------------------------------------------------ */
 
-#define PUT_BACK 4 /* variables */
+#define PUT_BACK 4 /* number of variables that a child always gets */
 
-static const char *value_of(const char *entry, const char *name) {
+static const char *variable_value(const char *entry, const char *name) {
     size_t length = strlen(name);
     return strncmp(entry, name, length) == 0 && entry[length] == '=' ? entry + length + 1 : NULL;
 }
 
 static const char *look_up(char *const environment[], const char *name) {
     const char *value = NULL;
-    for (; environment && *environment && !value; environment++) value = value_of(*environment, name);
+    for (; environment && *environment && !value; environment++) value = variable_value(*environment, name);
     return value;
 }
 
-static size_t count(char *const environment[]) {
+static size_t count_variables(char *const environment[]) {
     size_t n = 0;
     while (environment && environment[n]) n++;
     return n;
 }
 
-/* Bytes that build needs: the pointers, and four variables of which two keep what was there. */
-static size_t size_of(char *const environment[]) {
+/* Returns the bytes that build_environment() needs: pointers, and four variables, two of which keep their old value. */
+static size_t size_of_copy(char *const environment[]) {
     const char *preload = look_up(environment, "LD_PRELOAD"), *path = look_up(environment, "PYTHONPATH");
-    size_t kept = (preload ? strlen(preload) : 0) + (path ? strlen(path) : 0);
-    return (count(environment) + PUT_BACK + 1) * sizeof(char *) + kept + sizeof(rk_plan.shim) +
+    size_t old_values = (preload ? strlen(preload) : 0) + (path ? strlen(path) : 0);
+    return (count_variables(environment) + PUT_BACK + 1) * sizeof(char *) + old_values + sizeof(rk_plan.shim) +
            sizeof(rk_plan.python_path) + RK_RUN_PATH + RK_IDENTITY + 128;
 }
 
@@ -47,7 +47,7 @@ static bool is_listed(const char *list, const char *item) {
     return false;
 }
 
-static char *variable(char **text, const char *name, const char *value, const char *rest) {
+static char *write_variable(char **text, const char *name, const char *value, const char *rest) {
     char *start = *text;
     size_t length = rk_append(start, SIZE_MAX, 0, name);
     length = rk_append(start, SIZE_MAX, length, "=");
@@ -60,32 +60,32 @@ static char *variable(char **text, const char *name, const char *value, const ch
     return start;
 }
 
-/* item in front of what is there, unless it is there. */
-static char *listed(char **text, const char *name, const char *item, const char *before) {
-    if (before && is_listed(before, item)) return variable(text, name, before, NULL);
-    return variable(text, name, item, before);
+/* Writes a variable with item in front of its old value, unless that contains it. */
+static char *write_list(char **text, const char *name, const char *item, const char *old_value) {
+    if (old_value && is_listed(old_value, item)) return write_variable(text, name, old_value, NULL);
+    return write_variable(text, name, item, old_value);
 }
 
 static bool replace(char **environment, size_t n, const char *name, char *entry) {
     for (size_t i = 0; i < n; i++)
-        if (value_of(environment[i], name)) {
+        if (variable_value(environment[i], name)) {
             environment[i] = entry;
             return true;
         }
     return false;
 }
 
-/* A copy of the environment in memory, which has size_of bytes, with our variables in it. */
-static char **build(void *memory, char *const before[], const char *identity) {
+/* Copies the environment into memory of size_of_copy() bytes, with the variables of this run. */
+static char **build_environment(void *memory, char *const original[], const char *identity) {
     static const char *const names[PUT_BACK] = {"LD_PRELOAD", "PYTHONPATH", "REPROKIT_RUN", "REPROKIT_ID"};
-    size_t n = count(before);
+    size_t n = count_variables(original);
     char **environment = memory, *text = (char *)(environment + n + PUT_BACK + 1);
-    for (size_t i = 0; i < n; i++) environment[i] = before[i];
+    for (size_t i = 0; i < n; i++) environment[i] = original[i];
     char *entries[PUT_BACK] = {
-        listed(&text, names[0], rk_plan.shim, look_up(before, names[0])),
-        listed(&text, names[1], rk_plan.python_path, look_up(before, names[1])),
-        variable(&text, names[2], rk_run, NULL),
-        variable(&text, names[3], identity, NULL),
+        write_list(&text, names[0], rk_plan.shim, look_up(original, names[0])),
+        write_list(&text, names[1], rk_plan.python_path, look_up(original, names[1])),
+        write_variable(&text, names[2], rk_run, NULL),
+        write_variable(&text, names[3], identity, NULL),
     };
     for (int i = 0; i < PUT_BACK; i++)
         if (!replace(environment, n, names[i], entries[i])) environment[n++] = entries[i];
@@ -93,68 +93,70 @@ static char **build(void *memory, char *const before[], const char *identity) {
     return environment;
 }
 
-/* A run within a run, which has its own launcher. */
+/* Returns whether the environment is for a run within this run, which has its own launcher. */
 static bool is_another_run(char *const environment[]) {
     const char *run = look_up(environment, "REPROKIT_RUN");
     return run && strcmp(run, rk_run) != 0;
 }
 
-/* ---- memory for it ---------------------------------------------------------------------------------------
+/* ---- memory for the environment
+ * ---------------------------------------------------------------------------------------
  *
- * On the stack, unless it is large: what a vfork child maps stays in its parent, until the thread whose
- * child it was starts the next one. */
+ * Small environments are on the stack. A mapping by a vfork child stays in its parent, until the thread that
+ * created the child starts the next one. */
 
 #define LARGE (8u << 10) /* bytes; threads may have stacks of 16 KiB */
 
-static struct left {
+static struct leftover {
     const struct rk_thread *thread;
     void *start;
     size_t size;
-} left[16];
+} leftovers[16];
 
-static struct left *left_by(const struct rk_thread *thread) {
-    for (struct left *one = left; one < left + RK_LENGTH(left); one++)
-        if (__atomic_load_n(&one->thread, __ATOMIC_ACQUIRE) == thread) return one;
+static struct leftover *leftover_of(const struct rk_thread *thread) {
+    for (struct leftover *leftover = leftovers; leftover < leftovers + RK_LENGTH(leftovers); leftover++)
+        if (__atomic_load_n(&leftover->thread, __ATOMIC_ACQUIRE) == thread) return leftover;
     return NULL;
 }
 
 static void release_large(void *start, size_t size) {
-    struct left *one = left_by(&rk_thread);
+    struct leftover *leftover = leftover_of(&rk_thread);
     rk_unmap(start, size);
-    if (one) __atomic_store_n(&one->thread, NULL, __ATOMIC_RELEASE);
+    if (leftover) __atomic_store_n(&leftover->thread, NULL, __ATOMIC_RELEASE);
 }
 
-/* In a vfork child. With so many at once as there are no places for, it stays mapped. */
-static void leave_large(void *start, size_t size) {
-    for (struct left *one = left; one < left + RK_LENGTH(left); one++) {
+/* Notes a mapping of a vfork child. If the table is full, it stays mapped. */
+static void note_leftover(void *start, size_t size) {
+    for (struct leftover *leftover = leftovers; leftover < leftovers + RK_LENGTH(leftovers); leftover++) {
         const struct rk_thread *nobody = NULL;
-        if (!__atomic_compare_exchange_n(&one->thread, &nobody, &rk_thread, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        if (!__atomic_compare_exchange_n(&leftover->thread, &nobody, &rk_thread, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_RELAXED))
             continue;
-        one->start = start;
-        one->size = size;
+        leftover->start = start;
+        leftover->size = size;
         return;
     }
 }
 
 static void *map_large(size_t size) {
-    struct left *last = left_by(&rk_thread);
+    struct leftover *last = leftover_of(&rk_thread);
     if (last) release_large(last->start, last->size);
     void *start = rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start && rk_is_another_process()) leave_large(start, size);
+    if (start && rk_is_another_process()) note_leftover(start, size);
     return start;
 }
 
-/* A copy with our variables in it as `own`, or what was given where that is for another run. */
+/* Declares `own`: a copy with this run's variables, or the given environment if that is for another run. */
 #define CHILD_ENVIRONMENT(own, before, identity)                                     \
     char **own = (char **)(before);                                                  \
-    size_t size = is_another_run(before) ? 0 : size_of(before);                      \
+    size_t size = is_another_run(before) ? 0 : size_of_copy(before);                 \
     void *memory = size == 0 ? NULL : size < LARGE ? alloca(size) : map_large(size); \
-    if (memory) own = build(memory, before, identity);
+    if (memory) own = build_environment(memory, before, identity);
 
 /* ---- exec -------------------------------------------------------------------------------------------------- */
 
-/* The name of the program that this process becomes. A vfork child, which shares its parent's memory,
- * is named by the parent's thread, once: Python and execvp try every directory of PATH. */
+/* Names the program that this process becomes. A vfork child shares its parent's memory, so the parent's thread
+ * names it, and only once: Python and execvp try every directory of PATH. */
 static void exec_identity(char *text, const char *file, char *const arguments[]) {
     rk_process_check();
     struct rk_thread *thread = rk_thread_check();
@@ -171,7 +173,7 @@ static void exec_identity(char *text, const char *file, char *const arguments[])
     rk_name_started(text, thread, &thread->vfork_birth, file, arguments);
 }
 
-/* A signal may interrupt an exec that waits for the supervisor. The kernel's own is never interrupted. */
+/* Retries an exec: a signal may interrupt one that waits for the supervisor, though never the kernel's own. */
 #define EXECUTE(call)                                         \
     do call;                                                  \
     while (errno == EINTR);                                   \
@@ -217,7 +219,7 @@ RK_EXPORT int execveat(int directory, const char *path, char *const arguments[],
 RK_EXPORT int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
 RK_EXPORT int execvp(const char *file, char *const arguments[]) { return execvpe(file, arguments, environ); }
 
-/* The arguments of execl and its relatives as an array; what follows the NULL stays in `rest`. */
+/* Collects the arguments of execl, execlp or execle in an array; what follows the NULL stays in `rest`. */
 #define ARGUMENTS(array, first, rest)          \
     va_list counting;                          \
     size_t length = 1;                         \
@@ -253,7 +255,7 @@ RK_EXPORT int execle(const char *path, const char *first, ...) {
 
 /* ---- posix_spawn, system, popen ------------------------------------------------------------------------------ */
 
-static void next_child(char *identity, const char *file, char *const arguments[]) {
+static void name_child(char *identity, const char *file, char *const arguments[]) {
     struct rk_birth birth = {0};
     rk_process_check();
     rk_pids_child();
@@ -265,7 +267,7 @@ static void next_child(char *identity, const char *file, char *const arguments[]
                        const posix_spawnattr_t *attributes, char *const arguments[], char *const environment[]) { \
         if (!rk_active()) return RK_REAL(name)(pid, path, actions, attributes, arguments, environment);           \
         char identity[RK_IDENTITY];                                                                               \
-        next_child(identity, path, arguments);                                                                    \
+        name_child(identity, path, arguments);                                                                    \
         CHILD_ENVIRONMENT(child, environment, identity)                                                           \
         rk_look_for_shim(path, in_path, identity);                                                                \
         int error = RK_REAL(name)(pid, path, actions, attributes, arguments, child);                              \
@@ -275,8 +277,8 @@ static void next_child(char *identity, const char *file, char *const arguments[]
 SPAWN(posix_spawn, false)
 SPAWN(posix_spawnp, true)
 
-/* libc's system and popen start the shell past every hook and with the environment as it is, so they
- * are written again here over posix_spawn, as POSIX describes them. */
+/* libc's system and popen start the shell without passing any hook, and with the unchanged environment. So they are
+ * implemented here with posix_spawn, as POSIX specifies them. */
 static int spawn_shell(pid_t *pid, const char *command, const posix_spawn_file_actions_t *actions,
                        const posix_spawnattr_t *attributes) {
     char *arguments[] = {"sh", "-c", (char *)command, NULL};
@@ -306,13 +308,13 @@ static void restore_terminal_signals(void) {
     rk_unlock(&rk_process->system_lock);
 }
 
-/* A thread cancelled while it waits takes its shell with it, as libc's does. */
+/* The shell of a waiting thread: if the thread is canceled, the shell is killed, as by libc. */
 struct waiting {
     pid_t pid;
     const sigset_t *mask;
 };
 
-static void cancelled(void *argument) {
+static void kill_shell(void *argument) {
     struct waiting *waiting = argument;
     kill(waiting->pid, SIGKILL);
     int state;
@@ -326,7 +328,7 @@ static void cancelled(void *argument) {
 static int wait_for(pid_t pid, const sigset_t *mask) {
     struct waiting waiting = {pid, mask};
     int status;
-    pthread_cleanup_push(cancelled, &waiting);
+    pthread_cleanup_push(kill_shell, &waiting);
     while (waitpid(pid, &status, 0) < 0)
         if (errno != EINTR) {
             status = -1;
@@ -368,43 +370,43 @@ RK_EXPORT int system(const char *command) {
     return status;
 }
 
-/* Of popen. */
-struct piped {
+/* A stream that popen opened. */
+struct popen_stream {
     FILE *stream;
     pid_t pid;
-    struct piped *next;
+    struct popen_stream *next;
 };
-static struct piped *pipes; /* guarded by rk_process->popen_lock */
+static struct popen_stream *pipes; /* guarded by rk_process->popen_lock */
 
-static void remember(struct piped *pipe, FILE *stream, pid_t pid) {
+static void remember_pipe(struct popen_stream *pipe, FILE *stream, pid_t pid) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->popen_lock);
-    *pipe = (struct piped){stream, pid, pipes};
+    *pipe = (struct popen_stream){stream, pid, pipes};
     __atomic_store_n(&pipes, pipe, __ATOMIC_RELEASE);
     rk_unlock(&rk_process->popen_lock);
     rk_restore_signals(before);
 }
 
-/* The shell behind a stream, forgotten; 0 if there is none. */
-static pid_t forget(FILE *stream) {
+/* Removes a stream from the list; returns the process id of its shell, or 0. */
+static pid_t forget_pipe(FILE *stream) {
     if (RK_LIKELY(!__atomic_load_n(&pipes, __ATOMIC_ACQUIRE))) return 0;
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->popen_lock);
-    struct piped **at = &pipes, *found;
+    struct popen_stream **at = &pipes, *entry;
     while (*at && (*at)->stream != stream) at = &(*at)->next;
-    if ((found = *at)) *at = found->next;
+    if ((entry = *at)) *at = entry->next;
     rk_unlock(&rk_process->popen_lock);
     rk_restore_signals(before);
-    pid_t pid = found ? found->pid : 0;
-    free(found);
+    pid_t pid = entry ? entry->pid : 0;
+    free(entry);
     return pid;
 }
 
-/* POSIX: the child keeps no stream that an earlier popen opened; ours are close-on-exec or closed here. */
-static void close_others(posix_spawn_file_actions_t *actions, int own) {
+/* Closes the streams of earlier popen calls in the child, as POSIX requires. */
+static void close_other_pipes(posix_spawn_file_actions_t *actions, int own) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->popen_lock);
-    for (struct piped *pipe = pipes; pipe; pipe = pipe->next) {
+    for (struct popen_stream *pipe = pipes; pipe; pipe = pipe->next) {
         int fd = fileno(pipe->stream);
         if (fd >= 0 && fd != own) posix_spawn_file_actions_addclose(actions, fd);
     }
@@ -415,7 +417,7 @@ static void close_others(posix_spawn_file_actions_t *actions, int own) {
 static int spawn_piped(pid_t *pid, const char *command, int child_end, int child_fd) {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    close_others(&actions, child_fd);
+    close_other_pipes(&actions, child_fd);
     int error = posix_spawn_file_actions_adddup2(&actions, child_end, child_fd);
     if (!error) error = spawn_shell(pid, command, &actions, NULL);
     posix_spawn_file_actions_destroy(&actions);
@@ -426,13 +428,13 @@ static FILE *open_pipe(const char *command, bool reads, bool close_on_exec) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return NULL;
     int ours = ends[reads ? 0 : 1], theirs = ends[reads ? 1 : 0], child_fd = reads ? 1 : 0;
-    struct piped *pipe = malloc(sizeof(*pipe));
+    struct popen_stream *pipe = malloc(sizeof(*pipe));
     FILE *stream = pipe ? RK_REAL(fdopen)(ours, reads ? "r" : "w") : NULL;
     pid_t pid;
     int error = stream ? spawn_piped(&pid, command, theirs, child_fd) : errno;
     close(theirs);
     if (!error) {
-        remember(pipe, stream, pid); /* before another popen's child could keep it */
+        remember_pipe(pipe, stream, pid); /* before another popen's child could keep it */
         if (!close_on_exec) RK_REAL(fcntl)(ours, F_SETFD, 0);
         return stream;
     }
@@ -461,19 +463,19 @@ static int close_piped(FILE *stream, pid_t pid) {
 }
 
 RK_EXPORT int pclose(FILE *stream) {
-    pid_t pid = rk_active() ? forget(stream) : 0;
+    pid_t pid = rk_active() ? forget_pipe(stream) : 0;
     return pid ? close_piped(stream, pid) : RK_REAL(pclose)(stream);
 }
 
-/* libc's waits for the shell too when it is given a stream of popen. */
+/* Waits for the shell if the stream is one of popen, as libc does. */
 RK_EXPORT int fclose(FILE *stream) {
-    pid_t pid = rk_active() ? forget(stream) : 0;
+    pid_t pid = rk_active() ? forget_pipe(stream) : 0;
     return pid ? close_piped(stream, pid) : RK_REAL(fclose)(stream);
 }
 
 /* ---- fork ------------------------------------------------------------------------------------------------------ */
 
-/* fork, forkpty and daemon come by here; the child's state was zeroed by the kernel. */
+/* Called before fork, forkpty and daemon. The kernel zeroes the state in the child. */
 static void before_fork(void) {
     rk_process_check();
     rk_pids_child();
@@ -484,13 +486,13 @@ static void before_fork(void) {
     rk_number_fork(thread);
 }
 
-/* Emulators and sandboxes take MADV_WIPEONFORK without doing it: then it is done here. */
+/* Zeroes the state again, as emulators and sandboxes accept MADV_WIPEONFORK without doing it. */
 static void in_child(void) {
     if (rk_process->ready && rk_is_another_process()) memset(rk_process, 0, sizeof(*rk_process));
     rk_process_check();
 }
 
-/* Without the handlers of pthread_atfork. */
+/* Calls both functions itself, as _Fork runs no handlers of pthread_atfork. */
 RK_EXPORT int _Fork(void) {
     if (!rk_active()) return RK_REAL(_Fork)();
     before_fork();
@@ -504,9 +506,9 @@ void rk_children_start(void) { pthread_atfork(before_fork, NULL, in_child); }
 /* ---- threads ------------------------------------------------------------------------------------------------------
  */
 
-#define SLOTS 256 /* threads between their creation and their first instruction */
+#define SLOTS 256 /* threads that are created and not running yet */
 
-struct newcomer {
+struct new_thread {
     void *(*start)(void *);
     int (*start_c11)(void *);
     void *argument;
@@ -514,7 +516,7 @@ struct newcomer {
 };
 struct slot {
     uint32_t taken;
-    struct newcomer newcomer;
+    struct new_thread new_thread;
 };
 static struct slot slots[SLOTS];
 
@@ -528,36 +530,36 @@ static struct slot *take_slot(void *argument) {
     struct rk_thread *thread = rk_thread_check();
     uint32_t number = ++thread->threads;
     struct slot *slot = free_slot();
-    if (!slot) return NULL; /* the thread goes without a name of its own */
-    slot->newcomer.argument = argument;
-    rk_thread_name(slot->newcomer.identity, thread->identity, number);
-    rk_thread_begins(rk_process, slot->newcomer.identity);
+    if (!slot) return NULL; /* the thread gets no name of its own */
+    slot->new_thread.argument = argument;
+    rk_thread_name(slot->new_thread.identity, thread->identity, number);
+    rk_thread_begins(rk_process, slot->new_thread.identity);
     return slot;
 }
 
-static void release(struct slot *slot) {
+static void release_slot(struct slot *slot) {
     if (slot >= slots && slot < slots + SLOTS)
         __atomic_store_n(&slot->taken, 0, __ATOMIC_RELEASE);
     else
         rk_unmap(slot, sizeof(*slot));
 }
 
-static struct newcomer become(struct slot *slot) {
-    struct newcomer copy = slot->newcomer;
-    release(slot);
+static struct new_thread become_thread(struct slot *slot) {
+    struct new_thread copy = slot->new_thread;
+    release_slot(slot);
     memset(&rk_thread, 0, sizeof(rk_thread));
     memcpy(rk_thread.identity, copy.identity, sizeof(copy.identity));
     rk_thread.generation = rk_generation;
     return copy;
 }
 
-static void *start(void *slot) {
-    struct newcomer copy = become(slot);
+static void *run_thread(void *slot) {
+    struct new_thread copy = become_thread(slot);
     return copy.start(copy.argument);
 }
 
-static int start_c11(void *slot) {
-    struct newcomer copy = become(slot);
+static int run_thread_c11(void *slot) {
+    struct new_thread copy = become_thread(slot);
     return copy.start_c11(copy.argument);
 }
 
@@ -567,11 +569,11 @@ RK_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes
     rk_process_check();
     struct slot *slot = take_slot(argument);
     if (!slot) return RK_REAL(pthread_create)(thread, attributes, function, argument);
-    slot->newcomer.start = function;
-    int error = RK_REAL(pthread_create)(thread, attributes, start, slot);
+    slot->new_thread.start = function;
+    int error = RK_REAL(pthread_create)(thread, attributes, run_thread, slot);
     if (error) {
         rk_thread.threads--;
-        release(slot);
+        release_slot(slot);
     }
     return error;
 }
@@ -581,11 +583,11 @@ RK_EXPORT int thrd_create(thrd_t *thread, thrd_start_t function, void *argument)
     rk_process_check();
     struct slot *slot = take_slot(argument);
     if (!slot) return RK_REAL(thrd_create)(thread, function, argument);
-    slot->newcomer.start_c11 = function;
-    int result = RK_REAL(thrd_create)(thread, start_c11, slot);
+    slot->new_thread.start_c11 = function;
+    int result = RK_REAL(thrd_create)(thread, run_thread_c11, slot);
     if (result != thrd_success) {
         rk_thread.threads--;
-        release(slot);
+        release_slot(slot);
     }
     return result;
 }
