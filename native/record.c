@@ -24,7 +24,7 @@ void rk_keep(const void *start, uint64_t size) {
     rk_call(SYS_madvise, (long)start, (long)size, MADV_DONTFORK, 0, 0, 0);
 }
 
-static void fork_pages(const void *start, const void *end) {
+static void share_with_child(const void *start, const void *end) {
     uintptr_t from = (uintptr_t)start & ~(uintptr_t)(PAGE - 1);
     uintptr_t to = ((uintptr_t)end + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
     if (start) rk_call(SYS_madvise, (long)from, (long)(to - from), MADV_DOFORK, 0, 0, 0);
@@ -34,10 +34,10 @@ static void fork_pages(const void *start, const void *end) {
 void rk_share_request(const struct rk_thread *thread) {
     const struct rk_process *process = rk_process;
     for (size_t i = 0; i < RK_LENGTH(thread->streams); i++)
-        fork_pages(thread->streams[i].chunk, thread->streams[i].end);
-    if (process->file) fork_pages(process->file, process->file + 1);
-    if (process->profile) fork_pages(process->profile, process->profile + process->profile_size);
-    if (process->slots) fork_pages(process->slots, process->slots + RK_STREAMS_MOST);
+        share_with_child(thread->streams[i].chunk, thread->streams[i].end);
+    if (process->file) share_with_child(process->file, process->file + 1);
+    if (process->profile) share_with_child(process->profile, process->profile + process->profile_size);
+    if (process->slots) share_with_child(process->slots, process->slots + RK_STREAMS_MOST);
 }
 
 void rk_entropy_path(char *path, size_t size, const char *directory, uint64_t hash, uint32_t number,
