@@ -1,7 +1,7 @@
 /* written.c - the names of the files that the run writes and reads: one line each in REPROKIT_RUN/written.paths
- * and read.paths, for the launcher, which takes their digests when the run has ended. What was renamed or linked
- * makes a line with both names. So it does not matter when a file was written, nor by whom: whatever is at the new name
- * at the end, or below it, was put there by the run. */
+ * and read.paths, for the launcher, which takes their digests after the run. A rename or link is a line with both
+ * names. So it does not matter when a file was written, nor by which process: what is at the new name at the end, or
+ * below it, comes from the run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -13,15 +13,15 @@
 
 #include "hooks.h"
 
-#define REMEMBERED 4096  /* paths by their hash, so that a file opened again and again makes one line */
-#define NAMES      16384 /* the same of names by which files are read; a power of two */
-#define WAYS       4     /* places that one of them may have */
-#define MOST_READ  12288 /* lines of read.paths by one process; known to launch/data.py */
+#define REMEMBERED 4096  /* hashes of written paths, so that a file opened repeatedly makes one line */
+#define NAMES      16384 /* hashes of read names, for the same purpose; a power of two */
+#define WAYS       4     /* entries of a set in the table of read names */
+#define MOST_READ  12288 /* lines of read.paths per process; launch/data.py has it too */
 
-#define SHORT  256 /* of names that are noted without a mapping */
-#define MOMENT 32  /* bytes of a moment, with what stands before it */
+#define SHORT  256 /* longest name that is recorded without a mapping */
+#define MOMENT 32  /* bytes of a time stamp with its prefix */
 
-/* For one line. Not on the stack: opens happen on threads and signal stacks of 8 to 16 KiB. */
+/* Buffers for one line. Too large for the stack: opens happen on thread and signal stacks of 8 to 16 KiB. */
 struct scratch {
     char path[PATH_MAX], from[PATH_MAX], parent[PATH_MAX];
     char line[4 * PATH_MAX + MOMENT];
@@ -37,7 +37,7 @@ static bool is_new(const char *path, size_t length) {
     return __atomic_exchange_n(&seen[hash / 2 % REMEMBERED], hash, __ATOMIC_RELAXED) != hash;
 }
 
-static bool is_in_the_run(const char *path) {
+static bool is_in_run(const char *path) {
     const char *run = rk_run + strspn(rk_run, "/") - 1; /* without the padding */
     size_t n = strlen(run);
     return strncmp(path, run, n) == 0 && path[n] == '/';
@@ -45,19 +45,20 @@ static bool is_in_the_run(const char *path) {
 
 static bool is_in_memory(const char *path) { return strncmp(path, "/dev/shm/", 9) == 0; }
 
-/* Of what lies in memory, libc opens shared memory and semaphores by their names past every hook, or, before 2.34, as
- * Python opens temporary files: whatever else is opened there is a file as elsewhere. */
+/* Returns whether libc opens shared memory or a semaphore, which only glibc before 2.34 does through hooks. Python
+ * opens temporary files in the same way. Other files in /dev/shm are like those elsewhere. */
 bool rk_is_shared_memory(const char *path, int flags) { return flags & O_NOFOLLOW && is_in_memory(path); }
 
-static bool is_a_file_of_the_program(const char *path) {
-    static const char *const others[] = {"/dev/", "/proc/", "/sys/", "/memfd:"};
+static bool is_program_file(const char *path) {
+    static const char *const system_directories[] = {"/dev/", "/proc/", "/sys/", "/memfd:"};
     if (*path != '/') return false; /* a pipe or a socket */
-    for (size_t i = 0; i < RK_LENGTH(others); i++)
-        if (strncmp(path, others[i], strlen(others[i])) == 0 && !is_in_memory(path)) return false;
-    return !is_in_the_run(path);
+    for (size_t i = 0; i < RK_LENGTH(system_directories); i++)
+        if (strncmp(path, system_directories[i], strlen(system_directories[i])) == 0 && !is_in_memory(path))
+            return false;
+    return !is_in_run(path);
 }
 
-/* A backslash or a line feed in a name is written as "\\\\" or "\\n": one line a path. */
+/* Escapes a backslash as "\\\\" and a line feed as "\\n", so that each path is one line. */
 size_t rk_escape(char *line, const char *path) {
     size_t n = 0;
     for (; *path; path++) {
@@ -78,7 +79,8 @@ void rk_append_line(const char *list, const char *line, size_t length) {
     rk_close(fd);
 }
 
-/* "\\@", when that is, and the line's end: what was noted later was done later, in whichever process and list. */
+/* Appends "\\@", the monotonic time in nanoseconds and a line feed. The times order lines of all processes and lists.
+ */
 static size_t append_moment(char *line, size_t n) {
     struct timespec time = {0};
     rk_call(SYS_clock_gettime, CLOCK_MONOTONIC, (long)&time, 0, 0, 0, 0);
@@ -89,10 +91,10 @@ static size_t append_moment(char *line, size_t n) {
     return n;
 }
 
-/* The absolute name of what a descriptor means, and its length: 0 where it has none, or none any more, `size` and
- * more where there is no room for it. */
+/* Writes the absolute path of a descriptor and returns its length: 0 if it has none or was deleted, at least `size` if
+ * it does not fit. */
 size_t rk_name_of(int fd, char *path, size_t size) {
-    static const char gone[] = " (deleted)"; /* made by O_TMPFILE, say */
+    static const char deleted_suffix[] = " (deleted)"; /* also of files opened with O_TMPFILE */
     char link[64];
     size_t n = rk_append(link, sizeof(link), 0, "/proc/self/fd/");
     rk_append_number(link, sizeof(link), n, (uint64_t)fd);
@@ -101,66 +103,69 @@ size_t rk_name_of(int fd, char *path, size_t size) {
     if ((size_t)length >= size) return size;
     path[length] = 0;
     struct stat status;
-    size_t end = (size_t)length - (length < (long)sizeof(gone) ? 0 : sizeof(gone) - 1);
-    bool is_there =
-        strcmp(path + end, gone) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 || status.st_nlink;
-    return is_there ? (size_t)length : 0;
+    size_t end = (size_t)length - (length < (long)sizeof(deleted_suffix) ? 0 : sizeof(deleted_suffix) - 1);
+    bool has_name = strcmp(path + end, deleted_suffix) != 0 || rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0 ||
+                    status.st_nlink;
+    return has_name ? (size_t)length : 0;
 }
 
 #define WRITTEN "/written.paths"
 
-/* False where there is no room for its name. */
-static bool note_name(int fd, bool is_read, char *path, size_t size, char *line) {
+/* Records a descriptor's name; false if the buffer is too small. */
+static bool record_name(int fd, bool is_read, char *path, size_t size, char *line) {
     size_t length = rk_name_of(fd, path, size);
-    if (length == 0 || length >= size || !is_a_file_of_the_program(path)) return length < size;
-    if (!is_read && !is_new(path, length)) return true; /* names that were read are looked at before */
+    if (length == 0 || length >= size || !is_program_file(path)) return length < size;
+    if (!is_read && !is_new(path, length)) return true; /* names of files that are read were checked before */
     size_t n = append_moment(line, rk_escape(line, path));
     if (!is_read || !rk_note(line, n)) rk_append_line(is_read ? "/read.paths" : WRITTEN, line, n);
     return true;
 }
 
-static void note_descriptor(int fd, bool is_read) {
+static void record_descriptor(int fd, bool is_read) {
     char path[SHORT], line[2 * SHORT + MOMENT];
-    if (RK_LIKELY(note_name(fd, is_read, path, sizeof(path), line))) return;
+    if (RK_LIKELY(record_name(fd, is_read, path, sizeof(path), line))) return;
     struct scratch *scratch = take_scratch();
     if (!scratch) return;
-    note_name(fd, is_read, scratch->path, sizeof(scratch->path), scratch->line);
+    record_name(fd, is_read, scratch->path, sizeof(scratch->path), scratch->line);
     rk_unmap(scratch, sizeof(*scratch));
 }
 
-void rk_written(int fd) { note_descriptor(fd, false); }
+void rk_written(int fd) { record_descriptor(fd, false); }
 
 static bool ends_with(const char *path, size_t length, const char *ending) {
     size_t n = strlen(ending);
     return length >= n && memcmp(path + length - n, ending, n) == 0;
 }
 
-/* "/lib/python3.12/": other directories of the name python may hold scripts. */
-static bool is_in_the_library(const char *path) {
+/* Returns whether a path contains, say, "/lib/python3.12/"; other directories named python may hold scripts. */
+static bool is_in_standard_library(const char *path) {
     static const char library[] = "/lib/python";
-    const char *found = strstr(path, library);
-    if (!found) return false;
-    const char *version = found + sizeof(library) - 1, *minor = version + strspn(version, "0123456789");
+    const char *match = strstr(path, library);
+    if (!match) return false;
+    const char *version = match + sizeof(library) - 1, *minor = version + strspn(version, "0123456789");
     return minor > version && *minor == '.' && minor[1 + strspn(minor + 1, "0123456789")] == '/';
 }
 
-/* The agent lies beside the shim: PACKAGE/agent/ and PACKAGE/_shim/NAME. Looked up at the start, as it takes a lock. */
-static const char *shim = "";
-static size_t package; /* how much of the name it is */
+/* The agent is next to the shim: PACKAGE/agent/ and PACKAGE/_shim/NAME. Set at the start, as the lookup takes a lock.
+ */
+static const char *shim_path = "";
+static size_t package_length; /* bytes of shim_path up to PACKAGE */
 
 void rk_written_start(void) {
     uint64_t offset;
-    shim = rk_module((const void *)&shim, &offset);
-    package = strlen(shim);
-    for (int slashes = 2; package > 0 && slashes > 0;) slashes -= shim[--package] == '/';
+    shim_path = rk_module((const void *)&shim_path, &offset);
+    package_length = strlen(shim_path);
+    for (int slashes = 2; package_length > 0 && slashes > 0;) slashes -= shim_path[--package_length] == '/';
 }
 
-static bool is_of_the_agent(const char *path) {
-    return package && strncmp(path, shim, package) == 0 && strncmp(path + package, "/agent/", 7) == 0;
+static bool is_agent_file(const char *path) {
+    return package_length && strncmp(path, shim_path, package_length) == 0 &&
+           strncmp(path + package_length, "/agent/", 7) == 0;
 }
 
-/* Not modules that are installed, which programs read by the thousand, nor libraries, which the loader names, nor what
- * the agent reads: it has rk_run as it is. In /usr/src and the rest of /usr/local images have their applications. */
+/* Returns whether a file may be data of the training. Excluded are installed modules, which programs read by the
+ * thousand, libraries, which the loader reports, and files of the agent, whose paths begin with rk_run. Container
+ * images have applications in /usr/src and the rest of /usr/local. */
 static bool may_be_data(const char *path, size_t length) {
     static const char *const places[] = {"/proc/",          "/sys/",           "/dev/",           "/etc/",
                                          "/lib/",           "/lib64/",         "/usr/bin/",       "/usr/include/",
@@ -171,12 +176,13 @@ static bool may_be_data(const char *path, size_t length) {
         if (length > 1 && path[1] == places[i][1] && strncmp(path, places[i], strlen(places[i])) == 0)
             return is_in_memory(path);
     if (!ends_with(path, length, ".py") && !ends_with(path, length, ".pyc")) return true;
-    if (strstr(path, "/site-packages/") || strstr(path, "/dist-packages/") || is_in_the_library(path)) return false;
-    return !is_of_the_agent(path);
+    if (strstr(path, "/site-packages/") || strstr(path, "/dist-packages/") || is_in_standard_library(path))
+        return false;
+    return !is_agent_file(path);
 }
 
-/* Whether this name was not met lately. Every open of the program waits for it: a few nanoseconds. A program's first
- * names touch another page each, so what is no data is not looked for. */
+/* Returns whether this name was not seen recently. Every open waits for this, for some nanoseconds. A program's first
+ * names fault a new page each, so only names that may be data get here. */
 static bool is_new_name(const char *path, size_t length) {
     static uint64_t seen[NAMES];
     uint64_t hash = length, word;
@@ -188,15 +194,15 @@ static bool is_new_name(const char *path, size_t length) {
     word = 0;
     memcpy(&word, path, length);
     hash = (hash ^ word) * UINT64_C(0x9E3779B97F4A7C15) | 1;
-    /* By its highest bits: a name's last bytes reach no others. */
+    /* The highest bits select the set: the last bytes of a name affect only these. */
     uint64_t *places = &seen[hash / (UINT64_MAX / (NAMES / WAYS) + 1) * WAYS];
-    unsigned free = hash >> 40 & (WAYS - 1);
+    unsigned victim = hash >> 40 & (WAYS - 1);
     for (unsigned i = 0; i < WAYS; i++) {
-        uint64_t other = __atomic_load_n(&places[i], __ATOMIC_RELAXED);
-        if (other == hash) return false;
-        if (!other) free = i;
+        uint64_t entry = __atomic_load_n(&places[i], __ATOMIC_RELAXED);
+        if (entry == hash) return false;
+        if (!entry) victim = i;
     }
-    __atomic_store_n(&places[free], hash, __ATOMIC_RELAXED);
+    __atomic_store_n(&places[victim], hash, __ATOMIC_RELAXED);
     return true;
 }
 
@@ -205,24 +211,24 @@ static bool is_regular(int fd, struct stat *status) {
 }
 
 void rk_opened_to_read(int fd, const char *path) {
-    static uint32_t noted;
+    static uint32_t recorded;
     size_t length = strlen(path);
     struct stat status;
     if (!may_be_data(path, length) || RK_LIKELY(!is_new_name(path, length)) || !is_regular(fd, &status)) return;
-    if (__atomic_load_n(&noted, __ATOMIC_RELAXED) >= MOST_READ) return;
-    __atomic_fetch_add(&noted, 1, __ATOMIC_RELAXED);
-    note_descriptor(fd, true);
+    if (__atomic_load_n(&recorded, __ATOMIC_RELAXED) >= MOST_READ) return;
+    __atomic_fetch_add(&recorded, 1, __ATOMIC_RELAXED);
+    record_descriptor(fd, true);
 }
 
-/* An open for both: what an empty file holds, such as one that was just made, is nothing that is read. */
+/* An open for reading and writing: an empty file, perhaps just created, has no content to read. */
 void rk_opened_to_change(int fd, const char *path) {
     struct stat status;
     if (is_regular(fd, &status) && status.st_size > 0) rk_opened_to_read(fd, path);
 }
 
-/* ---- names that are given ------------------------------------------------------------------------------ */
+/* ---- new names of files ------------------------------------------------------------------------------ */
 
-/* The absolute name of an entry of a directory, which is not followed where it is a symbolic link. */
+/* Writes the absolute path of a directory entry, without following it if it is a symbolic link. */
 static bool entry_name(int directory, const char *name, char path[PATH_MAX], char parent[PATH_MAX]) {
     size_t length = strlen(name);
     while (length > 1 && name[length - 1] == '/') length--;
@@ -242,12 +248,12 @@ static bool entry_name(int directory, const char *name, char path[PATH_MAX], cha
     return true;
 }
 
-/* A line "FROM\\>TO", or "\\>TO" for what was nowhere before. */
-static void note_placed(int from_directory, const char *from, int to_directory, const char *to) {
+/* Records a line "FROM\\>TO", or "\\>TO" if there was no name before. */
+static void record_new_name(int from_directory, const char *from, int to_directory, const char *to) {
     struct scratch *scratch = take_scratch();
     if (!scratch) return;
     char *line = scratch->line;
-    if (entry_name(to_directory, to, scratch->path, scratch->parent) && is_a_file_of_the_program(scratch->path)) {
+    if (entry_name(to_directory, to, scratch->path, scratch->parent) && is_program_file(scratch->path)) {
         bool has_from = from && entry_name(from_directory, from, scratch->from, scratch->parent);
         size_t n = has_from ? rk_escape(line, scratch->from) : 0;
         line[n++] = '\\';
@@ -258,43 +264,44 @@ static void note_placed(int from_directory, const char *from, int to_directory, 
     rk_unmap(scratch, sizeof(*scratch));
 }
 
-static int placed(int result, int from_directory, const char *from, int to_directory, const char *to) {
-    if (result == 0 && rk_active()) note_placed(from_directory, from, to_directory, to);
+static int after_naming(int result, int from_directory, const char *from, int to_directory, const char *to) {
+    if (result == 0 && rk_active()) record_new_name(from_directory, from, to_directory, to);
     return result;
 }
 
 RK_EXPORT int rename(const char *from, const char *to) {
-    return placed(RK_REAL(rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+    return after_naming(RK_REAL(rename)(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 
 RK_EXPORT int renameat(int from_directory, const char *from, int to_directory, const char *to) {
-    return placed(RK_REAL(renameat)(from_directory, from, to_directory, to), from_directory, from, to_directory, to);
+    return after_naming(RK_REAL(renameat)(from_directory, from, to_directory, to), from_directory, from, to_directory,
+                        to);
 }
 
 RK_EXPORT int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags) {
     int result = RK_REAL(renameat2)(from_directory, from, to_directory, to, flags);
-    if (flags & RENAME_EXCHANGE) placed(result, to_directory, to, from_directory, from);
-    return placed(result, from_directory, from, to_directory, to);
+    if (flags & RENAME_EXCHANGE) after_naming(result, to_directory, to, from_directory, from);
+    return after_naming(result, from_directory, from, to_directory, to);
 }
 
 RK_EXPORT int link(const char *from, const char *to) {
-    return placed(RK_REAL(link)(from, to), AT_FDCWD, from, AT_FDCWD, to);
+    return after_naming(RK_REAL(link)(from, to), AT_FDCWD, from, AT_FDCWD, to);
 }
 
 RK_EXPORT int linkat(int from_directory, const char *from, int to_directory, const char *to, int flags) {
     int result = RK_REAL(linkat)(from_directory, from, to_directory, to, flags);
-    return placed(result, from_directory, from, to_directory, to);
+    return after_naming(result, from_directory, from, to_directory, to);
 }
 
 RK_EXPORT int symlink(const char *target, const char *path) {
-    return placed(RK_REAL(symlink)(target, path), AT_FDCWD, NULL, AT_FDCWD, path);
+    return after_naming(RK_REAL(symlink)(target, path), AT_FDCWD, NULL, AT_FDCWD, path);
 }
 
 RK_EXPORT int symlinkat(const char *target, int directory, const char *path) {
-    return placed(RK_REAL(symlinkat)(target, directory, path), AT_FDCWD, NULL, directory, path);
+    return after_naming(RK_REAL(symlinkat)(target, directory, path), AT_FDCWD, NULL, directory, path);
 }
 
-/* By their numbers, as syscall() is asked for them. */
+/* Calls the hook for a system call number, for syscall(). */
 long rk_syscall_placed(long number, long a, long b, long c, long d, long e) {
     switch (number) {
 #ifdef SYS_rename
@@ -318,9 +325,9 @@ long rk_syscall_placed(long number, long a, long b, long c, long d, long e) {
     }
 }
 
-/* ---- files that are cut off by their name ------------------------------------------------------------------ */
+/* ---- files that are truncated by their name ------------------------------------------------------------------ */
 
-static int written_path(int result, const char *path) {
+static int after_truncate(int result, const char *path) {
     if (result != 0 || !rk_active()) return result;
     int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, O_PATH | O_CLOEXEC, 0, 0, 0);
     if (fd < 0) return result;
@@ -329,5 +336,7 @@ static int written_path(int result, const char *path) {
     return result;
 }
 
-RK_EXPORT int truncate(const char *path, off_t size) { return written_path(RK_REAL(truncate)(path, size), path); }
-RK_EXPORT int truncate64(const char *path, off64_t size) { return written_path(RK_REAL(truncate64)(path, size), path); }
+RK_EXPORT int truncate(const char *path, off_t size) { return after_truncate(RK_REAL(truncate)(path, size), path); }
+RK_EXPORT int truncate64(const char *path, off64_t size) {
+    return after_truncate(RK_REAL(truncate64)(path, size), path);
+}
