@@ -23,7 +23,7 @@ from reprokit.artifacts import parquet_pages, record_check
 from reprokit.artifacts import records as record_files
 from reprokit.artifacts.formats.sstable import crc32c, masked
 from reprokit.artifacts.record_check import BadRecord, check
-from reprokit.artifacts.sources import Memory, open_file
+from reprokit.artifacts.sources import BytesSource, open_file
 from reprokit.errors import ArtifactNotReadable, StoreUnreachable
 from tests.object_store import ObjectStore
 from tests.support import Reprokit, imported
@@ -224,7 +224,7 @@ def test_records_are_the_same_however_they_come_in_pieces(
     monkeypatch.setattr(record_files, "BLOCK", size)
     for case in ("data", "length", "cut in a record", "cut in a length"):
         name, data, places = DAMAGED[case]
-        found = list(record_files.numbered(record_files.read(name, Memory(data))))
+        found = list(record_files.numbered(record_files.read(name, BytesSource(data))))
         assert [(number, some.offset) for number, some in found if some.problem] == places
         good = sum(some.amount for _, some in found if not some.problem)
         assert good == {"data": 2, "length": 1, "cut in a record": 3, "cut in a length": 3}[case]
