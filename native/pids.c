@@ -1,11 +1,11 @@
-/* pids.c - record --clock: a number that stands in for the process id, for native code that seeds itself from it.
+/* pids.c - record --clock: a stand-in for the process id, for native code that seeds itself from it.
  *
- * It is made from the run's key and the names that are the same in every run, and larger than any process id can
- * be: what is not translated below reaches nobody, and no translated number can be meant otherwise. By it a
- * process knows itself, the thread that it began with, and its parent. Its children it knows by the numbers that
- * fork gave it. REPROKIT_RUN/entropy/process-ids says which number is whose, for all processes of the run.
+ * The stand-in is derived from the run's key and identities, which are the same in every run. It is larger than any
+ * process id, so that no call can mistake one for the other, and a stand-in that is not translated reaches no process.
+ * A process sees stand-ins for itself, its first thread and its parent, but the real ids of its children.
+ * REPROKIT_RUN/entropy/process-ids maps the stand-ins of all processes of the run to real ids.
  *
- * Python signals itself and its children, and looks into /proc, by os.getpid: it gets the real one, and so do
+ * Python signals itself and its children, and reads /proc, by os.getpid: it gets the real id, and so do
  * cryptographic libraries.
  */
 #include <dirent.h>
@@ -23,17 +23,17 @@
 
 #include "hooks.h"
 
-#define LARGEST_PID    (1 << 22)   /* that any kernel can give */
-#define LARGEST_NUMBER 999999999   /* below 2^30, which a futex can hold */
-#define MOST           (16u << 20) /* bytes of process-ids */
+#define LARGEST_PID      (1 << 22)   /* the limit of every kernel */
+#define LARGEST_STAND_IN 999999999   /* below 2^30, which a futex can hold */
+#define MOST             (16u << 20) /* bytes of process-ids */
 
 static bool program_is_python;
 static int first_parent;
-static bool names_senders; /* since the constructor: a sanitizer installs its handlers before it has started */
+static bool translates_senders; /* set by the constructor: a sanitizer installs its handlers earlier */
 
-static bool is_on(void) { return rk_active() && rk_plan.clock; }
+static bool is_enabled(void) { return rk_active() && rk_plan.clock; }
 
-static bool gets_the_real_one(const void *caller) {
+static bool gets_real_pid(const void *caller) {
     uint64_t offset;
     const char *module = rk_module(caller, &offset);
     if (!*module) return program_is_python;
@@ -41,19 +41,20 @@ static bool gets_the_real_one(const void *caller) {
     return strncmp(name, "libpython", 9) == 0 || strncmp(name, "libpypy", 7) == 0 || rk_is_crypto(module);
 }
 
-/* ---- whose number is which ------------------------------------------------------------------------------------- */
+/* ---- stand-ins and real ids ------------------------------------------------------------------------------------- */
 
 struct pair {
-    _Alignas(8) int number; /* both are read and written at once */
+    _Alignas(8) int number; /* the stand-in; both fields are read and written atomically */
     int real;
 };
 
-/* Those that this process met last, and that it has from who forked it: a chroot hides the file. */
-static struct pair known[16];
-static uint32_t met;
+/* The pairs that this process used last, inherited by its forks: a chroot may hide the file. */
+static struct pair recent[16];
+static uint32_t recent_count;
 
-static void keep(struct pair pair) {
-    __atomic_store(&known[__atomic_fetch_add(&met, 1, __ATOMIC_RELAXED) % RK_LENGTH(known)], &pair, __ATOMIC_RELEASE);
+static void remember(struct pair pair) {
+    __atomic_store(&recent[__atomic_fetch_add(&recent_count, 1, __ATOMIC_RELAXED) % RK_LENGTH(recent)], &pair,
+                   __ATOMIC_RELEASE);
 }
 
 static int open_list(int flags) {
@@ -64,7 +65,7 @@ static int open_list(int flags) {
 }
 
 static void publish(struct pair pair) {
-    keep(pair);
+    remember(pair);
     int fd = open_list(O_WRONLY | O_APPEND | O_CREAT);
     if (fd < 0) return;
     long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0);
@@ -73,124 +74,125 @@ static void publish(struct pair pair) {
     rk_close(fd);
 }
 
-static bool is_asked_for(struct pair pair, struct pair asked) {
-    return asked.number ? pair.number == asked.number : pair.number && pair.real == asked.real;
+static bool matches(struct pair pair, struct pair query) {
+    return query.number ? pair.number == query.number : pair.number && pair.real == query.real;
 }
 
-/* The last one in the file: process ids are given again, numbers that exec keeps are written again. */
-static struct pair look_up_in_list(struct pair asked) {
-    struct pair pairs[64], found = {0};
+/* Finds the last matching pair in the file: process ids are reused, and an exec writes its stand-in again. */
+static struct pair look_up_in_list(struct pair query) {
+    struct pair pairs[64], pair = {0};
     int fd = open_list(O_RDONLY);
-    if (fd < 0) return found;
+    if (fd < 0) return pair;
     long end = rk_call(SYS_lseek, fd, 0, SEEK_END, 0, 0, 0) / (long)sizeof(pairs[0]) * (long)sizeof(pairs[0]);
-    while (end > 0 && !found.number) {
+    while (end > 0 && !pair.number) {
         long size = end < (long)sizeof(pairs) ? end : (long)sizeof(pairs);
         end -= size;
         if (rk_call(SYS_pread64, fd, (long)pairs, size, end, 0, 0) != size) break;
-        for (long i = size / (long)sizeof(pairs[0]) - 1; i >= 0 && !found.number; i--)
-            if (is_asked_for(pairs[i], asked)) found = pairs[i];
+        for (long i = size / (long)sizeof(pairs[0]) - 1; i >= 0 && !pair.number; i--)
+            if (matches(pairs[i], query)) pair = pairs[i];
     }
     rk_close(fd);
-    if (found.number) keep(found);
-    return found;
+    if (pair.number) remember(pair);
+    return pair;
 }
 
-static struct pair look_up(struct pair asked) {
-    for (size_t i = 0; i < RK_LENGTH(known); i++) {
+static struct pair look_up(struct pair query) {
+    for (size_t i = 0; i < RK_LENGTH(recent); i++) {
         struct pair pair;
-        __atomic_load(&known[i], &pair, __ATOMIC_ACQUIRE);
-        if (is_asked_for(pair, asked)) return pair;
+        __atomic_load(&recent[i], &pair, __ATOMIC_ACQUIRE);
+        if (matches(pair, query)) return pair;
     }
-    return look_up_in_list(asked);
+    return look_up_in_list(query);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
-static bool is_number(int64_t number) { return number > LARGEST_PID && number <= LARGEST_NUMBER; }
+static bool is_stand_in(int64_t number) { return number > LARGEST_PID && number <= LARGEST_STAND_IN; }
 
 static int derive(uint64_t nonce) {
     uint64_t block[8];
     rk_chacha20(rk_plan.key, nonce, UINT64_MAX, (uint8_t *)block);
-    return LARGEST_PID + 1 + (int)(block[0] % (LARGEST_NUMBER - LARGEST_PID));
+    return LARGEST_PID + 1 + (int)(block[0] % (LARGEST_STAND_IN - LARGEST_PID));
 }
 
-/* A program that takes another's place (by exec: a '+' behind its name) keeps the number. */
-static int make_number(void) {
+/* Derives the stand-in. A program started by exec in place (a "+" after its name) keeps its predecessor's. */
+static int make_stand_in(void) {
     size_t length = strlen(rk_identity);
     while (length > 0 && rk_identity[length - 1] == '+') length--;
     return derive(rk_check(rk_identity, length, rk_process->incarnation));
 }
 
-/* Of this process, as recorded. A vfork child asks for its parent's. */
-static int own_number(void) {
+/* Returns this process's stand-in, in a replay the recorded one. A vfork child gets its parent's. */
+static int own_stand_in(void) {
     int number = __atomic_load_n(&rk_process->stand_in, __ATOMIC_ACQUIRE);
     if (RK_LIKELY(number)) return number;
     rk_file_ready();
     struct rk_file *file = rk_process->file;
     const struct rk_file *recorded = (const struct rk_file *)rk_process->profile;
-    number = recorded && is_number((int64_t)recorded->stand_in) ? (int)recorded->stand_in : make_number();
+    number = recorded && is_stand_in((int64_t)recorded->stand_in) ? (int)recorded->stand_in : make_stand_in();
     publish((struct pair){number, rk_process->pid});
     if (file) file->stand_in = (uint64_t)number;
     __atomic_store_n(&rk_process->stand_in, number, __ATOMIC_RELEASE);
     return number;
 }
 
-/* A child may ask who its parent is before that has asked for itself. */
+/* Publishes this process's stand-in, as a child may call getppid() before its parent has called getpid(). */
 void rk_pids_child(void) {
-    if (RK_UNLIKELY(rk_plan.clock)) own_number();
+    if (RK_UNLIKELY(rk_plan.clock)) own_stand_in();
 }
 
-/* The launcher is no process of the run, and yet the same for the command in every run. */
+/* Returns whether a process is the launcher: it is outside of the run, but gets a stand-in as the command's parent. */
 static bool is_launcher(int pid) { return (!first_parent || pid == first_parent) && !strchr(rk_identity, '/'); }
 
-/* What this process calls another one: a parent that is no process of the run keeps its number. */
-static int number_of(int pid) {
+/* Returns the stand-in of another process; the real id of a process outside of the run. */
+static int stand_in_of(int pid) {
     if (pid <= 1) return pid;
-    if (pid == rk_process->pid) return own_number();
+    if (pid == rk_process->pid) return own_stand_in();
     int number = look_up((struct pair){.real = pid}).number;
     if (number || !is_launcher(pid)) return number ? number : pid;
     number = derive(rk_check("launcher", 8, 0));
-    keep((struct pair){number, pid});
+    remember((struct pair){number, pid});
     return number;
 }
 
 static int real_parent(void) { return (int)rk_call(SYS_getppid, 0, 0, 0, 0, 0, 0); }
 
-/* The real one behind a number, also of a process group; what is no number stays what it is. */
+/* Returns the real id for a stand-in, also of a process group (negative); other numbers are unchanged. */
 pid_t rk_real_pid(pid_t pid) {
     int64_t number = pid < 0 ? -(int64_t)pid : pid;
-    if (RK_LIKELY(!is_number(number)) || !is_on()) return pid;
-    struct pair found = {rk_process->stand_in, rk_process->pid};
-    if (found.number != number) found = look_up((struct pair){.number = (int)number});
-    if (!found.number) return pid;
-    return pid < 0 ? -found.real : found.real;
+    if (RK_LIKELY(!is_stand_in(number)) || !is_enabled()) return pid;
+    struct pair pair = {rk_process->stand_in, rk_process->pid};
+    if (pair.number != number) pair = look_up((struct pair){.number = (int)number});
+    if (!pair.number) return pid;
+    return pid < 0 ? -pair.real : pair.real;
 }
 
 static pid_t process_id(const void *caller) {
     int pid = rk_getpid();
-    if (!is_on() || gets_the_real_one(caller)) return pid;
+    if (!is_enabled() || gets_real_pid(caller)) return pid;
     rk_process_check();
-    return pid == rk_process->pid ? own_number() : pid; /* a vfork child is nobody of its own yet */
+    return pid == rk_process->pid ? own_stand_in() : pid; /* a vfork child has no stand-in yet */
 }
 
 static pid_t parent_id(const void *caller) {
     int parent = real_parent();
-    if (!is_on() || gets_the_real_one(caller)) return parent;
+    if (!is_enabled() || gets_real_pid(caller)) return parent;
     rk_process_check();
-    return number_of(parent);
+    return stand_in_of(parent);
 }
 
-/* Many take a thread whose id is the process's for the first one. The ids of others are real. */
+/* Translates the first thread's id only: many programs compare it with the process id. */
 static pid_t thread_id(const void *caller) {
     int thread = (int)rk_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
-    return is_on() && thread == rk_getpid() ? process_id(caller) : thread;
+    return is_enabled() && thread == rk_getpid() ? process_id(caller) : thread;
 }
 
 RK_EXPORT pid_t getpid(void) { return process_id(RK_CALLER()); }
 RK_EXPORT pid_t getppid(void) { return parent_id(RK_CALLER()); }
 RK_EXPORT pid_t gettid(void) { return thread_id(RK_CALLER()); }
 
-/* ---- calls that take one --------------------------------------------------------------------------------------- */
+/* ---- calls that take a process id
+ * --------------------------------------------------------------------------------------- */
 
 #define TAKES(type, name, parameters, ...) \
     RK_EXPORT type name parameters { return RK_REAL(name)(__VA_ARGS__); }
@@ -227,9 +229,9 @@ TAKES(ssize_t, process_vm_writev,
        unsigned long flags),
       rk_real_pid(pid), own, owns, other, others, flags)
 
-/* Signals that end a process, of one process of the run to another: how that one ends is no outcome of its own then.
- * target: as the program names it, a group by its negative number. */
-static int signaled(int result, pid_t target, int number) {
+/* Records a terminating signal between processes of the run: the end of the target is then no result of its own.
+ * target: the id that the program used, negative for a group. */
+static int record_signal(int result, pid_t target, int number) {
     bool ends = number == SIGHUP || number == SIGINT || number == SIGQUIT || number == SIGKILL || number == SIGTERM;
     if (result != 0 || !ends || target == 0 || target == -1 || rk_real_pid(target) == rk_getpid() || !rk_active())
         return result;
@@ -242,10 +244,9 @@ static int signaled(int result, pid_t target, int number) {
     return result;
 }
 
-/* Whether a process is ending, or has ended: launchers of ranks kill all, also the one that died. They learn of its
- * death by a socket that it closes, before it is a child to wait for; the kernel has marked it by then (proc(5):
- * flags). */
-static bool ends_by_itself(pid_t target) {
+/* Returns whether a process is ending or has ended. Launchers of ranks kill all ranks, also one that died. They notice
+ * its death by a closed socket, before it can be waited for; the kernel has marked it by then (proc(5): flags). */
+static bool is_exiting(pid_t target) {
     enum { FLAGS = 7, EXITING = 0x4 }; /* the field behind the name; PF_EXITING of linux/sched.h */
     char text[512] = "/proc/";
     size_t n = rk_append_number(text, sizeof(text), strlen(text), (uint64_t)rk_real_pid(target < 0 ? -target : target));
@@ -261,14 +262,14 @@ static bool ends_by_itself(pid_t target) {
 }
 
 RK_EXPORT int kill(pid_t pid, int number) {
-    bool ended = number != 0 && ends_by_itself(pid); /* 0 only asks whether it is there, as polls do */
+    bool ended = number != 0 && is_exiting(pid); /* 0 only tests whether the process exists */
     int result = RK_REAL(kill)(rk_real_pid(pid), number);
-    return ended ? result : signaled(result, pid, number);
+    return ended ? result : record_signal(result, pid, number);
 }
 RK_EXPORT int killpg(pid_t group, int number) {
-    bool ended = ends_by_itself(group);
+    bool ended = is_exiting(group);
     int result = RK_REAL(killpg)(rk_real_pid(group), number);
-    return ended ? result : signaled(result, -group, number);
+    return ended ? result : record_signal(result, -group, number);
 }
 
 /* Not in every libc: glibc < 2.30, < 2.36. */
@@ -288,38 +289,39 @@ RK_EXPORT long ptrace(enum __ptrace_request request, ...) {
     return RK_REAL(ptrace)(request, rk_real_pid(pid), address, data);
 }
 
-/* For the first thread: profilers count its time. */
+/* Translates the target of a timer for the first thread, as profilers create. */
 RK_EXPORT int timer_create(clockid_t id, struct sigevent *event, timer_t *timer) {
     struct sigevent copy;
-    if (is_on() && event && event->sigev_notify == SIGEV_THREAD_ID) {
+    if (is_enabled() && event && event->sigev_notify == SIGEV_THREAD_ID) {
         copy = *event;
         copy._sigev_un._tid = rk_real_pid(copy._sigev_un._tid);
         event = &copy;
     }
     __typeof__(timer_create) *real = RK_REAL(timer_create);
-    if (RK_UNLIKELY(!real)) real = rk_librt("timer_create"); /* before glibc 2.34: of an extension module alone */
+    if (RK_UNLIKELY(!real))
+        real = rk_librt("timer_create"); /* before glibc 2.34: librt, loaded by an extension module */
     return real(id, event, timer);
 }
 
 /* ---- files of /proc -------------------------------------------------------------------------------------------- */
 
-/* Each part of the path that is a number: /proc/PID, /proc/self/task/TID. The kernel has read the path, or it
- * would not say that nothing is there. */
+/* Translates each number in the path: /proc/PID, /proc/self/task/TID. The path is readable, as the kernel has returned
+ * ENOENT for it. */
 bool rk_real_path(const char *path, char text[RK_REAL_PATH]) {
     if (RK_LIKELY(!rk_plan.clock) || errno != ENOENT || strncmp(path, "/proc/", 6) != 0) return false;
     size_t length = 0, digits;
-    bool found = false;
+    bool is_translated = false;
     for (const char *at = path; *at && length + 12 < RK_REAL_PATH; at += digits ? digits : 1) {
         digits = at > path && at[-1] == '/' ? strspn(at, "0123456789") : 0;
-        bool whole = digits >= 7 && digits <= 9 && (!at[digits] || at[digits] == '/');
-        found |= whole;
-        if (whole)
+        bool is_pid = digits >= 7 && digits <= 9 && (!at[digits] || at[digits] == '/');
+        is_translated |= is_pid;
+        if (is_pid)
             length = rk_append_number(text, RK_REAL_PATH, length, (uint64_t)rk_real_pid(atoi(at)));
         else
             for (size_t i = 0; i < (digits ? digits : 1) && length + 1 < RK_REAL_PATH; i++) text[length++] = at[i];
     }
     text[length] = 0;
-    return found && length + 12 < RK_REAL_PATH;
+    return is_translated && length + 12 < RK_REAL_PATH;
 }
 
 RK_EXPORT DIR *opendir(const char *path) {
@@ -340,25 +342,25 @@ RK_EXPORT int access(const char *path, int mode) {
 
 /* ---- who sent a signal -----------------------------------------------------------------------------------------
  *
- * Programs compare it with getpid() and getppid(). */
+ * Programs compare the sender with getpid() and getppid(). */
 
-static void name_sender(siginfo_t *info) {
+static void translate_sender(siginfo_t *info) {
     int64_t pid = info->si_code <= 0 && info->si_code != SI_TIMER ? info->si_pid : 0;
     if (pid <= 1) return;
     rk_process_check();
-    if (pid == rk_process->pid || pid == real_parent()) info->si_pid = number_of((int)pid);
+    if (pid == rk_process->pid || pid == real_parent()) info->si_pid = stand_in_of((int)pid);
 }
 
 static void (*handlers[_NSIG])(int number, siginfo_t *info, void *context); /* the program's own */
 
-static void named(int number, siginfo_t *info, void *context) {
-    name_sender(info);
+static void handle_translated(int number, siginfo_t *info, void *context) {
+    translate_sender(info);
     handlers[number](number, info, context);
 }
 
-/* What the program installed, where the kernel says what was installed for it. */
+/* Returns the program's own handler if the kernel reports the shim's. */
 RK_BEFORE_TSAN void *rk_own_handler(int number, void *handler) {
-    return handler == (void *)named ? (void *)handlers[number] : handler;
+    return handler == (void *)handle_translated ? (void *)handlers[number] : handler;
 }
 
 static bool is_function(const struct sigaction *action) {
@@ -367,26 +369,27 @@ static bool is_function(const struct sigaction *action) {
 
 RK_BEFORE_TSAN int rk_sigaction_named(int number, const struct sigaction *action, struct sigaction *before,
                                       const void *caller) {
-    if (RK_LIKELY(!names_senders) || number <= 0 || number >= _NSIG) return RK_REAL(sigaction)(number, action, before);
+    if (RK_LIKELY(!translates_senders) || number <= 0 || number >= _NSIG)
+        return RK_REAL(sigaction)(number, action, before);
     struct sigaction own;
     void *last = (void *)handlers[number];
-    if (action && is_function(action) && action->sa_sigaction != named && !gets_the_real_one(caller)) {
+    if (action && is_function(action) && action->sa_sigaction != handle_translated && !gets_real_pid(caller)) {
         own = *action;
-        own.sa_sigaction = named;
+        own.sa_sigaction = handle_translated;
         handlers[number] = action->sa_sigaction;
         action = &own;
     }
     int result = RK_REAL(sigaction)(number, action, before);
-    if (result == 0 && before && before->sa_sigaction == named)
+    if (result == 0 && before && before->sa_sigaction == handle_translated)
         before->sa_sigaction = (void (*)(int, siginfo_t *, void *))last;
     return result;
 }
 
-#define WAITS(name, parameters, ...)                                                                   \
-    RK_EXPORT int name parameters {                                                                    \
-        int number = RK_REAL(name)(__VA_ARGS__);                                                       \
-        if (number > 0 && names_senders && info && !gets_the_real_one(RK_CALLER())) name_sender(info); \
-        return number;                                                                                 \
+#define WAITS(name, parameters, ...)                                                                         \
+    RK_EXPORT int name parameters {                                                                          \
+        int number = RK_REAL(name)(__VA_ARGS__);                                                             \
+        if (number > 0 && translates_senders && info && !gets_real_pid(RK_CALLER())) translate_sender(info); \
+        return number;                                                                                       \
     }
 WAITS(sigwaitinfo, (const sigset_t *restrict set, siginfo_t *restrict info), set, info)
 WAITS(sigtimedwait, (const sigset_t *restrict set, siginfo_t *restrict info, const struct timespec *restrict timeout),
@@ -401,11 +404,11 @@ bool rk_syscall_pid(long number, const void *caller, long *result) {
     return false;
 }
 
-/* Whether the program itself is Python: asked once, as dlsym is not for every moment. */
+/* Finds out once whether the program itself is Python, as dlsym may not be called at any moment. */
 void rk_pids_start(void) {
     void *function = rk_plan.clock ? dlsym(RTLD_DEFAULT, "Py_GetVersion") : NULL;
     uint64_t offset;
     program_is_python = function && !*rk_module(function, &offset);
     first_parent = real_parent();
-    names_senders = rk_plan.clock;
+    translates_senders = rk_plan.clock;
 }
