@@ -1,13 +1,11 @@
 /* clock.c - record --clock: the time of day, for native code that seeds itself from it (pids.c: the process id).
  *
- * A read of the real-time clock is recorded in a stream of its own for each thread, and given again
- * in order. Where a replay reads more often than was recorded, time goes on from the last recorded
- * read as fast as the real one does: bytes that are derived would be no time, and a loop that waits
- * for a moment must end. The monotonic clock, by which timeouts and sleeps are counted, is left
- * alone; a deadline that the program makes of a time that it was given is moved to where the kernel's
- * clock stands.
+ * Reads of the real-time clock are recorded in a separate stream of each thread, and replayed in order. If a replay
+ * reads more often than recorded, time continues from the last recorded read at real speed: derived bytes would be no
+ * time, and a loop that waits for a time must end. The monotonic clock, which timeouts and sleeps use, is unchanged. A
+ * deadline that the program computes from a replayed time is converted to the kernel's clock.
  *
- * A plan may also ask for another hour: then every time of day is so much later, and deadlines that much earlier.
+ * A plan may also shift the time: then every time of day is later, and deadlines are earlier, by the same amount.
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -19,42 +17,41 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* The monotonic clock counts from the machine's start: what is larger, in seconds, is a time of day.
- * What is beyond the largest is no time but a way to say for ever. */
+/* In seconds. Smaller values are monotonic times, counted from the machine's start; larger ones mean "for ever". */
 #define SMALLEST INT64_C(1000000000)
 #define LARGEST  INT64_C(9000000000)
 
-/* ---- who reads it without --clock ------------------------------------------------------------------ */
+/* ---- readers of the clock without --clock ------------------------------------------------------------------ */
 
-#define READERS 512 /* call sites that are looked at; what is beyond is not told */
-#define NEAR    8   /* places in which one may be found */
+#define CALL_SITES 512 /* call sites that are reported at most */
+#define PROBES     8   /* entries that are probed for a call site */
 
-static const void *readers[READERS];
+static const void *call_sites[CALL_SITES];
 
-/* The launcher is told of each call site once, by its module: it knows which of them seed themselves. */
-static void note_reader(const void *caller) {
-    for (size_t i = 0; i < NEAR; i++) {
-        const void **place = &readers[((uintptr_t)caller / 4 + i) % READERS], *nobody = NULL;
-        if (RK_LIKELY(__atomic_load_n(place, __ATOMIC_RELAXED) == caller)) return;
-        if (!__atomic_compare_exchange_n(place, &nobody, caller, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+/* Reports each call site's module to the launcher once, which knows which modules seed themselves from the clock. */
+static void report_reader(const void *caller) {
+    for (size_t i = 0; i < PROBES; i++) {
+        const void **entry = &call_sites[((uintptr_t)caller / 4 + i) % CALL_SITES], *empty = NULL;
+        if (RK_LIKELY(__atomic_load_n(entry, __ATOMIC_RELAXED) == caller)) return;
+        if (!__atomic_compare_exchange_n(entry, &empty, caller, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
         rk_clock_reader(caller);
         return;
     }
 }
 
-static bool is_told(void) { return rk_plan.clock || rk_plan.later; }
+static bool is_time_changed(void) { return rk_plan.clock || rk_plan.later; }
 
 static bool is_on(const void *caller) {
     if (!rk_active()) return false;
-    if (RK_UNLIKELY(is_told())) return true;
-    note_reader(caller);
+    if (RK_UNLIKELY(is_time_changed())) return true;
+    report_reader(caller);
     return false;
 }
 
 /* ---- the time of day ----------------------------------------------------------------------------- */
 
-/* Of the time that the program was given last: how far it is ahead of the monotonic clock. A forked
- * child, and a thread that has read no recorded time yet, go on from here. */
+/* Nanoseconds by which the time given last was ahead of the monotonic clock. A forked child, and a thread that has
+ * read no recorded time yet, start from it. */
 static int64_t ahead_of_monotonic;
 
 static int64_t real_time(clockid_t id) {
@@ -63,16 +60,16 @@ static int64_t real_time(clockid_t id) {
     return (int64_t)time.tv_sec * SECOND + time.tv_nsec;
 }
 
-static int64_t later_time(clockid_t id) { return real_time(id) + rk_plan.later; }
+static int64_t shifted_time(clockid_t id) { return real_time(id) + rk_plan.later; }
 
 static ssize_t get_clock(struct rk_real *self, void *buffer, size_t size) {
-    int64_t time = later_time((clockid_t)self->argument);
+    int64_t time = shifted_time((clockid_t)self->argument);
     memcpy(buffer, &time, size);
     *(bool *)self->object = true;
     return (ssize_t)size;
 }
 
-/* A process that has read no recorded time yet begins when the recorded one began. */
+/* Returns the offset of a process that has read no recorded time yet: it starts when the recorded one did. */
 static int64_t ahead_at_start(void) {
     const struct rk_file *recorded = (const struct rk_file *)rk_process->profile, *file = rk_process->file;
     if (!recorded || !file) return 0;
@@ -80,28 +77,28 @@ static int64_t ahead_at_start(void) {
     return later + real_time(CLOCK_REALTIME) - real_time(CLOCK_MONOTONIC);
 }
 
-/* Replay: 0 where nothing was recorded to go on from, and the time is the real one. */
-static int64_t ahead_now(void) {
+/* Returns the current offset in a replay; 0 if nothing was recorded, so that the real time is used. */
+static int64_t current_ahead(void) {
     if (rk_thread.clock_ahead) return rk_thread.clock_ahead;
     int64_t ahead = __atomic_load_n(&ahead_of_monotonic, __ATOMIC_RELAXED);
     return ahead ? ahead : ahead_at_start();
 }
 
-static int64_t go_on(clockid_t id) {
-    int64_t ahead = ahead_now();
-    if (!ahead) return later_time(id);
+static int64_t extrapolate(clockid_t id) {
+    int64_t ahead = current_ahead();
+    if (!ahead) return shifted_time(id);
     int64_t time = real_time(CLOCK_MONOTONIC) + ahead;
     return time > rk_thread.clock_last ? time : rk_thread.clock_last;
 }
 
-static int64_t time_given(clockid_t id, const void *caller) {
-    if (!rk_plan.clock) return later_time(id);
+static int64_t read_time(clockid_t id, const void *caller) {
+    if (!rk_plan.clock) return shifted_time(id);
     bool is_real = false;
     struct rk_real real = {.get = get_clock, .argument = id, .object = &is_real};
     int64_t time = 0;
-    bool found = rk_fill_clock(caller, &time, sizeof(time), &real) == sizeof(time);
+    bool is_recorded = rk_fill_clock(caller, &time, sizeof(time), &real) == sizeof(time);
     if (is_real) return time;
-    if (!found || time < 0 || time > LARGEST * SECOND) return rk_thread.clock_last = go_on(id);
+    if (!is_recorded || time < 0 || time > LARGEST * SECOND) return rk_thread.clock_last = extrapolate(id);
     rk_thread.clock_last = time;
     rk_thread.clock_ahead = time - real_time(CLOCK_MONOTONIC);
     __atomic_store_n(&ahead_of_monotonic, rk_thread.clock_ahead, __ATOMIC_RELAXED);
@@ -110,27 +107,27 @@ static int64_t time_given(clockid_t id, const void *caller) {
 
 static bool is_time_of_day(clockid_t id) { return id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE; }
 
-static void put(struct timespec *at, int64_t time) {
+static void set_timespec(struct timespec *at, int64_t time) {
     at->tv_sec = time / SECOND;
     at->tv_nsec = time % SECOND;
 }
 
 RK_EXPORT int clock_gettime(clockid_t id, struct timespec *time) {
     if (RK_LIKELY(!is_time_of_day(id)) || !is_on(RK_CALLER())) return RK_REAL(clock_gettime)(id, time);
-    put(time, time_given(id, RK_CALLER()));
+    set_timespec(time, read_time(id, RK_CALLER()));
     return 0;
 }
 
 RK_EXPORT int timespec_get(struct timespec *time, int base) {
     if (base != TIME_UTC || !is_on(RK_CALLER())) return RK_REAL(timespec_get)(time, base);
-    put(time, time_given(CLOCK_REALTIME, RK_CALLER()));
+    set_timespec(time, read_time(CLOCK_REALTIME, RK_CALLER()));
     return base;
 }
 
 RK_EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
     if (!is_on(RK_CALLER())) return RK_REAL(gettimeofday)(time, zone);
     if (zone) RK_REAL(gettimeofday)(time, zone);
-    int64_t given = time_given(CLOCK_REALTIME, RK_CALLER());
+    int64_t given = read_time(CLOCK_REALTIME, RK_CALLER());
     time->tv_sec = given / SECOND;
     time->tv_usec = given % SECOND / 1000;
     return 0;
@@ -138,32 +135,32 @@ RK_EXPORT int gettimeofday(struct timeval *restrict time, void *restrict zone) {
 
 RK_EXPORT time_t time(time_t *copy) {
     if (!is_on(RK_CALLER())) return RK_REAL(time)(copy);
-    time_t given = time_given(CLOCK_REALTIME_COARSE, RK_CALLER()) / SECOND;
+    time_t given = read_time(CLOCK_REALTIME_COARSE, RK_CALLER()) / SECOND;
     if (copy) *copy = given;
     return given;
 }
 
-/* std::chrono::system_clock::now(): libstdc++ asks libc itself, and who asks libstdc++ would not be seen. */
+/* std::chrono::system_clock::now(). Hooked too, as libstdc++ would hide the caller from the hooks of libc. */
 int64_t rk_system_clock(void) __asm__("_ZNSt6chrono3_V212system_clock3nowEv");
 RK_EXPORT int64_t rk_system_clock(void) {
-    return is_on(RK_CALLER()) ? time_given(CLOCK_REALTIME, RK_CALLER()) : real_time(CLOCK_REALTIME);
+    return is_on(RK_CALLER()) ? read_time(CLOCK_REALTIME, RK_CALLER()) : real_time(CLOCK_REALTIME);
 }
 
 /* ---- deadlines by the time of day ---------------------------------------------------------------- */
 
-static int64_t time_now(void) {
-    int64_t ahead = rk_plan.clock ? ahead_now() : 0;
-    return ahead ? real_time(CLOCK_MONOTONIC) + ahead : later_time(CLOCK_REALTIME);
+static int64_t program_time(void) {
+    int64_t ahead = rk_plan.clock ? current_ahead() : 0;
+    return ahead ? real_time(CLOCK_MONOTONIC) + ahead : shifted_time(CLOCK_REALTIME);
 }
 
-/* Where the kernel's clock will be then. A condition variable may be made for either clock. */
+/* Converts a deadline to the kernel's clock. Monotonic deadlines are unchanged: condition variables may use either. */
 static const struct timespec *deadline(const struct timespec *given, struct timespec *moved) {
-    if (!given || !rk_active() || !is_told() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST ||
+    if (!given || !rk_active() || !is_time_changed() || rk_plan.mode != RK_MODE_REPLAY || given->tv_sec < SMALLEST ||
         given->tv_sec > LARGEST || given->tv_nsec < 0 || given->tv_nsec >= SECOND)
         return given;
-    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - time_now();
+    int64_t left = (int64_t)given->tv_sec * SECOND + given->tv_nsec - program_time();
     int64_t until = real_time(CLOCK_REALTIME) + left;
-    put(moved, until > 0 ? until : 0);
+    set_timespec(moved, until > 0 ? until : 0);
     return moved;
 }
 
@@ -207,7 +204,7 @@ RK_EXPORT int clock_nanosleep(clockid_t id, int flags, const struct timespec *re
 
 /* ---- the same by syscall() ----------------------------------------------------------------------- */
 
-/* Whether the fourth argument is a deadline by the time of day. */
+/* Returns whether a futex operation's fourth argument is a deadline by the time of day. */
 static bool waits_until(long operation) {
     long command = operation & FUTEX_CMD_MASK;
     if (command == FUTEX_LOCK_PI) return true;
@@ -222,7 +219,7 @@ enum {
     DEVICE = 16,      /* opens or reads a file, which may be the device */
 };
 
-/* By their numbers: the system calls that are looked at. The assembly in urandom_hook.c reads it. */
+/* What to do for each system call number. The assembly in urandom_hook.c reads this table. */
 __attribute__((visibility("hidden"))) const uint8_t rk_diverted[RK_DIVERTED] = {
     [SYS_read] = DEVICE,
     [SYS_pread64] = DEVICE,
