@@ -1,9 +1,10 @@
-/* console.c - keeps what the run prints: a copy of each write to the standard output and error that the command was
- * started with, in a mapped file of each process, where it outlives a SIGKILL. The write itself is the program's own.
+/* console.c - stores what the run prints: a copy of each write to the command's standard output and error, in a mapped
+ * file of each process, which survives a SIGKILL. The write itself is unchanged.
  *
- * What a descriptor means is looked at once, until it comes from a call that makes descriptors. What stays is the first
- * part and the last: two areas behind the first one are written in turn. Nothing waits here, but for who makes the file
- * larger, as signal handlers print too. stdio prints inside libc, past every hook: that it did is noted at the end.
+ * The file that a descriptor refers to is cached until a call creates that descriptor again. The first and the last
+ * part of the output are stored: after the first area two areas are written in turn. Signal handlers print too, so
+ * nothing waits here except for a thread that extends the file. stdio prints inside libc, where no hook sees it: only
+ * the fact is noted, at the end.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #define SMALL   8192 /* bytes of a new file: most processes print little */
 #define LARGEST (RK_CONSOLE_HEAD + RK_CONSOLE_FIRST + 2 * RK_CONSOLE_LAST)
 #define PIECE   (1u << 20) /* bytes of a record */
-#define TRIES   10000      /* for a name, where an identity comes again */
+#define TRIES   10000      /* attempts to find an unused name for a repeated identity */
 #define PUTTING 0x800      /* _IO_CURRENTLY_PUTTING of glibc: stdio was asked to print */
 #define KCMP    0          /* KCMP_FILE of linux/kcmp.h */
 #define NOTHING 3
@@ -29,31 +30,34 @@ _Static_assert(offsetof(struct rk_console, pid) == offsetof(struct rk_file, pid)
 
 /* ---- which descriptors ------------------------------------------------------------------------------------ */
 
-/* Everybody may open /dev/null: only what was inherited is the command's. */
-static bool is_inherited(int fd, int own, const struct stat *status) {
+/* Returns whether a descriptor was inherited from the command. Only /dev/null needs the check: any program opens it. */
+static bool is_inherited_from_command(int fd, int own, const struct stat *status) {
     if (!S_ISCHR(status->st_mode) || status->st_rdev != makedev(1, 3)) return true;
     long order = rk_call(SYS_kcmp, rk_plan.launcher, rk_getpid(), KCMP, own, fd, 0);
     return order <= 0; /* the same, or nobody can tell */
 }
 
-/* Which of the two a descriptor means, 0 or 1, or NO_FILE. Where both are one file, its number says it. */
+/* Returns the stream of a descriptor: 0 or 1, or NO_FILE. If both are the same file, the descriptor's number decides.
+ */
 static int stream_of(int fd) {
     struct stat status;
     if (rk_call(SYS_fstat, fd, (long)&status, 0, 0, 0, 0) != 0) return NO_FILE;
     for (int i = 0; i < 2; i++) {
         int stream = i ? 2 - fd : fd - 1;
         bool is_same = status.st_dev == rk_plan.printed[stream][0] && status.st_ino == rk_plan.printed[stream][1];
-        if (rk_plan.prints >> stream & 1 && is_same && is_inherited(fd, stream + 1, &status)) return stream;
+        if (rk_plan.prints >> stream & 1 && is_same && is_inherited_from_command(fd, stream + 1, &status))
+            return stream;
     }
     return NO_FILE;
 }
 
-uint8_t rk_printing[2]; /* by descriptor: 0 if it is to be looked at, NOTHING, or 1 + its stream */
+uint8_t rk_printing[2]; /* by descriptor: 0 if unknown, NOTHING, or 1 + its stream */
 
-/* A vfork child, whose memory is its parent's, has descriptors of its own. */
-static int known_stream_of(int fd) {
-    uint8_t known = __atomic_load_n(&rk_printing[fd - 1], __ATOMIC_RELAXED);
-    if (RK_LIKELY(known)) return known == NOTHING ? NO_FILE : known - 1;
+/* Returns the cached stream. A vfork child shares its parent's memory but not its descriptors, so it writes no cache.
+ */
+static int cached_stream_of(int fd) {
+    uint8_t cached = __atomic_load_n(&rk_printing[fd - 1], __ATOMIC_RELAXED);
+    if (RK_LIKELY(cached)) return cached == NOTHING ? NO_FILE : cached - 1;
     int stream = stream_of(fd);
     if (!rk_is_another_process())
         __atomic_store_n(&rk_printing[fd - 1], stream == NO_FILE ? NOTHING : 1 + stream, __ATOMIC_RELAXED);
@@ -62,7 +66,7 @@ static int known_stream_of(int fd) {
 
 /* ---- the file ----------------------------------------------------------------------------------------------- */
 
-static int open_own(uint32_t number, int flags) {
+static int open_console_file(uint32_t number, int flags) {
     char path[RK_RUN_PATH + 64], directory[RK_RUN_PATH + 16];
     size_t n = rk_append(directory, sizeof(directory), 0, rk_run);
     rk_append(directory, sizeof(directory), n, "/console");
@@ -70,7 +74,7 @@ static int open_own(uint32_t number, int flags) {
     return rk_open(path, O_RDWR | O_NOFOLLOW | flags, 0600);
 }
 
-static struct rk_console *map(int fd) {
+static struct rk_console *map_file(int fd) {
     if (rk_reserve(fd, 0, SMALL) != 0) return NULL;
     struct rk_console *console = rk_map(LARGEST, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (!console) return NULL;
@@ -78,12 +82,12 @@ static struct rk_console *map(int fd) {
     return console;
 }
 
-static struct rk_console *make(void) {
+static struct rk_console *make_console(void) {
     uint32_t number = 0;
-    int fd = open_own(number, O_CREAT | O_EXCL);
-    while (fd == -EEXIST && ++number < TRIES) fd = open_own(number, O_CREAT | O_EXCL);
+    int fd = open_console_file(number, O_CREAT | O_EXCL);
+    while (fd == -EEXIST && ++number < TRIES) fd = open_console_file(number, O_CREAT | O_EXCL);
     if (fd < 0) return NULL;
-    struct rk_console *console = map(fd);
+    struct rk_console *console = map_file(fd);
     rk_close(fd);
     if (!console) return NULL;
     console->pid = (uint32_t)rk_getpid();
@@ -95,13 +99,13 @@ static struct rk_console *make(void) {
     return console;
 }
 
-/* Under the lock. */
+/* Reserves the file up to `end`. Call with the lock held. */
 static bool extend(uint64_t end) {
     uint64_t reserved = rk_process->console_reserved, size = 2 * reserved;
     if (end <= reserved) return true;
     if (size < end) size = (end + 4095) & ~UINT64_C(4095);
     if (size > LARGEST) size = LARGEST;
-    int fd = open_own(rk_process->console->incarnation, 0);
+    int fd = open_console_file(rk_process->console->incarnation, 0);
     if (fd < 0) return false;
     int error = rk_reserve(fd, reserved, size - reserved);
     rk_close(fd);
@@ -117,8 +121,8 @@ static uint64_t start_of(uint64_t number) {
     return RK_CONSOLE_HEAD + (number ? RK_CONSOLE_FIRST + (number - 1) % 2 * RK_CONSOLE_LAST : 0);
 }
 
-/* Goes on to the next area, over what stood there. Under the lock. */
-static void turn(struct rk_console *console, uint64_t number) {
+/* Switches to the next area and drops its old content. Call with the lock held. */
+static void rotate_area(struct rk_console *console, uint64_t number) {
     if (console->current != number) return;
     struct rk_console_area *next = area_of(console, number + 1);
     console->dropped += next->used;
@@ -127,20 +131,20 @@ static void turn(struct rk_console *console, uint64_t number) {
     __atomic_store_n(&console->current, number + 1, __ATOMIC_RELEASE);
 }
 
-/* With signals blocked: makes the file, goes on to the next area, or gives the file more room. */
-static bool prepare(uint64_t number, uint64_t size) {
+/* Creates the file, switches to the next area or extends the file, with signals blocked. */
+static bool prepare_area(uint64_t number, uint64_t size) {
     rk_signals before = rk_block_signals();
     rk_lock(&rk_process->console_lock);
     struct rk_console *console = rk_process->console;
     if (!console && !rk_process->console_full) {
-        console = make();
+        console = make_console();
         __atomic_store_n(&rk_process->console, console, __ATOMIC_RELEASE);
     }
     bool is_full = rk_process->console_full || !console;
     if (!is_full && size) {
         uint64_t used = area_of(console, number)->used, room = number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST;
         if (used + size > room)
-            turn(console, number);
+            rotate_area(console, number);
         else
             is_full = !extend(start_of(number) + used + size);
     }
@@ -158,7 +162,7 @@ static uint8_t *claim(struct rk_console *console, uint64_t size) {
         bool has_room = used + size <= (number ? RK_CONSOLE_LAST : RK_CONSOLE_FIRST) &&
                         end <= __atomic_load_n(&rk_process->console_reserved, __ATOMIC_ACQUIRE);
         if (RK_UNLIKELY(!has_room)) {
-            if (!prepare(number, size)) return NULL;
+            if (!prepare_area(number, size)) return NULL;
         } else if (__atomic_compare_exchange_n(&area->used, &used, used + size, true, __ATOMIC_ACQ_REL,
                                                __ATOMIC_RELAXED)) {
             return (uint8_t *)console + end - size;
@@ -169,12 +173,12 @@ static uint8_t *claim(struct rk_console *console, uint64_t size) {
 static struct rk_console *own_console(void) {
     struct rk_console *console = __atomic_load_n(&rk_process->console, __ATOMIC_ACQUIRE);
     if (RK_LIKELY(console != NULL) || rk_process->console_full) return console;
-    return prepare(0, 0) ? rk_process->console : NULL;
+    return prepare_area(0, 0) ? rk_process->console : NULL;
 }
 
 /* ---- what is printed ----------------------------------------------------------------------------------------- */
 
-static void keep(struct rk_console *console, int stream, const uint8_t *bytes, size_t size) {
+static void store(struct rk_console *console, int stream, const uint8_t *bytes, size_t size) {
     const char *thread = rk_thread.generation == rk_generation ? rk_thread.identity : "?";
     struct rk_console_record record = {.stream = (uint8_t)stream, .thread = (uint8_t)strlen(thread)};
     for (size_t piece; size > 0; bytes += piece, size -= piece) {
@@ -191,58 +195,59 @@ static void keep(struct rk_console *console, int stream, const uint8_t *bytes, s
     }
 }
 
-static inline bool is_printed(int fd, ssize_t size) { return (fd == 1 || fd == 2) && size > 0 && rk_active(); }
+static inline bool may_be_console(int fd, ssize_t size) { return (fd == 1 || fd == 2) && size > 0 && rk_active(); }
 
-/* As much of it as was written. */
-static __attribute__((noinline)) void printed(int fd, const struct iovec *parts, int count, size_t size) {
+/* Stores the `size` bytes that were written. */
+static __attribute__((noinline)) void store_written(int fd, const struct iovec *parts, int count, size_t size) {
     if (rk_plan.prints) rk_process_check();
-    int stream = rk_plan.prints ? known_stream_of(fd) : NO_FILE;
+    int stream = rk_plan.prints ? cached_stream_of(fd) : NO_FILE;
     struct rk_console *console = stream == NO_FILE ? NULL : own_console();
     for (int i = 0; console && i < count && size > 0; i++) {
         size_t part = parts[i].iov_len < size ? parts[i].iov_len : size;
-        keep(console, stream, parts[i].iov_base, part);
+        store(console, stream, parts[i].iov_base, part);
         size -= part;
     }
 }
 
-#define WRITE(name)                                                                            \
-    RK_EXPORT ssize_t name(int fd, const void *buffer, size_t size) {                          \
-        ssize_t written = RK_REAL(name)(fd, buffer, size);                                     \
-        if (is_printed(fd, written))                                                           \
-            printed(fd, &(struct iovec){(void *)buffer, (size_t)written}, 1, (size_t)written); \
-        return written;                                                                        \
+#define WRITE(name)                                                                                  \
+    RK_EXPORT ssize_t name(int fd, const void *buffer, size_t size) {                                \
+        ssize_t written = RK_REAL(name)(fd, buffer, size);                                           \
+        if (may_be_console(fd, written))                                                             \
+            store_written(fd, &(struct iovec){(void *)buffer, (size_t)written}, 1, (size_t)written); \
+        return written;                                                                              \
     }
 WRITE(write)
 WRITE(__write)
 
 RK_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count) {
     ssize_t written = RK_REAL(writev)(fd, parts, count);
-    if (is_printed(fd, written)) printed(fd, parts, count, (size_t)written);
+    if (may_be_console(fd, written)) store_written(fd, parts, count, (size_t)written);
     return written;
 }
 
 /* ---- what stdio printed ------------------------------------------------------------------------------------- */
 
-static int putting_before; /* bits by stream: a forked child has its parent's streams */
+static int stdio_before_fork; /* bits by stream, inherited: a forked child has its parent's stdio state */
 
-static int putting(void) {
+static int streams_of_stdio(void) {
     FILE *const streams[] = {stdout, stderr};
-    int found = 0;
+    int streams_found = 0;
     for (int stream = 0; stream < 2; stream++) {
         int fd = streams[stream] ? streams[stream]->_fileno : -1;
-        if (fd == stream + 1 && streams[stream]->_flags & PUTTING && stream_of(fd) != NO_FILE) found |= 1 << stream;
+        if (fd == stream + 1 && streams[stream]->_flags & PUTTING && stream_of(fd) != NO_FILE)
+            streams_found |= 1 << stream;
     }
-    return found;
+    return streams_found;
 }
 
 void rk_console_before_fork(void) {
-    if (rk_plan.prints) putting_before |= putting();
+    if (rk_plan.prints) stdio_before_fork |= streams_of_stdio();
 }
 
 void rk_console_end(void) {
     if (!rk_plan.prints) return;
     rk_process_check();
-    int found = putting() & ~(rk_is_forked ? putting_before : 0);
-    struct rk_console *console = found ? own_console() : NULL;
-    if (console) __atomic_or_fetch(&console->unseen, (uint32_t)found, __ATOMIC_RELAXED);
+    int streams_found = streams_of_stdio() & ~(rk_is_forked ? stdio_before_fork : 0);
+    struct rk_console *console = streams_found ? own_console() : NULL;
+    if (console) __atomic_or_fetch(&console->unseen, (uint32_t)streams_found, __ATOMIC_RELAXED);
 }

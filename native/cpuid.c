@@ -1,9 +1,9 @@
 /* cpuid.c - record --hide-rdrand: CPUID says that there is neither RDRAND nor RDSEED.
  *
- * Processors that can make CPUID fault (most of Intel's, arch_prctl(2) ARCH_SET_CPUID) raise a SIGSEGV for it.
- * The handler answers with the two bits cleared; every other SIGSEGV is the program's: what it wants done
- * with it is kept here, and done. A program that asks CPUID with SIGSEGV blocked is killed, and one that
- * installs its handler by a system call of its own gets the faults: reason enough to be an option.
+ * Processors with CPUID faulting (most of Intel's, arch_prctl(2) ARCH_SET_CPUID) raise a SIGSEGV for each CPUID.
+ * The handler answers with the two bits cleared. Every other SIGSEGV goes to the program's own handler, which is
+ * stored here. A program that executes CPUID with SIGSEGV blocked is killed, and one that installs its handler by a
+ * direct system call gets the faults. Therefore this is optional.
  */
 #include <errno.h>
 #include <signal.h>
@@ -14,15 +14,15 @@
 #include "hooks.h"
 
 static volatile sig_atomic_t is_hiding; /* the handler below is installed */
-static struct sigaction wanted;         /* what the program wants done with SIGSEGV */
+static struct sigaction wanted;         /* the program's own action for SIGSEGV */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 
 #define ARCH_SET_CPUID 0x1012
-#define GENERAL_FAULT  0x80 /* si_code of a fault that is about no address: SI_KERNEL */
+#define GENERAL_FAULT  0x80 /* si_code of a fault without an address: SI_KERNEL */
 
-static long let_cpuid(long allowed) { return rk_call(SYS_arch_prctl, ARCH_SET_CPUID, allowed, 0, 0, 0, 0); }
+static long allow_cpuid(long allowed) { return rk_call(SYS_arch_prctl, ARCH_SET_CPUID, allowed, 0, 0, 0, 0); }
 
 /* Intel's manual, volume 2, CPUID: leaf 1 ECX bit 30 is RDRAND, leaf 7.0 EBX bit 18 RDSEED. */
 static void hide(uint32_t leaf, uint32_t subleaf, uint32_t registers[4]) {
@@ -39,9 +39,9 @@ static bool is_cpuid(const siginfo_t *info, const ucontext_t *context) {
 static void answer_cpuid(ucontext_t *context) {
     greg_t *registers = context->uc_mcontext.gregs;
     uint32_t leaf = (uint32_t)registers[REG_RAX], subleaf = (uint32_t)registers[REG_RCX], values[4];
-    let_cpuid(1);
+    allow_cpuid(1);
     __cpuid_count(leaf, subleaf, values[0], values[1], values[2], values[3]);
-    let_cpuid(0);
+    allow_cpuid(0);
     hide(leaf, subleaf, values);
     registers[REG_RAX] = values[0];
     registers[REG_RBX] = values[1];
@@ -50,16 +50,16 @@ static void answer_cpuid(ucontext_t *context) {
     registers[REG_RIP] += 2;
 }
 
-static void set_real(const struct sigaction *action) { RK_REAL(sigaction)(SIGSEGV, action, NULL); }
+static void set_handler(const struct sigaction *action) { RK_REAL(sigaction)(SIGSEGV, action, NULL); }
 
-/* The default: of a fault, by executing it again; of a signal that was sent, by sending it again. */
+/* Ends the process by the default action: a fault is executed again, a signal that was sent is sent again. */
 static void end_by_default(const siginfo_t *info) {
     struct sigaction action = {.sa_handler = SIG_DFL};
-    set_real(&action);
+    set_handler(&action);
     if (info->si_code <= 0) rk_call(SYS_tgkill, rk_getpid(), rk_call(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGSEGV, 0, 0, 0);
 }
 
-static void hand_on(int number, siginfo_t *info, void *context) {
+static void call_program_handler(int number, siginfo_t *info, void *context) {
     struct sigaction action = wanted;
     if (action.sa_handler == SIG_IGN && info->si_code <= 0) return;
     if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
@@ -81,11 +81,11 @@ static void handler(int number, siginfo_t *info, void *context) {
     if (is_cpuid(info, context))
         answer_cpuid(context);
     else
-        hand_on(number, info, context);
+        call_program_handler(number, info, context);
     errno = error;
 }
 
-/* Other signals are not blocked meanwhile, and a CPUID in the program's own handler is answered too. */
+/* Installs the handler. SA_NODEFER: a CPUID in the program's own handler must be answered too. */
 static void install(void) {
     struct sigaction own = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
     RK_REAL(sigaction)(SIGSEGV, &own, &wanted);
@@ -95,9 +95,9 @@ static void install(void) {
 void rk_cpuid_start(void) {
     if (!rk_plan.hide_rdrand) return;
     install();
-    if (let_cpuid(0) == 0) return;
+    if (allow_cpuid(0) == 0) return;
     is_hiding = 0;
-    set_real(&wanted);
+    set_handler(&wanted);
     rk_uncovered("cpuid");
 }
 #else
@@ -108,25 +108,25 @@ void rk_cpuid_start(void) {
 
 /* ---- the program's own handler ---------------------------------------------------------------------------- */
 
-static int keep(const struct sigaction *action, struct sigaction *before) {
+static int replace_wanted(const struct sigaction *action, struct sigaction *before) {
     struct sigaction next = action ? *action : wanted;
     if (before) *before = wanted;
     wanted = next;
     return 0;
 }
 
-static sighandler_t keep_function(sighandler_t function) {
+static sighandler_t replace_wanted_function(sighandler_t function) {
     struct sigaction action = {.sa_handler = function, .sa_flags = SA_RESTART}, before;
-    keep(&action, &before);
+    replace_wanted(&action, &before);
     return before.sa_handler;
 }
 
 RK_BEFORE_TSAN RK_EXPORT int sigaction(int number, const struct sigaction *action, struct sigaction *before) {
-    if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return keep(action, before);
+    if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return replace_wanted(action, before);
     return rk_sigaction_named(number, action, before, RK_CALLER());
 }
 
 RK_BEFORE_TSAN RK_EXPORT sighandler_t signal(int number, sighandler_t function) {
-    if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return keep_function(function);
+    if (RK_UNLIKELY(is_hiding) && number == SIGSEGV) return replace_wanted_function(function);
     return (sighandler_t)rk_own_handler(number, (void *)RK_REAL(signal)(number, function));
 }
