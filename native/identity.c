@@ -41,8 +41,8 @@ void rk_child_identity(char *text, const struct rk_thread *thread, uint32_t numb
     rk_shorten(text);
 }
 
-/* In which variables launchers say a rank, those of a training's own before those of what starts processes:
- * torchrun, JAX, horovodrun, Open MPI, MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. */
+/* Variables in which launchers set a rank, frameworks before process managers: torchrun, JAX, horovodrun, Open MPI,
+ * MVAPICH, PMIx, MPICH, PALS, Slurm. TF_CONFIG is JSON. */
 static const char *const rank_variables[] = {
     "RANK",      "JAX_PROCESS_ID", "TF_CONFIG",   "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
     "PMIX_RANK", "PMI_RANK",       "PALS_RANKID", "SLURM_PROCID",
@@ -50,17 +50,17 @@ static const char *const rank_variables[] = {
 
 #define RANK_DIGITS 20
 
-/* What comes after `"key":` in JSON of one level, as TF_CONFIG is; NULL where there is none. */
+/* Returns the text after the first `"key":` in JSON; NULL if there is none. TF_CONFIG needs no real parser. */
 static const char *json_value(const char *text, const char *key) {
     size_t length = strlen(key);
-    for (const char *found = text; (found = strstr(found, key)); found += length) {
-        const char *after = found + length + strspn(found + length, " \t\n");
+    for (const char *match = text; (match = strstr(match, key)); match += length) {
+        const char *after = match + length + strspn(match + length, " \t\n");
         if (*after == ':') return after + 1 + strspn(after + 1, " \t\n");
     }
     return NULL;
 }
 
-/* The number of TensorFlow's workers: a chief is the first. Its other tasks train nothing. */
+/* Writes the rank of a TensorFlow worker; a chief has rank 0. Other tasks have none, as they train nothing. */
 static bool tensorflow_rank(const char *config, char *text, size_t size) {
     const char *task = json_value(config, "\"task\"");
     const char *type = task ? json_value(task, "\"type\"") : NULL;
@@ -75,7 +75,7 @@ static bool tensorflow_rank(const char *config, char *text, size_t size) {
     return true;
 }
 
-/* The rank that a variable names, as digits. */
+/* Writes the rank that a variable sets, as digits; false if it sets none. */
 static bool rank_of(const char *variable, char *text, size_t size) {
     const char *value = getenv(variable);
     if (!value || !*value) return false;
@@ -85,17 +85,17 @@ static bool rank_of(const char *variable, char *text, size_t size) {
     return true;
 }
 
-/* A rank that the launcher itself has names nobody: the recording may have been made inside a job, and its replay
- * outside. */
-static bool is_launchers(const char *said) {
+/* Returns whether the launcher itself has this rank. Such a rank names no process, as a recording inside a job may be
+ * replayed outside of it. */
+static bool is_of_launcher(const char *assignment) {
     char text[sizeof(rk_rank) + 2];
     size_t length = rk_append(text, sizeof(text), 0, " ");
-    length = rk_append(text, sizeof(text), length, said);
+    length = rk_append(text, sizeof(text), length, assignment);
     rk_append(text, sizeof(text), length, " ");
     return strstr(rk_plan.ranks, text) != NULL;
 }
 
-/* How much of this process' name is that of a rank. */
+/* Returns the length of the rank prefix of this process's identity. */
 static size_t rank_prefix(void) {
     size_t length = 0;
     for (const char *next = rk_identity; strncmp(next, "rank", 4) == 0; next = rk_identity + length + 1) {
@@ -115,16 +115,16 @@ static void append_job(void) {
     rk_append(rk_identity, sizeof(rk_identity), length, job + 1);
 }
 
-/* The name of a rank that this process is and its parent was not; inside of a rank that another launcher made, as
- * where mpirun starts torchrun, that one's name goes before. */
-static void take_rank(void) {
+/* Names this process by its rank if its parent does not have the same. Inside a rank of another launcher, as if mpirun
+ * starts torchrun, the outer rank's name comes first. */
+static void apply_rank(void) {
     char rank[RANK_DIGITS + 1];
     for (size_t i = 0; i < RK_LENGTH(rank_variables); i++) {
         if (!rank_of(rank_variables[i], rank, sizeof(rank))) continue;
         size_t length = rk_append(rk_rank, sizeof(rk_rank), 0, rank_variables[i]);
         length = rk_append(rk_rank, sizeof(rk_rank), length, "=");
         rk_append(rk_rank, sizeof(rk_rank), length, rank);
-        if (is_launchers(rk_rank)) continue;
+        if (is_of_launcher(rk_rank)) continue;
         const char *named = getenv("REPROKIT_RANK");
         if (named && strcmp(named, rk_rank) == 0) break;
         length = rank_prefix();
@@ -137,8 +137,8 @@ static void take_rank(void) {
     rk_rank[0] = 0;
 }
 
-/* A signal handler inside a request forked. In the child the request goes on when the handler returns:
- * with its stream as it was, over private memory instead of its parent's file. */
+/* Detaches requests in a child that a signal handler forked during them. A request continues when the handler returns:
+ * with its stream unchanged, but on private memory instead of the parent's file. */
 static void detach_requests(void) {
     for (uint32_t i = 0; i < RK_LENGTH(rk_thread.streams); i++) {
         uintptr_t start = (uintptr_t)rk_thread.streams[i].chunk & ~(uintptr_t)4095;
@@ -154,7 +154,7 @@ static void detach_requests(void) {
     rk_thread.detached = 1;
 }
 
-static void first_thread(void) {
+static void start_first_thread(void) {
     if (rk_thread.depth > 0)
         detach_requests();
     else
@@ -164,9 +164,9 @@ static void first_thread(void) {
     rk_thread_begins(rk_process, rk_thread.identity);
 }
 
-static void begin(void) {
+static void start_process_state(void) {
     rk_generation++;
-    first_thread();
+    start_first_thread();
     rk_process->pid = rk_getpid();
     __atomic_store_n(&rk_process->ready, 1, __ATOMIC_RELEASE);
 }
@@ -179,32 +179,33 @@ bool rk_identity_start(const char *identity) {
     }
     rk_append(rk_identity, sizeof(rk_identity), 0, identity);
     rk_shorten(rk_identity);
-    take_rank();
-    begin();
+    apply_rank();
+    start_process_state();
     return true;
 }
 
-/* In a forked child, whose only thread is a copy of the one that forked. */
-static void begin_forked(void) {
+/* Starts the state of a forked child, whose only thread is a copy of the one that forked. */
+static void start_forked(void) {
     char name[RK_IDENTITY];
     rk_forked(&rk_thread);
     rk_name_forked(name, &rk_thread);
     memcpy(rk_identity, name, sizeof(name));
     rk_is_forked = true;
-    begin();
+    start_process_state();
 }
 
 void rk_process_check(void) {
     if (RK_LIKELY(__atomic_load_n(&rk_process->ready, __ATOMIC_ACQUIRE))) return;
-    rk_signals before = rk_block_signals(); /* a handler that came in between would begin it, too, with half a name */
-    if (!rk_process->ready) begin_forked();
+    rk_signals before =
+        rk_block_signals(); /* else a signal handler could start the state again with an incomplete name */
+    if (!rk_process->ready) start_forked();
     rk_restore_signals(before);
 }
 
 struct rk_thread *rk_thread_check(void) {
     struct rk_thread *thread = &rk_thread;
     if (RK_LIKELY(thread->generation == rk_generation)) return thread;
-    /* A thread that did not come through pthread_create. */
+    /* The thread was not created by pthread_create. */
     memset(thread, 0, sizeof(*thread));
     thread->generation = rk_generation;
     size_t length = rk_append(thread->identity, sizeof(thread->identity), 0, "?");

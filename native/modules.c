@@ -1,9 +1,9 @@
-/* modules.c - which modules a process had loaded at its end: one line each in REPROKIT_RUN/modules.paths, for
- * the launcher, which looks in them for instructions that give entropy past every call (RDRAND, RDSEED).
+/* modules.c - lists the modules that a process has loaded at its end: one line each in REPROKIT_RUN/modules.paths.
+ * The launcher searches them for instructions that give entropy without a call (RDRAND, RDSEED).
  *
- * They are listed before a fork too, so that a forked child lists only what differs from what its parent had then. A
- * process that a signal kills leaves no line of what it loaded later. The dynamic loader's list is behind a lock that a
- * fork in a multithreaded process may have left held: a forked child, which has one thread, walks it without.
+ * They are also listed before a fork, so that a forked child lists them only if they differ. A process that a signal
+ * kills does not list what it loaded later. The dynamic loader's list has a lock, which a fork in a multithreaded
+ * process may leave held: a forked child, which has one thread, walks the list without it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,19 +15,20 @@
 
 #include "hooks.h"
 
-#define INPUT  (4 * PATH_MAX + 4096) /* a line of maps, whose path may be escaped */
+#define INPUT  (4 * PATH_MAX + 4096) /* size of a line of maps, whose path may be escaped */
 #define OUTPUT (64u << 10)
 #define MOST   (16u << 20) /* bytes of modules.paths */
 
 struct listing {
     size_t held, length;
     bool unnamed; /* a module's name is no path that the launcher could open */
-    bool failed;  /* not all of it was written */
+    bool failed;  /* not everything was written */
     char input[INPUT], output[OUTPUT];
 };
 
-static int original;    /* process id of the program that was started, not of a fork of it */
-static uint64_t listed; /* what was loaded when this process, or the one that it was forked from, listed it last */
+static int loader_pid; /* process id of the started program, not of a fork: only it may take the loader's lock */
+static uint64_t
+    listed_set; /* loaded_set() when this process, or the one that it was forked from, listed its modules last */
 
 static bool append_to_file(const char *lines, size_t length) {
     char file[RK_RUN_PATH + 32];
@@ -48,7 +49,7 @@ static void flush(struct listing *listing) {
     listing->length = 0;
 }
 
-static void take(struct listing *listing, const char *path, size_t length) {
+static void add_path(struct listing *listing, const char *path, size_t length) {
     if (listing->length + length + 1 > OUTPUT) flush(listing);
     if (length + 1 > OUTPUT) return;
     memcpy(listing->output + listing->length, path, length);
@@ -58,107 +59,108 @@ static void take(struct listing *listing, const char *path, size_t length) {
 
 /* ---- by the dynamic loader ------------------------------------------------------------------------------- */
 
-static void take_program(struct listing *listing) {
+static void add_program(struct listing *listing) {
     long length = rk_call(SYS_readlinkat, AT_FDCWD, (long)"/proc/self/exe", (long)listing->input, PATH_MAX, 0, 0);
     if (length > 0 && length < PATH_MAX && !memchr(listing->input, '\n', (size_t)length))
-        take(listing, listing->input, (size_t)length);
+        add_path(listing, listing->input, (size_t)length);
     else
         listing->unnamed = true;
 }
 
-/* The program itself has no name, and the vDSO one without a slash. */
-static void take_name(struct listing *listing, const char *name) {
+/* Adds a module by the loader's name, which is empty for the program and has no slash for the vDSO. */
+static void add_name(struct listing *listing, const char *name) {
     if (*name == '/' && !strpbrk(name, "\n\\"))
-        take(listing, name, strlen(name));
+        add_path(listing, name, strlen(name));
     else if (!*name)
-        take_program(listing);
+        add_program(listing);
     else if (strchr(name, '/') || strchr(name, '\n'))
         listing->unnamed = true;
 }
 
 static int visit(struct dl_phdr_info *info, size_t size, void *listing) {
     (void)size;
-    take_name(listing, info->dlpi_name);
+    add_name(listing, info->dlpi_name);
     return 0;
 }
 
-static void ask_loader(struct listing *listing) {
-    if (rk_getpid() == original) {
+static void list_by_loader(struct listing *listing) {
+    if (rk_getpid() == loader_pid) {
         dl_iterate_phdr(visit, listing);
         return;
     }
-    for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) take_name(listing, map->l_name);
+    for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) add_name(listing, map->l_name);
 }
 
-/* ---- whether it was listed ----------------------------------------------------------------------------------- */
+/* ---- whether modules were listed -----------------------------------------------------------------------------------
+ */
 
-/* In any order. The loader makes a new name for a module that takes another one's place. */
-static uint64_t mixed(uint64_t address, const char *name) {
+/* A term of an order-independent sum. A module that replaces another one has a new name pointer. */
+static uint64_t mix(uint64_t address, const char *name) {
     uint64_t hash = (address ^ (uintptr_t)name * UINT64_C(0x9E3779B97F4A7C15)) * UINT64_C(0xC2B2AE3D27D4EB4F);
     return hash ^ hash >> 32;
 }
 
-static int add(struct dl_phdr_info *info, size_t size, void *sum) {
+static int add_to_sum(struct dl_phdr_info *info, size_t size, void *sum) {
     (void)size;
-    *(uint64_t *)sum += mixed(info->dlpi_addr, info->dlpi_name);
+    *(uint64_t *)sum += mix(info->dlpi_addr, info->dlpi_name);
     return 0;
 }
 
-/* A number that another set of modules does not have. */
-static uint64_t loaded(void) {
+/* Returns a number that identifies the set of loaded modules. */
+static uint64_t loaded_set(void) {
     uint64_t sum = 1 + (uint64_t)__atomic_load_n(&rk_unloads, __ATOMIC_ACQUIRE);
-    if (rk_getpid() == original) {
-        dl_iterate_phdr(add, &sum);
+    if (rk_getpid() == loader_pid) {
+        dl_iterate_phdr(add_to_sum, &sum);
         return sum;
     }
-    for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) sum += mixed(map->l_addr, map->l_name);
+    for (const struct link_map *map = _r_debug.r_map; map; map = map->l_next) sum += mix(map->l_addr, map->l_name);
     return sum;
 }
 
 /* ---- by the kernel, thirty times slower -------------------------------------------------------------------- */
 
-/* "START-END r-xp OFFSET DEVICE INODE   /path": executable and out of a file. */
-static void take_line(struct listing *listing, const char *line, size_t length) {
+/* Adds "START-END r-xp OFFSET DEVICE INODE   /path": an executable mapping of a file. */
+static void add_line(struct listing *listing, const char *line, size_t length) {
     const char *mode = memchr(line, ' ', length), *path = memchr(line, '/', length);
     if (!mode || !path || mode[3] != 'x' || strncmp(path, "/dev/", 5) == 0) return;
-    take(listing, path, (size_t)(line + length - path));
+    add_path(listing, path, (size_t)(line + length - path));
 }
 
-static void take_lines(struct listing *listing) {
+static void add_lines(struct listing *listing) {
     char *line = listing->input, *end = line + listing->held, *feed;
     for (; (feed = memchr(line, '\n', (size_t)(end - line))); line = feed + 1)
-        take_line(listing, line, (size_t)(feed - line));
+        add_line(listing, line, (size_t)(feed - line));
     listing->held = (size_t)(end - line);
     if (listing->held == INPUT) listing->held = 0; /* no line of maps is that long */
     memmove(listing->input, line, listing->held);
 }
 
-static void ask_kernel(struct listing *listing) {
+static void list_by_kernel(struct listing *listing) {
     int maps = rk_open("/proc/self/maps", O_RDONLY, 0);
     long n;
     while (maps >= 0 && (n = rk_call(SYS_read, maps, (long)(listing->input + listing->held),
                                      (long)(INPUT - listing->held), 0, 0, 0)) > 0) {
         listing->held += (size_t)n;
-        take_lines(listing);
+        add_lines(listing);
     }
     if (maps >= 0) rk_close(maps);
 }
 
 static void list_modules(void) {
-    uint64_t now = loaded();
-    if (__atomic_load_n(&listed, __ATOMIC_RELAXED) == now) return;
+    uint64_t now = loaded_set();
+    if (__atomic_load_n(&listed_set, __ATOMIC_RELAXED) == now) return;
     /* Not on the stack: a process may end on a thread or signal stack of 8 to 16 KiB. */
     struct listing *listing = rk_map(sizeof(*listing), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!listing) return;
-    ask_loader(listing);
-    if (listing->unnamed) ask_kernel(listing);
+    list_by_loader(listing);
+    if (listing->unnamed) list_by_kernel(listing);
     flush(listing);
-    if (!listing->failed) __atomic_store_n(&listed, now, __ATOMIC_RELAXED);
+    if (!listing->failed) __atomic_store_n(&listed_set, now, __ATOMIC_RELAXED);
     rk_unmap(listing, sizeof(*listing));
 }
 
-/* The process that is about to be made will not list them again. A forked process that has threads by now leaves it to
- * that one, as they may unload what it would walk over. */
+/* Lists modules, so that the child need not list them again. A forked process with threads leaves that to its child, as
+ * its threads may unload a module during the walk. */
 void rk_modules_before_fork(void) {
     const struct rk_thread *thread = rk_thread_check();
     int error = errno;
@@ -168,7 +170,7 @@ void rk_modules_before_fork(void) {
     errno = error;
 }
 
-/* Once in a process. A vfork child is its parent's copy until it executes a program. */
+/* Runs once in a process, and not in a vfork child, which shares its parent's memory. */
 static void at_end(void) {
     static int done;
     if (__atomic_load_n(&rk_state, __ATOMIC_ACQUIRE) != RK_STATE_ON) return;
@@ -181,7 +183,7 @@ static void at_end(void) {
     list_modules();
 }
 
-void rk_modules_start(void) { original = rk_getpid(); }
+void rk_modules_start(void) { loader_pid = rk_getpid(); }
 
 void rk_uncovered(const char *word) {
     char line[64];
@@ -201,7 +203,7 @@ void rk_clock_reader(const void *caller) {
 
 __attribute__((destructor)) static void destructor(void) { at_end(); }
 
-/* What the caches of call sites know of an address may be true no more. */
+/* Counts unloads, after which cached call sites may be wrong. */
 RK_EXPORT int dlclose(void *handle) {
     int result = RK_REAL(dlclose)(handle);
     __atomic_add_fetch(&rk_unloads, 1, __ATOMIC_RELEASE);
