@@ -1,7 +1,7 @@
-/* lost.c - tells the launcher of a program that can reach neither the run directory nor a supervisor, or that the
- * supervisor may not look into.
+/* lost.c - reports to the launcher a program that can reach neither the run directory nor a supervisor, or whose memory
+ * the supervisor may not read.
  *
- * By a socket whose name is no file: neither user nor root nor mounts matter, but a network namespace of its own does.
+ * It uses an abstract socket, which works for any user, root and mounts, but not in another network namespace.
  */
 #include <string.h>
 #include <sys/socket.h>
@@ -24,9 +24,9 @@ static void send_to_launcher(const struct rk_lost_message *message) {
 }
 
 void rk_tell_lost(enum rk_lost reason, const char *identity) {
-    static uint64_t told;
-    uint64_t what = rk_check(identity, strlen(identity), reason);
-    if (__atomic_exchange_n(&told, what, __ATOMIC_RELAXED) == what) return;
+    static uint64_t last_report;
+    uint64_t report = rk_check(identity, strlen(identity), reason);
+    if (__atomic_exchange_n(&last_report, report, __ATOMIC_RELAXED) == report) return;
     struct rk_lost_message message = {.magic = "RKLOST", .abi = RK_ABI, .reason = reason};
     rk_append(message.identity, sizeof(message.identity), 0, identity);
     send_to_launcher(&message);

@@ -1,7 +1,7 @@
-/* notes.c - lines of read.paths by a process that reads many files, without a system call for each: in mapped files of
- * its own, REPROKIT_RUN/reads/PID-N, where they outlive a SIGKILL.
+/* notes.c - stores lines of read.paths for a process that reads many files, without a system call for each. They are in
+ * mapped files of the process, REPROKIT_RUN/reads/PID-N, which survive a SIGKILL.
  *
- * Nothing waits here, as signal handlers come through it: who finds no room appends to read.paths instead.
+ * Nothing waits here, as signal handlers call it too: without room the caller appends to read.paths instead.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,17 +14,17 @@
 #define MADV_DONTFORK 10
 #endif
 
-#define FEW   8   /* lines that are appended to read.paths: most processes read no more */
-#define TRIES 100 /* for a name, where process ids come again */
+#define FEW   8   /* lines that are appended to read.paths itself: most processes have no more */
+#define TRIES 100 /* attempts to find an unused name, as process ids are reused */
 
 struct rk_notes {
-    uint64_t used; /* bytes, with these */
+    uint64_t used; /* bytes, including this field */
     char lines[RK_NOTES - sizeof(uint64_t)];
 };
 _Static_assert(sizeof(struct rk_notes) == RK_NOTES, "the layout of a file of lines");
 
-/* The number of the last one stands behind the directory. */
-static int create(char path[RK_RUN_PATH + 64]) {
+/* Creates REPROKIT_RUN/reads/PID-N with the first unused N, and leaves its path in `path`. */
+static int create_file(char path[RK_RUN_PATH + 64]) {
     size_t n = rk_append(path, RK_RUN_PATH + 64, 0, rk_run);
     n = rk_append(path, RK_RUN_PATH + 64, n, "/reads");
     rk_call(SYS_mkdirat, AT_FDCWD, (long)path, 0700, 0, 0, 0);
@@ -39,8 +39,8 @@ static int create(char path[RK_RUN_PATH + 64]) {
     return fd;
 }
 
-/* A forked child has none of it, whatever rights it has then. */
-static struct rk_notes *map(int fd) {
+/* Maps the file, but not in forked children: they may get other rights. */
+static struct rk_notes *map_file(int fd) {
     struct rk_notes *notes = rk_map(RK_NOTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (!notes) return NULL;
     rk_call(SYS_madvise, (long)notes, RK_NOTES, MADV_DONTFORK, 0, 0, 0);
@@ -48,27 +48,28 @@ static struct rk_notes *map(int fd) {
     return notes;
 }
 
-static struct rk_notes *make(void) {
+static struct rk_notes *make_notes(void) {
     char path[RK_RUN_PATH + 64];
-    int fd = create(path);
+    int fd = create_file(path);
     if (fd < 0) return NULL;
-    struct rk_notes *notes = rk_reserve(fd, 0, RK_NOTES) == 0 ? map(fd) : NULL;
+    struct rk_notes *notes = rk_reserve(fd, 0, RK_NOTES) == 0 ? map_file(fd) : NULL;
     rk_close(fd);
     if (!notes) rk_call(SYS_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0);
     return notes;
 }
 
-/* Where that fails it is not tried again. The one before stays: another thread may be writing into it. */
-static struct rk_notes *next(void) {
+/* Replaces the full file by a new one; after a failure it does not retry. The old file stays mapped, as another thread
+ * may be writing to it. */
+static struct rk_notes *next_file(void) {
     if (__atomic_exchange_n(&rk_process->making_notes, 1, __ATOMIC_ACQUIRE)) return NULL;
-    struct rk_notes *notes = make();
+    struct rk_notes *notes = make_notes();
     if (!notes) return NULL;
     __atomic_store_n(&rk_process->notes, notes, __ATOMIC_RELEASE);
     __atomic_store_n(&rk_process->making_notes, 0, __ATOMIC_RELEASE);
     return notes;
 }
 
-static char *claim(struct rk_notes *notes, size_t size) {
+static char *claim_room(struct rk_notes *notes, size_t size) {
     if (!notes) return NULL;
     uint64_t used = __atomic_load_n(&notes->used, __ATOMIC_RELAXED);
     do
@@ -77,8 +78,8 @@ static char *claim(struct rk_notes *notes, size_t size) {
     return (char *)notes + used;
 }
 
-/* From the second byte on, then the first: a line without it was torn. */
-static void put(volatile char *at, const char *line, size_t size) {
+/* Writes the first byte last: a line without it is incomplete. */
+static void write_line(volatile char *at, const char *line, size_t size) {
     for (size_t i = 1; i < size; i++) at[i] = line[i];
     at[0] = line[0];
 }
@@ -87,9 +88,9 @@ bool rk_note(const char *line, size_t size) {
     if (__atomic_load_n(&rk_process->read_lines, __ATOMIC_RELAXED) < FEW &&
         __atomic_fetch_add(&rk_process->read_lines, 1, __ATOMIC_RELAXED) < FEW)
         return false;
-    char *room = claim(__atomic_load_n(&rk_process->notes, __ATOMIC_ACQUIRE), size);
-    if (!room) room = claim(next(), size);
+    char *room = claim_room(__atomic_load_n(&rk_process->notes, __ATOMIC_ACQUIRE), size);
+    if (!room) room = claim_room(next_file(), size);
     if (!room) return false;
-    put(room, line, size);
+    write_line(room, line, size);
     return true;
 }

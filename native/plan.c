@@ -1,4 +1,4 @@
-/* plan.c - what the launcher asks of the shim and of the supervisor: shim.plan of the run directory. */
+/* plan.c - reads shim.plan of the run directory: the launcher's instructions for the shim and the supervisor. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -27,7 +27,7 @@ int rk_read_plan(const char *run) {
     long n = rk_call(SYS_read, fd, (long)&rk_plan, sizeof(rk_plan), 0, 0, 0);
     rk_close(fd);
     if (n != sizeof(rk_plan) || !is_plan()) {
-        memset(&rk_plan, 0, sizeof(rk_plan)); /* varied.c looks at it without asking whether this is a run */
+        memset(&rk_plan, 0, sizeof(rk_plan)); /* varied.c reads it without checking that this is a run */
         return -EINVAL;
     }
     rk_plan.profile[sizeof(rk_plan.profile) - 1] = 0;

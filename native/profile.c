@@ -1,5 +1,5 @@
-/* profile.c - replay: finds the recorded file of this process, which may have been a slot of the pool and what follows
- * it, and maps it in one piece.
+/* profile.c - replay: finds and maps the recorded file of this process. It may be a slot of the pool and a file with
+ * the rest, which are mapped next to each other.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static bool is_profile(const struct rk_file *file, uint64_t size) {
            strncmp(file->identity, rk_identity, sizeof(file->identity)) == 0;
 }
 
-static void use(const uint8_t *map, uint64_t size, uint32_t in_slot) {
+static void use_profile(const uint8_t *map, uint64_t size, uint32_t in_slot) {
     rk_process->slots = rk_map(RK_STREAMS_MOST * sizeof(*rk_process->slots), PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!map || !rk_process->slots || !is_profile((const struct rk_file *)map, size)) {
@@ -57,10 +57,10 @@ static void use(const uint8_t *map, uint64_t size, uint32_t in_slot) {
 
 static void use_file(int fd) {
     uint64_t size = size_of(fd);
-    use(size ? rk_map(size, PROT_READ, MAP_SHARED, fd, 0) : NULL, size, 0);
+    use_profile(size ? rk_map(size, PROT_READ, MAP_SHARED, fd, 0) : NULL, size, 0);
 }
 
-/* The slot, and the file that goes on where it ends, one behind the other. */
+/* Maps the slot, and after it the file with the rest. */
 static const uint8_t *map_both(int fd, uint64_t slot, int rest, uint64_t size) {
     uint8_t *map = rk_map(RK_SLOT + size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!map || !rk_map_at(map, RK_SLOT, fd, slot)) return NULL;
@@ -69,7 +69,7 @@ static const uint8_t *map_both(int fd, uint64_t slot, int rest, uint64_t size) {
 
 static void use_slot(int fd, uint64_t slot) {
     struct rk_file head = {0};
-    if (slot == 0) return; /* it was killed before it was given anything */
+    if (slot == 0) return; /* the recorded process was killed before it was given anything */
     if (slot + RK_SLOT > size_of(fd)) {
         rk_give_up(RK_REASON_BAD_PROFILE, 0);
         return;
@@ -80,13 +80,14 @@ static void use_slot(int fd, uint64_t slot) {
     int rest = head.used > RK_SLOT ? open_file(RK_REST) : -1;
     uint64_t size = rest >= 0 ? size_of(rest) : 0;
     if (rest >= 0)
-        use(map_both(fd, slot, rest, size), RK_SLOT + size, RK_SLOT);
+        use_profile(map_both(fd, slot, rest, size), RK_SLOT + size, RK_SLOT);
     else
-        use(rk_map(RK_SLOT, PROT_READ, MAP_SHARED, fd, slot), RK_SLOT, RK_SLOT);
+        use_profile(rk_map(RK_SLOT, PROT_READ, MAP_SHARED, fd, slot), RK_SLOT, RK_SLOT);
     if (rest >= 0) rk_close(rest);
 }
 
-/* A process without a recorded file is answered by the policy. Where its kind mostly has it comes first. */
+/* Opens the recording of this process; without one the policy answers. Forked processes mostly have a slot, others a
+ * file, which is tried first. */
 void rk_profile_open(void) {
     uint64_t slot = 0;
     int fd = rk_is_forked ? open_pool(&slot) : open_file(".entropy");

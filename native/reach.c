@@ -1,8 +1,9 @@
-/* reach.c - files of the run for a process that cannot reach them: another user's, in another root, or behind a
- * read-only mount. The supervisor, to whom a mark brings the call, opens them and hands a descriptor over.
+/* reach.c - opens files of the run for a process that cannot reach them: of another user, in another root, or with a
+ * read-only mount. A mark (RK_BROKER) makes the call a request to the supervisor, which opens the file and returns a
+ * descriptor.
  *
- * A request is numbers in the arguments of an openat without a path, as the supervisor may not be allowed to read this
- * process's memory (a container's root, without CAP_SYS_PTRACE). Where nobody supervises, the kernel says EFAULT.
+ * A request is numbers in the arguments of an openat without a path, as the supervisor may lack the right to read this
+ * process's memory (a container's root, without CAP_SYS_PTRACE). Without a supervisor the kernel returns EFAULT.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -46,7 +47,7 @@ const struct rk_shared_file rk_shared_files[RK_SHARED_FILES] = {
     {RK_IN_PROC, "/proc/self/mem", O_WRONLY},
 };
 
-static const char *hash(const char *text, uint64_t *value) {
+static const char *parse_hash(const char *text, uint64_t *value) {
     size_t n = strspn(text, "0123456789abcdef");
     *value = 0;
     for (size_t i = 0; i < 16 && n >= 16; i++)
@@ -54,24 +55,24 @@ static const char *hash(const char *text, uint64_t *value) {
     return n >= 16 ? text + 16 : NULL;
 }
 
-static const char *number(const char *text, uint64_t *value) {
+static const char *parse_number(const char *text, uint64_t *value) {
     const char *at = text;
     for (*value = 0; *at >= '0' && *at <= '9'; at++) *value = *value * 10 + (uint64_t)(*at - '0');
     return at > text ? at : NULL;
 }
 
-/* What stands in the places of a form; false where the name is another one. */
-static bool take_apart(const char *form, const char *name, struct rk_names *names) {
+/* Parses the placeholders of a form from a name; false if the name does not match. */
+static bool match_form(const char *form, const char *name, struct rk_names *names) {
     uint64_t values[2] = {0}, own = 0;
     size_t count = 0;
     names->hash = 0;
     for (; *form && name; form++) {
         if (*form == '%')
-            name = hash(name, &names->hash);
+            name = parse_hash(name, &names->hash);
         else if (*form == '#' && count < RK_LENGTH(values))
-            name = number(name, &values[count++]);
+            name = parse_number(name, &values[count++]);
         else if (*form == '@')
-            name = number(name, &own);
+            name = parse_number(name, &own);
         else
             name = *form == *name ? name + 1 : NULL;
     }
@@ -80,8 +81,9 @@ static bool take_apart(const char *form, const char *name, struct rk_names *name
     return name && !*name;
 }
 
-/* The part of a path that a form stands for; NULL where it lies elsewhere. The run directory's is always as long. */
-static const char *part_of(enum rk_place place, const char *path) {
+/* Returns the part of a path that a form describes; NULL if the file is elsewhere. The run directory's path always has
+ * RK_RUN_PATH bytes. */
+static const char *relative_part(enum rk_place place, const char *path) {
     size_t length = strnlen(path, RK_RUN_PATH + 2);
     bool is_in_run = length > RK_RUN_PATH + 1 && path[0] == '/' && path[RK_RUN_PATH] == '/';
     const char *slash = strrchr(path, '/');
@@ -89,40 +91,40 @@ static const char *part_of(enum rk_place place, const char *path) {
     return is_in_run || place == RK_IN_PROC || !slash ? path : slash + 1;
 }
 
-static bool find(const char *path, int flags, struct rk_names *names) {
+static bool find_shared_file(const char *path, int flags, struct rk_names *names) {
     for (names->file = 0; names->file < RK_SHARED_FILES; names->file++) {
         const struct rk_shared_file *file = &rk_shared_files[names->file];
-        const char *part = part_of(file->place, path);
-        if (part && (flags < 0 || file->flags == (flags & ~RK_MEANINGLESS)) && take_apart(file->form, part, names))
+        const char *part = relative_part(file->place, path);
+        if (part && (flags < 0 || file->flags == (flags & ~RK_MEANINGLESS)) && match_form(file->form, part, names))
             return true;
     }
     return false;
 }
 
-/* By another user, in another root or behind a read-only mount. */
+/* Returns whether an error may come from another user, another root or a read-only mount. */
 bool rk_is_out_of_reach(long error) {
     return error == -EACCES || error == -EPERM || error == -EROFS || error == -ENOENT;
 }
 
-static long ask(enum rk_task task, const struct rk_names *names, int flags) {
-    uint64_t what =
+static long ask_supervisor(enum rk_task task, const struct rk_names *names, int flags) {
+    uint64_t packed =
         (uint64_t)task | (uint64_t)names->file << 8 | (uint64_t)names->number << 16 | (uint64_t)names->second << 48;
     long result;
-    do result = rk_call(SYS_openat, AT_FDCWD, 0, flags, (long)what, (long)names->hash, RK_BROKER);
+    do result = rk_call(SYS_openat, AT_FDCWD, 0, flags, (long)packed, (long)names->hash, RK_BROKER);
     while (result == -EINTR);
     return result;
 }
 
 int rk_open_by_broker(const char *path, int flags, int refused) {
     struct rk_names names;
-    long result = find(path, flags, &names) ? ask(RK_TASK_OPEN, &names, flags) : -EFAULT;
+    long result = find_shared_file(path, flags, &names) ? ask_supervisor(RK_TASK_OPEN, &names, flags) : -EFAULT;
     return result == -EFAULT ? refused : (int)result;
 }
 
 static long task_by_broker(enum rk_task task, const char *path, long refused) {
     struct rk_names names;
-    if (!rk_is_out_of_reach(refused) || !find(path, -1, &names)) return refused;
-    long result = ask(task, &names, 0);
+    if (!rk_is_out_of_reach(refused) || !find_shared_file(path, -1, &names)) return refused;
+    long result = ask_supervisor(task, &names, 0);
     return result == -EFAULT ? refused : result;
 }
 
