@@ -1,5 +1,5 @@
-/* calls.h - a system call that neither touches errno nor passes through a hook. In line, as processors
- * forget on the way through the kernel where returns and branches lead. */
+/* calls.h - a system call that neither changes errno nor passes through a hook. It is inline, as processors lose
+ * their predictions of returns and branches in the kernel. */
 #ifndef REPROKIT_CALLS_H
 #define REPROKIT_CALLS_H
 

@@ -1,4 +1,4 @@
-/* hooks.h - the calls that the shim takes the place of: one list declares and resolves them. */
+/* hooks.h - the functions that the shim interposes: one list declares and resolves them. */
 #ifndef REPROKIT_HOOKS_H
 #define REPROKIT_HOOKS_H
 
@@ -26,7 +26,7 @@
 
 #include "internal.h"
 
-/* Not in every libc's headers. */
+/* Some libcs lack these in their headers. */
 uint32_t arc4random(void);
 void arc4random_buf(void *buffer, size_t size);
 uint32_t arc4random_uniform(uint32_t bound);
@@ -53,10 +53,10 @@ int pthread_clockjoin_np(pthread_t thread, void **result, clockid_t id, const st
 int tgkill(pid_t pid, pid_t thread, int number);
 int pidfd_open(pid_t pid, unsigned flags);
 
-/* By what they are about: entropy by name (urandom_hook.c); descriptors and streams (devices.c); names
- * of files written or put in place (written.c); what is printed (console.c); time (clock.c); process ids (pids.c);
- * threads and processes (children.c); ends of processes and of modules (modules.c); handlers of SIGSEGV (cpuid.c); what
- * is told otherwise (varied.c). */
+/* Grouped by subject: entropy by name (urandom_hook.c); descriptors and streams (devices.c) and their output
+ * (console.c); new names of files (written.c); time (clock.c); process ids (pids.c); threads and processes
+ * (children.c); ends of processes and of modules (modules.c), handlers of SIGSEGV (cpuid.c); varied answers (varied.c).
+ */
 /* clang-format off */
 #define RK_HOOKS(X) \
     X(getrandom) X(getentropy) X(arc4random) X(arc4random_buf) X(arc4random_uniform) X(syscall) \
@@ -93,7 +93,7 @@ int pidfd_open(pid_t pid, unsigned flags);
 RK_HOOKS(X)
 #undef X
 
-/* ThreadSanitizer's runtime calls sigaction and sysconf before it has started, and through them what bears this. */
+/* For sigaction, sysconf and what they call: ThreadSanitizer's runtime calls these before it has started. */
 #define RK_BEFORE_TSAN __attribute__((no_sanitize("thread")))
 
 /* The real function. Hooks may run before the constructor, which resolves them all. */

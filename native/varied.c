@@ -1,10 +1,9 @@
-/* varied.c - what a replay is told otherwise than its recording was, to see whether that matters: the order of
- * directory listings, the host's name, the number of processors (clock.c: the hour).
+/* varied.c - answers that a replay varies on purpose, to test whether they matter: the order of directory listings, the
+ * host's name, the number of processors (clock.c: the time of day).
  *
- * Nothing of it happens unless the plan asks for it. A listing is read whole at the first look and given from its
- * end. One DIR is used by one thread at a time, so that a place in the table needs no lock. /proc and /sys
- * are left as they are: their order is not that of files. What libc's own scandir, fts and nftw list, and
- * programs without the shim, is not seen.
+ * All of it is off unless the plan enables it. A listing is read completely at the first call and returned backwards.
+ * One thread at a time uses a DIR, so an entry of the table needs no lock. /proc and /sys are unchanged, as their order
+ * is not that of files. Listings by libc's scandir, fts and nftw, and by programs without the shim, do not get here.
  */
 #include <errno.h>
 #include <string.h>
@@ -15,37 +14,37 @@
 
 #include "hooks.h"
 
-#define PLACES     1024 /* directories that are open at once; what is beyond keeps its order */
+#define TABLE_SIZE 1024 /* open directories at once; further ones keep their order */
 #define PROC_MAGIC 0x9fa0
 #define SYS_MAGIC  0x62656572
 #define FIRST_SIZE (UINT64_C(64) << 10)
 
 _Static_assert(sizeof(struct dirent) == sizeof(struct dirent64), "readdir and readdir64 give the same");
 
-/* Each entry is followed by its length, so that it can be found from its end. */
+/* Entries of a directory, each followed by its length, so that they can be read backwards. */
 struct listing {
-    DIR *stream; /* NULL: this place is free */
+    DIR *stream; /* NULL: this table entry is free */
     uint8_t *bytes;
-    uint64_t size, used, at; /* at: the end of the entry that is next */
+    uint64_t size, used, at; /* at: the end of the next entry to return */
 };
 
-static struct listing listings[PLACES];
+static struct listing listings[TABLE_SIZE];
 
 /* ---- listings -------------------------------------------------------------------------------------- */
 
-static size_t first_place(const DIR *stream) { return ((uintptr_t)stream >> 4) % PLACES; }
+static size_t first_index(const DIR *stream) { return ((uintptr_t)stream >> 4) % TABLE_SIZE; }
 
 static struct listing *find(const DIR *stream) {
-    for (size_t i = 0; i < PLACES; i++) {
-        struct listing *listing = &listings[(first_place(stream) + i) % PLACES];
+    for (size_t i = 0; i < TABLE_SIZE; i++) {
+        struct listing *listing = &listings[(first_index(stream) + i) % TABLE_SIZE];
         if (__atomic_load_n(&listing->stream, __ATOMIC_RELAXED) == stream) return listing;
     }
     return NULL;
 }
 
 static struct listing *claim(DIR *stream) {
-    for (size_t i = 0; i < PLACES; i++) {
-        struct listing *listing = &listings[(first_place(stream) + i) % PLACES];
+    for (size_t i = 0; i < TABLE_SIZE; i++) {
+        struct listing *listing = &listings[(first_index(stream) + i) % TABLE_SIZE];
         DIR *nobody = NULL;
         if (__atomic_compare_exchange_n(&listing->stream, &nobody, stream, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return listing;
@@ -76,7 +75,7 @@ static bool has_room(struct listing *listing, uint64_t more) {
     return true;
 }
 
-static bool read_whole(struct listing *listing) {
+static bool read_all_entries(struct listing *listing) {
     const struct dirent64 *entry;
     while ((entry = RK_REAL(readdir64)(listing->stream))) {
         uint64_t length = entry->d_reclen;
@@ -89,19 +88,19 @@ static bool read_whole(struct listing *listing) {
     return true;
 }
 
-static bool is_of_files(DIR *stream) {
+static bool is_ordinary_directory(DIR *stream) {
     struct statfs system = {0};
     if (rk_call(SYS_fstatfs, dirfd(stream), (long)&system, 0, 0, 0, 0) != 0) return false;
     return system.f_type != PROC_MAGIC && system.f_type != SYS_MAGIC;
 }
 
-/* The listing of a stream that is given backwards; NULL where its order is left alone. */
+/* Returns the listing of a stream that is returned backwards; NULL if its order is unchanged. */
 static struct listing *listing_of(DIR *stream) {
     if (!stream) return NULL;
     struct listing *listing = find(stream);
-    if (listing || !is_of_files(stream) || !(listing = claim(stream))) return listing;
+    if (listing || !is_ordinary_directory(stream) || !(listing = claim(stream))) return listing;
     int before = errno;
-    if (!read_whole(listing)) {
+    if (!read_all_entries(listing)) {
         forget(stream);
         RK_REAL(rewinddir)(stream);
         listing = NULL;
@@ -110,7 +109,7 @@ static struct listing *listing_of(DIR *stream) {
     return listing;
 }
 
-static void *next(struct listing *listing) {
+static void *previous_entry(struct listing *listing) {
     uint64_t length;
     if (listing->at == 0) return NULL;
     listing->at -= sizeof(length);
@@ -121,12 +120,12 @@ static void *next(struct listing *listing) {
 
 RK_EXPORT struct dirent64 *readdir64(DIR *stream) {
     struct listing *listing = RK_UNLIKELY(rk_plan.backwards) ? listing_of(stream) : NULL;
-    return listing ? next(listing) : RK_REAL(readdir64)(stream);
+    return listing ? previous_entry(listing) : RK_REAL(readdir64)(stream);
 }
 
 RK_EXPORT struct dirent *readdir(DIR *stream) {
     struct listing *listing = RK_UNLIKELY(rk_plan.backwards) ? listing_of(stream) : NULL;
-    return listing ? next(listing) : RK_REAL(readdir)(stream);
+    return listing ? previous_entry(listing) : RK_REAL(readdir)(stream);
 }
 
 RK_EXPORT int closedir(DIR *stream) {
@@ -139,7 +138,7 @@ RK_EXPORT void rewinddir(DIR *stream) {
     RK_REAL(rewinddir)(stream);
 }
 
-/* A position is how much was given: 0 is the beginning, also before the first look. */
+/* A position is the number of bytes returned so far: 0 is the beginning, also before the first call. */
 RK_EXPORT long telldir(DIR *stream) {
     const struct listing *listing = RK_UNLIKELY(rk_plan.backwards) ? listing_of(stream) : NULL;
     return listing ? (long)(listing->used - listing->at) : RK_REAL(telldir)(stream);
@@ -171,7 +170,7 @@ RK_BEFORE_TSAN RK_EXPORT int gethostname(char *name, size_t size) {
 
 /* ---- the number of processors --------------------------------------------------------------------------- */
 
-/* The real one under its other name: allocators ask while the loader cannot look anything up yet. */
+/* libc's sysconf under its other name: allocators call it before the loader can resolve symbols. */
 long __sysconf(int name);
 
 RK_BEFORE_TSAN RK_EXPORT long sysconf(int name) {

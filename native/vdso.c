@@ -1,12 +1,11 @@
-/* vdso.c - getrandom of the vDSO: where it stands in the vDSO's image, and the code that takes its place.
+/* vdso.c - getrandom of the vDSO: its offset in the vDSO's image, and the code that replaces it.
  *
- * It answers a program without a system call, past every hook and every supervisor. What stands there
- * instead must not say ENOSYS: glibc (2.41 and newer) and Go have asked it for the size of its state
- * before, and go back to the system call only where that question fails. So that question is answered
- * by ENOSYS, and a request for bytes by the system call itself, or by a function of the shim's.
+ * It answers a program without a system call, so that neither hooks nor a supervisor see it. glibc (2.41 and newer) and
+ * Go first query the size of its state, and fall back to the system call only if that query fails. So the replacement
+ * returns ENOSYS to the query, and answers requests for bytes by the system call or by a function of the shim.
  *
- * Nothing here touches the process it runs in: the shim writes to its own vDSO, a supervisor to that of
- * a program without the shim (/proc/PID/mem writes to a copy of the page that only this process has).
+ * Nothing here changes the process it runs in: the shim writes to its own vDSO, a supervisor to that of a program
+ * without the shim (/proc/PID/mem writes to a private copy of the page).
  */
 #include <elf.h>
 #include <string.h>
@@ -20,7 +19,7 @@ struct image {
     uint64_t symbols, strings, hash, gnu_hash; /* offsets */
 };
 
-/* n bytes at an offset of the image; NULL where it ends before. */
+/* Returns n bytes at an offset of the image; NULL if it ends before. */
 static const void *at(const struct image *image, uint64_t offset, uint64_t n) {
     return offset <= image->size && n <= image->size - offset ? image->bytes + offset : NULL;
 }
@@ -32,7 +31,7 @@ static uint32_t word(const struct image *image, uint64_t offset) {
     return value;
 }
 
-static void take_dynamic(struct image *image, uint64_t offset) {
+static void read_dynamic(struct image *image, uint64_t offset) {
     const Elf64_Dyn *entry;
     for (; (entry = at(image, offset, sizeof(*entry))) && entry->d_tag != DT_NULL; offset += sizeof(*entry)) {
         if (entry->d_tag == DT_SYMTAB) image->symbols = entry->d_un.d_ptr;
@@ -47,7 +46,7 @@ static bool read_image(struct image *image) {
     if (!head || memcmp(head->e_ident, ELFMAG, SELFMAG) != 0 || head->e_ident[EI_CLASS] != ELFCLASS64) return false;
     for (uint64_t i = 0; i < head->e_phnum; i++) {
         const Elf64_Phdr *part = at(image, head->e_phoff + i * sizeof(*part), sizeof(*part));
-        if (part && part->p_type == PT_DYNAMIC) take_dynamic(image, part->p_vaddr);
+        if (part && part->p_type == PT_DYNAMIC) read_dynamic(image, part->p_vaddr);
     }
     return image->symbols && image->strings;
 }
@@ -92,9 +91,9 @@ bool rk_vdso_find(const uint8_t *bytes, size_t size, uint64_t *offset) {
 }
 
 /* long getrandom(void *buffer, size_t size, unsigned flags, void *state, size_t state_size), where a
- * state_size of ~0 asks what a state needs. */
+ * state_size of ~0 queries what a state needs. */
 #if defined(__x86_64__)
-static const uint8_t calling[] = {
+static const uint8_t call_code[] = {
     0xf3,
     0x0f,
     0x1e,
@@ -122,7 +121,7 @@ static const uint8_t calling[] = {
     0xff, /* 1: mov $-ENOSYS, %rax */
     0xc3, /* ret */
 };
-static const uint8_t jumping[] = {
+static const uint8_t jump_code[] = {
     0xf3, 0x0f, 0x1e, 0xfa,                            /* endbr64 */
     0x49, 0x83, 0xf8, 0xff,                            /* cmp $-1, %r8 */
     0x74, 0x0c,                                        /* je 1f */
@@ -131,9 +130,9 @@ static const uint8_t jumping[] = {
     0x48, 0xc7, 0xc0, 0xda, 0xff, 0xff, 0xff,          /* 1: mov $-ENOSYS, %rax */
     0xc3,                                              /* ret */
 };
-#define TARGET 12 /* where the address stands */
+#define TARGET_OFFSET 12 /* where the address stands */
 #elif defined(__aarch64__)
-static const uint32_t calling[] = {
+static const uint32_t call_code[] = {
     0xd503245f,                      /* bti c */
     0xb100049f,                      /* cmn x4, #1 */
     0x54000080,                      /* b.eq 1f */
@@ -143,7 +142,7 @@ static const uint32_t calling[] = {
     0x928004a0,                      /* 1: mov x0, #-ENOSYS */
     0xd65f03c0,                      /* ret */
 };
-static const uint32_t jumping[] = {
+static const uint32_t jump_code[] = {
     0xd503245f,    /* bti c */
     0xb100049f,    /* cmn x4, #1 */
     0x54000060,    /* b.eq 1f */
@@ -154,17 +153,17 @@ static const uint32_t jumping[] = {
     0xd503201f,    /* nop */
     0,          0, /* 2: target */
 };
-#define TARGET 32
+#define TARGET_OFFSET 32
 #endif
-_Static_assert(sizeof(calling) <= RK_VDSO_CODE && sizeof(jumping) <= RK_VDSO_CODE, "room for the code");
+_Static_assert(sizeof(call_code) <= RK_VDSO_CODE && sizeof(jump_code) <= RK_VDSO_CODE, "room for the code");
 
 size_t rk_vdso_call(uint8_t code[RK_VDSO_CODE]) {
-    memcpy(code, calling, sizeof(calling));
-    return sizeof(calling);
+    memcpy(code, call_code, sizeof(call_code));
+    return sizeof(call_code);
 }
 
 size_t rk_vdso_jump(uint8_t code[RK_VDSO_CODE], const void *target) {
-    memcpy(code, jumping, sizeof(jumping));
-    memcpy(code + TARGET, &target, sizeof(target));
-    return sizeof(jumping);
+    memcpy(code, jump_code, sizeof(jump_code));
+    memcpy(code + TARGET_OFFSET, &target, sizeof(target));
+    return sizeof(jump_code);
 }
