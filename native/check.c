@@ -21,12 +21,12 @@ static inline uint64_t folded(uint64_t product) { return product ^ (product >> 3
  * word never cancels out. */
 static inline uint64_t step(uint64_t hash, uint64_t value) { return folded((hash ^ value) * K1); }
 
-/* A step between products that are not folded yet: nothing but the shift waits for the multiplication. */
+/* A step between products that are not folded yet, so that only the shift depends on the multiplication. */
 static inline uint64_t next_product(uint64_t product, uint64_t value) {
     return ((product ^ value) ^ (product >> 32)) * K1;
 }
 
-/* Four lanes, so that large events run at memory speed: in registers, which an array would not be. */
+/* Hashes blocks by four lanes, at memory speed for large events. The lanes are local variables to stay in registers. */
 static const uint8_t *blocks(uint64_t lanes[4], const uint8_t *at, uint64_t count) {
     uint64_t a = folded(lanes[0]), b = folded(lanes[1]), c = folded(lanes[2]), d = folded(lanes[3]);
 #pragma GCC unroll 2

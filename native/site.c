@@ -1,4 +1,4 @@
-/* site.c - which module asked: call sites, and whose requests get fresh bytes that nobody writes down. */
+/* site.c - call sites: which module makes a request, and which modules' requests are withheld (fresh, not recorded). */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -56,7 +56,7 @@ static const char *look_up_program(char path[PATH_MAX]) {
     return path;
 }
 
-/* Every process that is forked would find the same, and the kernel takes long. */
+/* Looks the program up before the first fork: every forked process would find the same, and the kernel is slow. */
 void rk_program_before_fork(void) {
     static uint32_t begun;
     if (!rk_is_forked && !__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) look_up_program(forked_program);
@@ -71,7 +71,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-/* By the module's file name, not its path: the same library may be installed elsewhere. */
+/* Hashes the module's file name without its directory: the same library may be installed elsewhere. */
 uint64_t rk_site_key(const char *module, size_t length, uint64_t offset) {
     size_t start = length;
     while (start > 0 && module[start - 1] != '/') start--;
@@ -80,7 +80,7 @@ uint64_t rk_site_key(const char *module, size_t length, uint64_t offset) {
 
 /* The tables that follow are also in docs/limitations.md, which says why each is there.
  *
- * Keys and nonces of libraries must be fresh, and replaying their entropy would not even make them repeatable. */
+ * Keys and nonces of these libraries must be fresh, and a replay of their entropy would not make them repeatable. */
 bool rk_is_crypto(const char *module) {
     static const char *const libraries[] = {
         /* C libraries, also under the names that wheels give to their copies (libcrypto-1a2b3c4d.so.3) */
@@ -100,7 +100,8 @@ bool rk_is_crypto(const char *module) {
     return false;
 }
 
-/* Programs that make keys or passwords, by the names of their files: they ask libc, or the kernel, themselves. */
+/* Returns whether a program generates keys or passwords, by its file name: such programs call libc or the kernel
+ * directly. */
 static bool is_crypto_program(const char *name) {
     static const char *const programs[] = {
         "ssh", "sshd", "sshd-session", "sshd-auth", "ssh-keygen", "ssh-agent", "ssh-add", "ssh-keysign", "dropbear",
@@ -122,8 +123,8 @@ static bool is_of_java(const char *module) {
     return strcmp(name, "libjava.so") == 0 || strcmp(name, "libnio.so") == 0;
 }
 
-/* The names of programs and of main modules, which the shim knows as "". Node has one generator for keys and for
- * Math.random(): its copy of OpenSSL. */
+/* Returns whether the program's name makes a request withheld. The main module has the name "" here. Node uses one
+ * generator for keys and Math.random(): its copy of OpenSSL. */
 static bool withholds_program(const char *module, enum rk_runtime *runtime) {
     char path[PATH_MAX];
     const char *name = base_name(rk_program(path));
@@ -133,7 +134,7 @@ static bool withholds_program(const char *module, enum rk_runtime *runtime) {
     return *runtime != RK_RUNTIME_NONE;
 }
 
-/* Go and Java have generators of their own for all but crypto/rand and SecureRandom, which alone ask the system. */
+/* Returns whether a module's requests are withheld. In Go and Java only crypto/rand and SecureRandom use the system. */
 bool rk_withholds(const char *module, enum rk_runtime *runtime) {
     *runtime = is_of_java(module) ? RK_RUNTIME_JAVA : rk_is_go() ? RK_RUNTIME_GO : RK_RUNTIME_NONE;
     return *runtime != RK_RUNTIME_NONE || rk_is_crypto(module) || withholds_program(module, runtime);

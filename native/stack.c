@@ -1,4 +1,4 @@
-/* stack.c - what the kernel gives a program when it starts it: 16 random bytes on the initial stack
+/* stack.c - replaces what the kernel gives a program at its start: 16 random bytes on the initial stack
  * (AT_RANDOM), and getrandom in the vDSO. */
 #include <elf.h>
 #include <errno.h>
@@ -12,9 +12,9 @@
 
 /* ---- AT_RANDOM --------------------------------------------------------------------------------------
  *
- * Made from the run's key and the identity, so that every replay has the same without an event, and
- * without a file for each of a shell script's many children. libc took its stack guard from the
- * kernel's bytes before; a forked child keeps its parent's, as without the shim. */
+ * Derived from the run's key and the identity: every replay has the same bytes without an event, and
+ * the many children of a shell script need no files. libc has taken its stack guard from the
+ * kernel's bytes by then. A forked child keeps its parent's bytes, as without the shim. */
 static void make_at_random(void) {
     uint8_t *bytes = (uint8_t *)getauxval(AT_RANDOM), block[64]; /* NOLINT: an address by its definition */
     if (!bytes) return;
@@ -29,7 +29,7 @@ static ssize_t get_kernel(struct rk_real *self, void *buffer, size_t size) {
     return rk_random(buffer, size, (unsigned)self->argument);
 }
 
-/* What the vDSO's getrandom has become: its failures are returned, errno is not its business. */
+/* Replaces the vDSO's getrandom, which returns errors and leaves errno unchanged. */
 static long vdso_getrandom(void *buffer, size_t size, unsigned flags) {
     struct rk_real real = {.get = get_kernel, .argument = (long)flags};
     int error = errno;
@@ -41,7 +41,7 @@ static long vdso_getrandom(void *buffer, size_t size, unsigned flags) {
     return result;
 }
 
-/* At no moment can another thread not execute what stands beside it, the clock. */
+/* Writes code to a page. The page stays executable meanwhile, as other threads may read the clock in it. */
 static bool write_unprotected(uint8_t *to, const uint8_t *code, size_t size) {
     uintptr_t page = (uintptr_t)getauxval(AT_PAGESZ), start = (uintptr_t)to & -page;
     size_t length = (((uintptr_t)to + size + page - 1) & -page) - start;
@@ -52,7 +52,7 @@ static bool write_unprotected(uint8_t *to, const uint8_t *code, size_t size) {
     return true;
 }
 
-/* Past the page's protection, where that may not be changed: sealed mappings (Linux 6.16), SELinux. */
+/* Writes despite the page's protection, for pages whose protection is fixed: sealed mappings (Linux 6.16), SELinux. */
 static bool write_to_memory(uint8_t *to, const uint8_t *code, size_t size) {
     int fd = rk_open("/proc/self/mem", O_WRONLY, 0);
     if (fd < 0) return false;

@@ -1,4 +1,4 @@
-/* start.c - whether this process belongs to a run, and what the run asks of the shim. */
+/* start.c - finds out whether this process belongs to a run, and starts the parts of the shim. */
 #include <elf.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -26,8 +26,8 @@ static bool belongs_to_a_run(void) {
     return !error && rk_identity_start(identity ? identity : "0");
 }
 
-/* Called by the constructor, or earlier by the first hook that another library's constructor runs
- * into. There is one thread then. */
+/* Called by the constructor, or earlier by the first hook that another library's constructor calls. The process has one
+ * thread then. */
 bool rk_start(void) {
     static int begun;
     if (!environ || __atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL))
@@ -37,14 +37,15 @@ bool rk_start(void) {
     return on;
 }
 
-/* The command's own process shows by its file that the shim was loaded, even if it asks for nothing. */
+/* Returns whether this is the command's own process, whose file shows that the shim was loaded, even without requests.
+ */
 static bool is_root(void) { return !strpbrk(rk_identity, "/+"); }
 
 __attribute__((constructor)) static void constructor(void) {
     rk_resolve();
     if (!rk_active()) return;
     const char *given = getenv("REPROKIT_ID");
-    if (given && strcmp(given, rk_identity) != 0) { /* a rank: the agent asks, and so do its children */
+    if (given && strcmp(given, rk_identity) != 0) { /* a rank: the agent and its children read the variables */
         setenv("REPROKIT_ID", rk_identity, 1);
         if (*rk_rank) setenv("REPROKIT_RANK", rk_rank, 1);
     }

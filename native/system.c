@@ -1,4 +1,4 @@
-/* system.c - system calls made directly: no errno, no cancellation, no hook, no lock of libc's. */
+/* system.c - direct system calls: without cancellation points, hooks or locks of libc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,24 +12,24 @@
 
 #include "internal.h"
 
-#define PATIENCE 256 /* times that a lock is tried before its owner is looked at */
-#define LONGEST  200 /* an identity that would be longer keeps its last part behind a hash */
+#define PATIENCE 256 /* attempts to take a lock before its owner is checked */
+#define LONGEST  200 /* in a longer identity the front is replaced by a hash */
 
-static ssize_t as_libc(long result) {
+static ssize_t set_errno(long result) {
     if (result >= 0) return result;
     errno = (int)-result;
     return -1;
 }
 
 ssize_t rk_random(void *buffer, size_t size, unsigned flags) {
-    return as_libc(rk_call(SYS_getrandom, (long)buffer, (long)size, flags, 0, 0, RK_MARK));
+    return set_errno(rk_call(SYS_getrandom, (long)buffer, (long)size, flags, 0, 0, RK_MARK));
 }
 
 ssize_t rk_read(int fd, void *buffer, size_t size) {
-    return as_libc(rk_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0));
+    return set_errno(rk_call(SYS_read, fd, (long)buffer, (long)size, 0, 0, 0));
 }
 
-/* Of files of the run and of /proc: never waits, should somebody have put a FIFO in a file's place. */
+/* Opens a file of the run or of /proc. O_NONBLOCK: never waits, even if a FIFO has replaced the file. */
 int rk_open(const char *path, int flags, int mode) {
     flags |= O_CLOEXEC | O_NONBLOCK;
     int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)path, flags, mode, 0, RK_MARK);
@@ -40,9 +40,9 @@ void rk_close(int fd) { rk_call(SYS_close, fd, 0, 0, 0, 0, 0); }
 
 int rk_getpid(void) { return (int)rk_call(SYS_getpid, 0, 0, 0, 0, 0, 0); }
 
-/* The shim's own mappings lie far from where the kernel puts the program's, so that the program's
- * addresses do not depend on how much was recorded: with address randomization off, what follows
- * from an address (the order of a set of objects, say) is the same in record and in replay. */
+/* The shim's mappings are far from the program's, so that the program's addresses do not depend on how much was
+ * recorded. Without address randomization everything that depends on an address, such as the order of a set of objects,
+ * is then the same in recording and replay. */
 uint64_t rk_map_next = RK_FIRST_MAPPING;
 
 void *rk_map(size_t size, int protection, int flags, int fd, uint64_t offset) {
@@ -78,14 +78,14 @@ static int write_zeros(int fd, uint64_t offset, uint64_t size) {
     return 0;
 }
 
-/* A file that grows past RLIMIT_FSIZE is a SIGXFSZ, which would kill the training: ask first. */
+/* Checks RLIMIT_FSIZE: a write beyond it raises SIGXFSZ, which would kill the training. */
 bool rk_within_limit(uint64_t end) {
     struct rlimit limit;
     long error = rk_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (long)&limit, 0, 0);
     return error != 0 || limit.rlim_cur == RLIM_INFINITY || end <= limit.rlim_cur;
 }
 
-/* So is the SIGBUS of a write to a mapped page that has no block behind it when the disk is full. */
+/* Allocates blocks: on a full disk a write to a mapped page without a block raises SIGBUS. */
 int rk_reserve(int fd, uint64_t offset, uint64_t size) {
     if (!rk_within_limit(offset + size)) return EFBIG;
     long error;
@@ -125,12 +125,12 @@ void rk_shorten(char *text) {
     if (length <= LONGEST) return;
     size_t tail = length - 60;
     uint64_t hash = rk_check(text, tail, 0);
-    char rest[61];
-    memcpy(rest, text + tail, sizeof(rest));
+    char sleep_briefly[61];
+    memcpy(sleep_briefly, text + tail, sizeof(sleep_briefly));
     length = rk_append(text, RK_IDENTITY, 0, "~");
     length = rk_append_hex(text, RK_IDENTITY, length, hash);
     length = rk_append(text, RK_IDENTITY, length, "~");
-    rk_append(text, RK_IDENTITY, length, rest);
+    rk_append(text, RK_IDENTITY, length, sleep_briefly);
 }
 
 void rk_say(const char *text) {
@@ -150,7 +150,7 @@ rk_signals rk_block_signals(void) {
 
 void rk_restore_signals(rk_signals before) { rk_call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before.bits, 0, 8, 0, 0); }
 
-/* Also where its parent has not waited for it yet. */
+/* Returns whether a thread is dead, including a zombie. */
 static bool is_dead(uint32_t thread) {
     siginfo_t info = {0};
     long flags = WEXITED | WNOHANG | WNOWAIT | __WALL;
@@ -158,14 +158,14 @@ static bool is_dead(uint32_t thread) {
     return rk_call(SYS_tkill, thread, 0, 0, 0, 0, 0) == -ESRCH;
 }
 
-/* A thread of a real-time class would not make room by yielding for an owner of another one. */
-static void rest(void) {
+/* Sleeps, as yielding in a real-time class would not let a lock's owner of another class run. */
+static void sleep_briefly(void) {
     const struct timespec moment = {.tv_nsec = 20000};
     rk_call(SYS_nanosleep, (long)&moment, 0, 0, 0, 0, 0);
 }
 
-/* Held for microseconds with signals blocked, and zeroed in a forked child: only a vfork child, which shares
- * its parent's memory, can leave it held, when it is killed. */
+/* Takes a lock. Locks are held for microseconds with signals blocked, and zeroed in a forked child. Only a vfork child,
+ * which shares its parent's memory, can leave one held, if it is killed. */
 bool rk_lock(uint32_t *lock) {
     uint32_t own = (uint32_t)rk_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
     for (uint32_t tries = 1;; tries++) {
@@ -175,7 +175,7 @@ bool rk_lock(uint32_t *lock) {
             __atomic_compare_exchange_n(lock, &owner, own, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
             return true;
         if (tries % PATIENCE == 0)
-            rest();
+            sleep_briefly();
         else
             rk_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
     }

@@ -1,9 +1,8 @@
 /* text.c - /proc/sys/kernel/random/uuid and boot_id: random bytes that the kernel gives as text.
  *
- * The kernel makes another UUID at each read, also where a program reads one character at a time, and so
- * does this: each read is an event of 16 bytes, whose text from the offset on is the answer. The
- * descriptor stays what was opened and its offset is moved as a read moves it, so that duplicates, seeks,
- * forks and exec behave. devices.c decides which descriptors come here.
+ * The kernel generates another UUID for each read, even of a single character, and so does this file: each read is an
+ * event of 16 bytes, and its text from the offset on is the answer. The descriptor stays the real one and its offset
+ * advances as by a read, so that duplicates, seeks, forks and exec work. devices.c decides which descriptors get here.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +57,7 @@ static bool parse(const char *text, uint8_t bytes[BYTES]) {
     return true;
 }
 
-/* Of version 4 (RFC 9562), which recorded bytes are and derived ones are not. */
+/* Formats a UUID of version 4 (RFC 9562). Recorded bytes have these bits already, derived ones do not. */
 static void format(uint8_t bytes[BYTES], char text[TEXT]) {
     bytes[6] = (uint8_t)((bytes[6] & 0x0f) | 0x40);
     bytes[8] = (uint8_t)((bytes[8] & 0x3f) | 0x80);
@@ -102,7 +101,7 @@ ssize_t rk_text_read(int fd, void *buffer, size_t size, int64_t offset, const vo
     return (ssize_t)n;
 }
 
-/* For a stream that reads past every hook and may not become another one (freopen). */
+/* Replaces a descriptor, for a stream that no hook sees reading and that must stay the same object (freopen). */
 void rk_text_replace(int fd, const void *caller) {
     char text[TEXT];
     if (next_text(fd, text, caller) < 0) return;

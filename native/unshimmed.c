@@ -1,5 +1,5 @@
-/* unshimmed.c - programs that are about to be executed and will not have the shim: without a supervisor nobody answers
- * them, and the launcher is told so. */
+/* unshimmed.c - detects programs that will be executed without the shim, and reports them to the launcher if there is
+ * no supervisor to answer their requests. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,14 +19,14 @@ static bool is_supervised(void) {
     return fd >= 0;
 }
 
-/* Another user's program, or one in another root. */
+/* Returns false for a program of another user or in another root. */
 static bool can_open_shim(void) {
     int fd = (int)rk_call(SYS_openat, AT_FDCWD, (long)rk_plan.shim, O_RDONLY | O_CLOEXEC, 0, 0, RK_MARK);
     if (fd >= 0) rk_close(fd);
     return fd >= 0 || !rk_is_out_of_reach(fd);
 }
 
-/* The loader leaves the shim out of a program that becomes another user's by its file. */
+/* Returns whether a program is set-user-ID or set-group-ID: the loader ignores LD_PRELOAD for it. */
 static bool gains_rights(const char *path) {
     struct stat status;
     if (rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&status, 0, 0, 0) != 0) return false;
@@ -35,7 +35,7 @@ static bool gains_rights(const char *path) {
     return S_ISREG(status.st_mode) && (user || group) && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1;
 }
 
-/* Of the first file of this name that a directory of PATH has. */
+/* Checks the first file of this name in the directories of PATH. */
 static bool gains_rights_in_path(const char *file) {
     const char *directories = strchr(file, '/') ? NULL : getenv("PATH");
     char path[512];
@@ -52,7 +52,7 @@ static bool gains_rights_in_path(const char *file) {
     return gains_rights(file);
 }
 
-/* The supervisor answers a program without the shim; without one nobody does. */
+/* Reports a program that will not have the shim, unless a supervisor answers its requests. */
 void rk_look_for_shim(const char *file, bool in_path, const char *identity) {
     bool gains = file && (in_path ? gains_rights_in_path(file) : gains_rights(file));
     if (RK_UNLIKELY(gains || !can_open_shim()) && !is_supervised()) rk_tell_lost(RK_LOST_SHIM, identity);

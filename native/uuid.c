@@ -1,23 +1,23 @@
-/* uuid.c - the generators of libuuid: UUIDs made of random bytes, and of the time and random bytes. */
+/* uuid.c - the generators of libuuid: UUIDs from random bytes, or from the time and random bytes. */
 #include <string.h>
 
 #include "hooks.h"
 
 #define BYTES 16
 
-/* Of libuuid; its header need not be installed. */
+/* Declarations of libuuid, whose header need not be installed. */
 void uuid_generate(uint8_t *out);
 void uuid_generate_random(uint8_t *out);
 void uuid_generate_time(uint8_t *out);
 int uuid_generate_time_safe(uint8_t *out);
 
-/* As RFC 9562 wants them; derived bytes may be anything. */
+/* Sets the version bits of RFC 9562, which derived bytes lack. */
 static void set_version(uint8_t *bytes, unsigned version) {
     bytes[6] = (uint8_t)((bytes[6] & 0x0f) | version << 4);
     bytes[8] = (uint8_t)((bytes[8] & 0x3f) | 0x80);
 }
 
-/* What libuuid asks for while it answers is no request of the program's. */
+/* Calls libuuid. Its own requests meanwhile are hidden, as they are not the program's. */
 static ssize_t get_uuid(struct rk_real *self, void *buffer, size_t size) {
     int (*generate)(uint8_t *) = (int (*)(uint8_t *))rk_libuuid(self->object);
     if (!generate) return rk_random(buffer, size, 0);
@@ -41,7 +41,7 @@ RK_EXPORT void uuid_generate(uint8_t *out) { generate("uuid_generate", 4, out, B
 RK_EXPORT void uuid_generate_random(uint8_t *out) { generate("uuid_generate_random", 4, out, BYTES, RK_CALLER()); }
 RK_EXPORT void uuid_generate_time(uint8_t *out) { generate("uuid_generate_time", 1, out, BYTES, RK_CALLER()); }
 
-/* A byte behind the UUID says whether it was made in a safe manner. */
+/* Returns 0 for a UUID that was generated safely, -1 otherwise; the byte after the UUID records which. */
 RK_EXPORT int uuid_generate_time_safe(uint8_t *out) {
     uint8_t bytes[BYTES + 1];
     generate("uuid_generate_time_safe", 1, bytes, sizeof(bytes), RK_CALLER());
