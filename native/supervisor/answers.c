@@ -1,4 +1,4 @@
-/* answers.c - what a program is told that asked the kernel itself: by getrandom, or by opening a file. */
+/* answers.c - answers a program that calls the kernel directly: by getrandom, or by opening a file. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,13 +22,13 @@ static const struct answer go_on = {.go_on = true}, sent = {.sent = true};
 
 /* ---- getrandom ---------------------------------------------------------------------------------------- */
 
-/* glibc's own, below the shim: the key of the heap's hardening, and names of temporary files. */
+/* Returns whether glibc itself makes the request, below the shim: for the heap's hardening, or temporary names. */
 static bool is_of_libc(struct program *program, const struct request *request) {
     return program->shimmed && request->arguments[1] == 8 && (unsigned)request->arguments[2] == GRND_NONBLOCK &&
            rk_is_in_libc(program, request->caller) && rk_has_shim(program);
 }
 
-/* Looked at once for each program, before anything is recorded that could not be given to it. */
+/* Returns whether the program's memory is writable. Checked once per program, before bytes are recorded for it. */
 static bool may_write(struct program *program, const struct request *request) {
     bool not_allowed = false;
     if (program->is_writable) return true;
@@ -37,18 +37,18 @@ static bool may_write(struct program *program, const struct request *request) {
     return program->is_writable;
 }
 
-static struct answer done_or(uint64_t done, int error) {
+static struct answer partial_or_error(uint64_t done, int error) {
     return done ? (struct answer){.value = (int64_t)done} : (struct answer){.error = error};
 }
 
-/* It has become a program that may not be looked into: the kernel answers all of the request. */
-static struct answer not_let_in(struct thread *thread, const struct request *request) {
+/* Handles a program whose memory has become inaccessible: the kernel answers the whole request. */
+static struct answer memory_denied(struct thread *thread, const struct request *request) {
     thread->process->program->is_writable = false;
     if (rk_is_waiting(request)) thread->process->program->fresh++;
     return go_on;
 }
 
-/* As the kernel does it: what lies before a page that is not there is written, and counts. */
+/* Behaves like the kernel: bytes before an unmapped page are written, and count. */
 struct answer rk_answer_getrandom(struct thread *thread, const struct request *request) {
     static uint8_t bytes[PIECE];
     uint64_t to = request->arguments[0], size = request->arguments[1], done = 0;
@@ -59,15 +59,15 @@ struct answer rk_answer_getrandom(struct thread *thread, const struct request *r
     if (size > INT_MAX) size = INT_MAX;
     while (done < size) {
         size_t part = size - done < PIECE ? size - done : PIECE;
-        if (!rk_is_pending(request)) return sent; /* it was killed, or a signal came */
+        if (!rk_is_pending(request)) return sent; /* the program was killed, or a signal came */
         ssize_t given = rk_fill_for(thread->process->program, &thread->state, RK_SOURCE_KERNEL, request->caller, bytes,
                                     part, flags);
-        if (given <= 0) return done_or(done, -errno);
+        if (given <= 0) return partial_or_error(done, -errno);
         if (!rk_is_pending(request)) return sent;
         ssize_t written = thread->process->executing
                               ? rk_write_waiting(request, to + done, bytes, (size_t)given)
                               : rk_write_memory(request->thread, to + done, bytes, (size_t)given);
-        if (written < 0) return written == -EFAULT ? done_or(done, -EFAULT) : not_let_in(thread, request);
+        if (written < 0) return written == -EFAULT ? partial_or_error(done, -EFAULT) : memory_denied(thread, request);
         done += (uint64_t)written;
         if ((size_t)written < part) break;
     }
@@ -104,7 +104,7 @@ static bool read_opening(const struct request *request, struct opening *opening)
     }
 }
 
-static bool has_telling_name(const char *path) {
+static bool is_random_name(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     switch (*name) {
     case 'u':
@@ -118,7 +118,7 @@ static bool has_telling_name(const char *path) {
     }
 }
 
-/* A path from the root, without "//", "/." and "/..": symbolic links are not followed. */
+/* Normalizes an absolute path: removes "//", "/." and "/..", without following symbolic links. */
 static void normalize(char *path) {
     char *to = path;
     for (const char *at = path; *at;) {
@@ -152,8 +152,8 @@ static bool make_absolute(int thread, int directory, char *path, size_t size) {
     return true;
 }
 
-/* Where the program has a root of its own, the file may be another or none. */
-static bool is_there(int thread, const char *path, enum kind kind) {
+/* Checks the file in the program's root, which may be a different one. */
+static bool exists_in_root(int thread, const char *path, enum kind kind) {
     char place[128], root[64];
     size_t n = rk_append(place, sizeof(place), 0, rk_proc_path(root, thread, "root"));
     rk_append(place, sizeof(place), n, path);
@@ -163,7 +163,7 @@ static bool is_there(int thread, const char *path, enum kind kind) {
     return S_ISCHR(status.st_mode) && (status.st_rdev == makedev(1, 8) || status.st_rdev == makedev(1, 9));
 }
 
-static bool is_hidden(int thread, const struct opening *opening) {
+static bool is_path_unreadable(int thread, const struct opening *opening) {
     bool not_allowed = false;
     rk_is_memory(thread, opening->path, &not_allowed);
     return not_allowed;
@@ -172,16 +172,17 @@ static bool is_hidden(int thread, const struct opening *opening) {
 static enum kind kind_of(int thread, const struct opening *opening) {
     static char path[PATH_MAX];
     if (opening->flags & (O_PATH | O_DIRECTORY) || (opening->flags & O_ACCMODE) != O_RDONLY) return ORDINARY;
-    if (!rk_read_text(thread, opening->path, path, sizeof(path))) return is_hidden(thread, opening) ? HIDDEN : ORDINARY;
+    if (!rk_read_text(thread, opening->path, path, sizeof(path)))
+        return is_path_unreadable(thread, opening) ? HIDDEN : ORDINARY;
     if (strcmp(path, rk_plan.shim) == 0) return SHIM;
-    if (!has_telling_name(path)) return ORDINARY;
+    if (!is_random_name(path)) return ORDINARY;
     if (!make_absolute(thread, opening->directory, path, sizeof(path))) return ORDINARY;
     normalize(path);
     enum kind kind = ORDINARY;
     if (strcmp(path, "/dev/urandom") == 0 || strcmp(path, "/dev/random") == 0) kind = DEVICE;
     if (strcmp(path, "/proc/sys/kernel/random/uuid") == 0 || strcmp(path, "/proc/sys/kernel/random/boot_id") == 0)
         kind = UUID;
-    return kind != ORDINARY && is_there(thread, path, kind) ? kind : ORDINARY;
+    return kind != ORDINARY && exists_in_root(thread, path, kind) ? kind : ORDINARY;
 }
 
 struct answer rk_hand_over(const struct request *request, int fd, bool close_on_exec) {
@@ -200,7 +201,7 @@ struct answer rk_hand_over(const struct request *request, int fd, bool close_on_
     return given < 0 ? (struct answer){.error = -errno} : (struct answer){.value = given};
 }
 
-/* As the shim does it (text.c): 16 bytes, made a UUID of version 4. */
+/* Formats 16 bytes as a UUID of version 4, like the shim (text.c). */
 static void format(uint8_t bytes[16], char text[TEXT]) {
     bytes[6] = (uint8_t)((bytes[6] & 0x0f) | 0x40);
     bytes[8] = (uint8_t)((bytes[8] & 0x3f) | 0x80);
@@ -212,7 +213,7 @@ static void format(uint8_t bytes[16], char text[TEXT]) {
     *text = '\n';
 }
 
-/* Reading only. */
+/* Returns a read-only descriptor of a file in memory. */
 int rk_open_memory(const char *name, const void *bytes, size_t size) {
     char path[64];
     int file = (int)rk_call(SYS_memfd_create, (long)name, MFD_CLOEXEC, 0, 0, 0, 0);
@@ -235,8 +236,8 @@ static int open_text(struct thread *thread, uint64_t caller) {
     return rk_open_memory("uuid", text, TEXT);
 }
 
-/* The shim sees by their names what libc's functions open, but for its syscall(). */
-static bool is_the_shims(struct program *program, const struct request *request) {
+/* Returns whether the shim sees this open: it hooks libc's functions by name, and syscall() only in part. */
+static bool is_seen_by_shim(struct program *program, const struct request *request) {
     return program->shimmed && rk_is_in_libc(program, request->caller) && !rk_is_in_syscall(program, request->caller) &&
            rk_has_shim(program);
 }
@@ -254,7 +255,7 @@ struct answer rk_answer_open(struct thread *thread, const struct request *reques
     enum kind kind = kind_of(request->thread, &opening);
     if (kind == HIDDEN && !thread->process->program->shimmed) thread->process->program->unseen = true;
     if (kind == ORDINARY || kind == HIDDEN || !rk_is_pending(request)) return go_on;
-    if (kind != SHIM && is_the_shims(thread->process->program, request)) return go_on;
+    if (kind != SHIM && is_seen_by_shim(thread->process->program, request)) return go_on;
     int fd = open_kind(kind, thread, request);
     if (fd < 0) return go_on;
     struct answer answer = rk_hand_over(request, fd, opening.flags & O_CLOEXEC);

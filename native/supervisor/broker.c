@@ -1,9 +1,9 @@
 /* broker.c - opens the run's own files for programs that cannot reach them: those of another user, in another root, or
  * that see the run directory read-only.
  *
- * The shim asks where the kernel has refused it (reach.c), by numbers: which file of the list there, and what stands in
- * its name. Whoever asks gets nothing else, and of entropy the file that it writes itself, and its recording. Another
- * user's program gets a key of its own.
+ * The shim sends a request after the kernel has refused a file (reach.c): the file's index in the list there, and the
+ * values of its name's placeholders. A requester gets only these files, and of entropy files only its own and its
+ * recording. A program of another user gets a different key.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,21 +15,21 @@
 
 #define PATH (RK_RUN_PATH + 128)
 
-/* Who asks, as the kernel knows it. */
+/* The requesting process, from the kernel's data. */
 struct asker {
     int thread;
-    uint32_t pid; /* as it sees its own */
+    uint32_t pid; /* in its own namespace */
     bool is_foreign;
 };
 
-/* The last number of a line of /proc/PID/status; 0 where there is none. */
+/* Returns the last number of a line of /proc/PID/status; 0 if there is none. */
 static uint64_t last_number(const char *text, const char *name) {
     const char *line = strstr(text, name), *end = line ? strchr(line + 1, '\n') : NULL;
     while (end && end > line && end[-1] >= '0' && end[-1] <= '9') end--;
     return end ? strtoull(end, NULL, 10) : 0;
 }
 
-static bool look_at(int thread, struct asker *asker) {
+static bool examine_asker(int thread, struct asker *asker) {
     char text[4096];
     if (rk_read_proc(thread, "status", text, sizeof(text)) <= 0) return false;
     asker->thread = thread;
@@ -42,7 +42,7 @@ static bool look_at(int thread, struct asker *asker) {
 
 static void append_form(char path[PATH], size_t n, const char *form, const struct rk_names *names, uint32_t pid) {
     for (size_t numbers = 0; *form; form++) {
-        const char one[] = {*form, 0};
+        const char literal[] = {*form, 0};
         if (*form == '%')
             n = rk_append_hex(path, PATH, n, names->hash);
         else if (*form == '#')
@@ -50,7 +50,7 @@ static void append_form(char path[PATH], size_t n, const char *form, const struc
         else if (*form == '@')
             n = rk_append_number(path, PATH, n, pid);
         else
-            n = rk_append(path, PATH, n, one);
+            n = rk_append(path, PATH, n, literal);
     }
 }
 
@@ -64,8 +64,8 @@ static void make_path(char path[PATH], const char *directory, const char *form, 
 /* ---- opening ------------------------------------------------------------------------------------------------------
  */
 
-/* Another user's program may read the plan's key in its memory: it is given one that leads to no other process's bytes.
- */
+/* Opens the plan. A program of another user can read the key in its memory, so it gets a key that reveals no other
+ * process's bytes. */
 static int open_plan(const struct asker *asker) {
     struct rk_plan plan = rk_plan;
     uint8_t block[64];
@@ -75,8 +75,8 @@ static int open_plan(const struct asker *asker) {
     return rk_open_memory("shim.plan", &plan, sizeof(plan));
 }
 
-/* With its directory, which the first one to write there makes. */
-static int open_there(char path[PATH], int flags) {
+/* Opens a file, and creates its directory if needed. */
+static int open_in_directory(char path[PATH], int flags) {
     int fd = rk_open(path, flags | O_NOFOLLOW, 0600);
     if (fd != -ENOENT || !(flags & O_CREAT)) return fd;
     char *slash = strrchr(path, '/');
@@ -86,35 +86,36 @@ static int open_there(char path[PATH], int flags) {
     return rk_open(path, flags | O_NOFOLLOW, 0600);
 }
 
-/* Of one process: no list of all. */
+/* Returns whether a file holds the entropy of one process, not of all. */
 static bool is_entropy(const char *form) { return strstr(form, "#.entropy") || strstr(form, RK_REST); }
 
-/* Of one process; a console file is, once it is there. */
+/* Returns whether a file belongs to one process; a console file does once it exists. */
 static bool is_private(const struct rk_shared_file *file) {
     return is_entropy(file->form) || (strstr(file->form, ".console") && !(file->flags & O_CREAT));
 }
 
-static int find_in_pool(const struct rk_names *names, uint64_t *offset) {
+static int find_pool_slot(const struct rk_names *names, uint64_t *offset) {
     char path[PATH];
     rk_append(path, PATH, rk_append(path, PATH, 0, rk_run), "/entropy");
     return rk_pool_find(path, names->hash, names->number, offset);
 }
 
-/* Whether the file of this name is one of the process that asks, or follows its slot. */
-static bool is_own(const char *form, const struct rk_names *names, const struct asker *asker) {
+/* Returns whether the requester owns the file of this name, or the slot that the file follows. */
+static bool is_file_of_asker(const char *form, const struct rk_names *names, const struct asker *asker) {
     struct rk_file head;
     char path[PATH];
     uint64_t offset = 0;
     make_path(path, rk_run, is_entropy(form) ? "entropy/%-#.entropy" : form, names, asker);
-    int fd = strstr(form, RK_REST) ? find_in_pool(names, &offset) : rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
+    int fd = strstr(form, RK_REST) ? find_pool_slot(names, &offset) : rk_open(path, O_RDONLY | O_NOFOLLOW, 0);
     if (fd < 0) return false;
     long n = rk_call(SYS_pread64, fd, (long)&head, sizeof(head), (long)offset, 0, 0);
     rk_close(fd);
     return n == sizeof(head) && head.pid == asker->pid;
 }
 
-/* The recording knows no process of this name. */
-static bool is_absent(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
+/* Returns whether the recording has no process of this name. */
+static bool is_absent_from_recording(const struct rk_shared_file *file, const struct rk_names *names,
+                                     const struct asker *asker) {
     char path[PATH];
     if (file->place != RK_IN_PROFILE) return false;
     make_path(path, rk_plan.profile, file->form, names, asker);
@@ -124,11 +125,12 @@ static bool is_absent(const struct rk_shared_file *file, const struct rk_names *
 static int open_file(const struct rk_shared_file *file, const struct rk_names *names, const struct asker *asker) {
     char path[PATH], memory[64];
     if (names->file == RK_SHIM_PLAN) return open_plan(asker);
-    if (is_private(file) && !is_own(file->form, names, asker)) return is_absent(file, names, asker) ? -ENOENT : -EACCES;
-    if (file->place == RK_IN_PROC) /* its own memory, in which the shim replaces the vDSO */
+    if (is_private(file) && !is_file_of_asker(file->form, names, asker))
+        return is_absent_from_recording(file, names, asker) ? -ENOENT : -EACCES;
+    if (file->place == RK_IN_PROC) /* the requester's memory, in which its shim replaces the vDSO */
         return rk_open(rk_proc_path(memory, asker->thread, "mem"), file->flags, 0);
     make_path(path, file->place == RK_IN_RUN ? rk_run : rk_plan.profile, file->form, names, asker);
-    return open_there(path, file->flags);
+    return open_in_directory(path, file->flags);
 }
 
 static struct answer answer_open(const struct request *request, const struct rk_names *names,
@@ -150,17 +152,17 @@ static const struct written {
     {"trail/%.@.new", "trail/%-#.trail"},
 };
 
-/* A name whose process has a slot of the pool is taken. */
+/* Removes the new name if its process has a slot of the pool. */
 static int unless_in_pool(const struct rk_names *names, const char *path) {
     uint64_t offset;
-    int fd = find_in_pool(names, &offset);
+    int fd = find_pool_slot(names, &offset);
     if (fd < 0) return 0;
     rk_close(fd);
     rk_call(SYS_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0);
     return -EEXIST;
 }
 
-static int do_task(enum rk_task task, const char *from, const char *to) {
+static int change_name(enum rk_task task, const char *from, const char *to) {
     switch (task) {
     case RK_TASK_LINK:
         return (int)rk_call(SYS_linkat, AT_FDCWD, (long)from, AT_FDCWD, (long)to, 0, 0);
@@ -178,7 +180,7 @@ static struct answer answer_task(enum rk_task task, const struct rk_names *names
         if (strcmp(form, task == RK_TASK_REMOVE ? written[i].temporary : written[i].final) != 0) continue;
         make_path(from, rk_run, written[i].temporary, names, asker);
         make_path(to, rk_run, written[i].final, names, asker);
-        int error = do_task(task, from, to);
+        int error = change_name(task, from, to);
         if (!error && task != RK_TASK_REMOVE && is_entropy(form)) error = unless_in_pool(names, to);
         return (struct answer){.error = error};
     }
@@ -186,13 +188,13 @@ static struct answer answer_task(enum rk_task task, const struct rk_names *names
 }
 
 struct answer rk_broker(struct thread *thread, const struct request *request) {
-    uint64_t what = request->arguments[3];
-    struct rk_names names = {(uint8_t)(what >> 8), request->arguments[4], (uint32_t)(what >> 16),
-                             (uint16_t)(what >> 48)};
+    uint64_t packed = request->arguments[3];
+    struct rk_names names = {(uint8_t)(packed >> 8), request->arguments[4], (uint32_t)(packed >> 16),
+                             (uint16_t)(packed >> 48)};
     struct asker asker;
-    if (names.file >= RK_SHARED_FILES || request->thread <= 0 || !look_at(request->thread, &asker))
+    if (names.file >= RK_SHARED_FILES || request->thread <= 0 || !examine_asker(request->thread, &asker))
         return (struct answer){.go_on = true};
     if (thread) thread->process->program->shimmed = thread->process->program->has_shim = true;
-    if ((uint8_t)what == RK_TASK_OPEN) return answer_open(request, &names, &asker);
-    return answer_task((enum rk_task)(uint8_t)what, &names, &asker);
+    if ((uint8_t)packed == RK_TASK_OPEN) return answer_open(request, &names, &asker);
+    return answer_task((enum rk_task)(uint8_t)packed, &names, &asker);
 }

@@ -1,7 +1,7 @@
 /* context.c - lets the shim's recorder and replayer work for another process.
  *
- * fill.c, record.c, replay.c and what they need are the shim's own, compiled a second time. Their idea
- * of "this process" and "this thread" are a few variables, which are set here before each request.
+ * fill.c, record.c, replay.c and what they need are the shim's files, compiled a second time. A few variables define
+ * "this process" and "this thread" for them; they are set here before each request.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,31 +20,31 @@
 #define SLOTS         1024
 #define MAPS          (1u << 20) /* bytes that are read */
 #define PAGE          4096
-#define CODES         64 /* addresses in glibc that ask for something, and how much of the code there is compared */
+#define CODES         64 /* requesting addresses in glibc that are cached, and bytes of code that are compared */
 #define CODE          64
-#define SYSCALL       64 /* bytes that libc's function of this name has at most */
+#define SYSCALL       64 /* maximum bytes of libc's syscall() */
 
 int rk_state = RK_STATE_ON;
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
 uint32_t rk_generation;
 
-static struct rk_thread *current;
-static struct program *entered;
-static const struct program *asked; /* whose module was looked for last */
+static struct rk_thread *current_thread;
+static struct program *current_program;
+static const struct program *cached_program; /* program of the last lookup in rk_module */
 static jmp_buf stopping;
 static uint64_t slots[SLOTS / 64];
 
 bool rk_start(void) { return false; }
 void rk_process_check(void) {}
-struct rk_thread *rk_thread_check(void) { return current; }
+struct rk_thread *rk_thread_check(void) { return current_thread; }
 
-/* A strict replay stops: the reason is written down, and the request never answered. */
+/* Ends a strict replay: the reason is in the run directory, and the request is never answered. */
 void rk_end(int status) { longjmp(stopping, status); }
 
 /* ---- addresses ---------------------------------------------------------------------------------------
  *
- * Every program's mappings lie in a range of their own, so that one call removes them all. */
+ * Each program's mappings are in a separate range, so that one call removes them all. */
 
 uint32_t rk_take_slot(void) {
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -53,13 +53,13 @@ uint32_t rk_take_slot(void) {
         slots[i / 64] |= bit;
         return i;
     }
-    return SLOTS; /* so many at once: the mappings of this one stay */
+    return SLOTS; /* no range is free: the mappings of this program stay */
 }
 
 static uint64_t first_address(const struct program *program) { return FIRST_ADDRESS + program->slot * RANGE; }
 
 void rk_free_slot(struct program *program) {
-    if (asked == program) asked = NULL;
+    if (cached_program == program) cached_program = NULL;
     if (program->slot == SLOTS) return;
     uint64_t first = first_address(program);
     if (program->map_next > first && program->map_next - first < RANGE)
@@ -67,19 +67,19 @@ void rk_free_slot(struct program *program) {
     slots[program->slot / 64] &= ~(UINT64_C(1) << program->slot % 64);
 }
 
-/* From here on the recorder works for this thread. */
-static void enter(struct program *program, struct rk_thread *thread) {
+/* Makes the recorder work for this thread. */
+static void enter_program(struct program *program, struct rk_thread *thread) {
     bool has_room = program->slot < SLOTS && program->map_next < first_address(program) + RANGE / 2;
     if (!program->map_next && program->slot < SLOTS) program->map_next = first_address(program);
     rk_map_next = has_room || program->map_next == first_address(program) ? program->map_next : 0;
     rk_process = &program->process;
     rk_executable = program->executable;
     memcpy(rk_identity, program->identity, sizeof(rk_identity));
-    entered = program;
-    current = thread;
+    current_program = program;
+    current_thread = thread;
 }
 
-static void leave(struct program *program) {
+static void leave_program(struct program *program) {
     if (rk_map_next >= FIRST_ADDRESS) program->map_next = rk_map_next;
 }
 
@@ -96,7 +96,7 @@ ssize_t rk_fill_for(struct program *program, struct rk_thread *thread, enum rk_s
                     void *buffer, size_t size, unsigned flags) {
     struct rk_real real = {.get = get_kernel, .argument = (long)flags};
     volatile ssize_t given = -1;
-    enter(program, thread);
+    enter_program(program, thread);
     errno = EINTR;
     if (setjmp(stopping) == 0) {
         given = rk_fill(source, (const void *)caller, buffer, size, &real); /* NOLINT: of the other process */
@@ -105,11 +105,11 @@ ssize_t rk_fill_for(struct program *program, struct rk_thread *thread, enum rk_s
         thread->depth = 0;
         errno = EPERM;
     }
-    leave(program);
+    leave_program(program);
     return given;
 }
 
-/* ---- which module asks -------------------------------------------------------------------------------------- */
+/* ---- the requesting module -------------------------------------------------------------------------------------- */
 
 struct place {
     const void *address;
@@ -117,18 +117,18 @@ struct place {
     uint64_t offset;
 };
 
-static uint64_t number(const char **at, int base) {
+static uint64_t parse_number(const char **at, int base) {
     char *end;
     uint64_t value = strtoull(*at, &end, base);
     *at = *end ? end + 1 : end;
     return value;
 }
 
-/* One line of maps: START-END RIGHTS OFFSET DEVICE INODE NAME. The module begins where its file does. */
-static bool take_line(const char *line, struct place *place, char *module, uint64_t *base) {
-    uint64_t start = number(&line, 16), end = number(&line, 16);
+/* Parses a line of maps: START-END RIGHTS OFFSET DEVICE INODE NAME. A module starts at its file's offset 0. */
+static bool parse_line(const char *line, struct place *place, char *module, uint64_t *base) {
+    uint64_t start = parse_number(&line, 16), end = parse_number(&line, 16);
     for (int spaces = 0; spaces < 1 && *line; line++) spaces += *line == ' ';
-    uint64_t offset = number(&line, 16);
+    uint64_t offset = parse_number(&line, 16);
     const char *name = strchr(line, '/');
     if (!name) name = "";
     if (offset == 0 && strcmp(name, module) != 0) {
@@ -138,7 +138,7 @@ static bool take_line(const char *line, struct place *place, char *module, uint6
     uint64_t address = (uint64_t)place->address;
     if (address < start || address >= end) return false;
     rk_append(place->name, sizeof(place->name), 0, name);
-    place->offset = *name && strcmp(name, module) == 0 && !entered->is_fixed ? address - *base : address;
+    place->offset = *name && strcmp(name, module) == 0 && !current_program->is_fixed ? address - *base : address;
     return true;
 }
 
@@ -151,12 +151,12 @@ static void find_place(struct place *place) {
     if (rk_read_proc(rk_process->pid, "maps", text, sizeof(text)) <= 0) return;
     for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = 0;
-        if (take_line(line, place, module, &base)) return;
+        if (parse_line(line, place, module, &base)) return;
     }
 }
 
-/* The code at addresses that lie in glibc, by their places in a page: the next program has the same there, and its
- * maps are not looked through once more. */
+/* Code around requesting addresses in glibc, by their offset in a page. Other programs have the same code there, which
+ * saves reading their maps. */
 static struct code {
     uint64_t place;
     uint8_t bytes[CODE];
@@ -172,33 +172,33 @@ static struct code *read_code(const struct program *program, uint64_t address, s
 bool rk_is_in_libc(struct program *program, uint64_t address) {
     if (program->in_libc == address) return true;
     uint64_t offset;
-    struct code code, *known = read_code(program, address, &code);
-    if (known && known->place == code.place && memcmp(known->bytes, code.bytes, CODE) == 0) {
+    struct code code, *cached = read_code(program, address, &code);
+    if (cached && cached->place == code.place && memcmp(cached->bytes, code.bytes, CODE) == 0) {
         program->in_libc = address;
         return true;
     }
-    enter(program, current);
+    enter_program(program, current_thread);
     const char *module = rk_module((const void *)address, &offset); /* NOLINT: of the other process */
     const char *slash = strrchr(module, '/'), *name = slash ? slash + 1 : module;
-    leave(program);
+    leave_program(program);
     if (strncmp(name, "libc.so.", 8) != 0 && strncmp(name, "libc-2.", 7) != 0) return false;
-    if (known) *known = code;
+    if (cached) *cached = code;
     program->in_libc = address;
     return true;
 }
 
-/* Whether it has begun, and says so where its first mapping is. */
-static bool has_begun_shim(const struct program *program) {
+/* Returns whether the shim has started, by the state in its first mapping. */
+static bool is_shim_running(const struct program *program) {
     struct rk_process process;
     return rk_read_memory(program->process.pid, RK_FIRST_MAPPING, &process, sizeof(process)) && process.ready == 1 &&
            process.pid == program->process.pid;
 }
 
-/* Whether the loader took the shim in, as it was told to: before libc's first instruction, or never. */
+/* Returns whether the loader has loaded the shim. It does so before libc's first instruction, or never. */
 bool rk_has_shim(struct program *program) {
     static char text[MAPS];
     if (!program->shimmed || program->has_shim) return program->shimmed;
-    if ((program->has_shim = has_begun_shim(program))) return true;
+    if ((program->has_shim = is_shim_running(program))) return true;
     const char *slash = strrchr(rk_plan.shim, '/');
     if (!slash || rk_read_proc(program->process.pid, "maps", text, sizeof(text)) <= 0) return true;
     program->has_shim = strstr(text, slash);
@@ -216,26 +216,26 @@ static bool find_own(const void *address, Dl_info *info, uint64_t *offset) {
     return true;
 }
 
-/* Found by the place of this process's own, where the file is the same. */
+/* Compares with the offset of syscall() in this process, if both use the same libc file. */
 bool rk_is_in_syscall(struct program *program, uint64_t address) {
     Dl_info info;
     char own[PATH_MAX];
     uint64_t offset, start;
     if (!find_own((const void *)(uintptr_t)syscall, &info, &start) || !realpath(info.dli_fname, own)) return false;
-    enter(program, current);
+    enter_program(program, current_thread);
     const char *module = rk_module((const void *)address, &offset); /* NOLINT: of the other process */
-    leave(program);
+    leave_program(program);
     return strcmp(module, own) == 0 && offset >= start && offset - start < SYSCALL;
 }
 
-bool rk_is_go(void) { return entered->is_go; }
+bool rk_is_go(void) { return current_program->is_go; }
 
-/* The recorder asks twice for each call site that it has not met in a stream. */
+/* Caches the last lookup, as the recorder makes two for each call site that is new in a stream. */
 const char *rk_module(const void *address, uint64_t *offset) {
     static struct place place;
-    if (place.address != address || asked != entered) {
+    if (place.address != address || cached_program != current_program) {
         place.address = address;
-        asked = entered;
+        cached_program = current_program;
         find_place(&place);
     }
     *offset = place.offset;

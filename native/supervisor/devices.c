@@ -1,7 +1,7 @@
 /* devices.c - /dev/urandom for programs without the shim: a pipe that is kept filled.
  *
- * Each open has a stream of its own, named after the thread and the number of its opens. It runs one
- * page ahead of what is read, and what it runs ahead of the recording is no mismatch.
+ * Each open has a stream of its own, named after the thread and the number of its opens. The pipe is filled one page
+ * ahead of its reader. Bytes ahead of the recording are no mismatch.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,15 +14,15 @@
 #include "supervisor.h"
 
 #define PAGE    4096
-#define AT_ONCE 16 /* pages, before requests of other programs have their turn */
-#define KEPT    48 /* descriptors that are left to the launcher, which has work of its own to do */
+#define AT_ONCE 16 /* pages per event, before other requests are answered */
+#define KEPT    48 /* descriptors that are left to the launcher itself */
 
 struct feed {
-    struct watch watch; /* of the end that is written to */
+    struct watch watch; /* of the writing end */
     int fd;
     uint64_t caller;
     struct program *program;
-    uint32_t written; /* of the page */
+    uint32_t written; /* bytes of the page */
     struct rk_thread state;
     struct feed *older, *newer;
     uint8_t page[PAGE];
@@ -56,8 +56,8 @@ static long write_page(struct feed *feed) {
     return n;
 }
 
-/* False when nobody reads any more. */
-static bool feed(struct feed *feed) {
+/* Fills the pipe; false if its reader is gone. */
+static bool fill_pipe(struct feed *feed) {
     for (int pages = 0; pages < AT_ONCE; pages++) {
         if (feed->written == PAGE && !next_page(feed)) return false;
         long n = write_page(feed);
@@ -67,15 +67,15 @@ static bool feed(struct feed *feed) {
     return true;
 }
 
-static void is_wanted(struct watch *watch, uint32_t events) {
+static void on_writable(struct watch *watch, uint32_t events) {
     struct feed *self = (struct feed *)watch;
-    if (events & EPOLLERR || !feed(self)) stop_feed(self);
+    if (events & EPOLLERR || !fill_pipe(self)) stop_feed(self);
 }
 
 static struct feed *new_feed(struct thread *thread, uint64_t caller, int fd) {
     struct feed *feed = calloc(1, sizeof(*feed));
     if (!feed) return NULL;
-    *feed = (struct feed){.watch.ready = is_wanted, .fd = fd, .caller = caller, .written = PAGE, .older = newest};
+    *feed = (struct feed){.watch.ready = on_writable, .fd = fd, .caller = caller, .written = PAGE, .older = newest};
     feed->program = thread->process->program;
     feed->program->references++;
     size_t n = rk_append(feed->state.identity, RK_IDENTITY, 0, thread->state.identity);
@@ -101,15 +101,15 @@ int rk_open_feed(struct thread *thread, uint64_t caller) {
     if (!make_pipe(ends)) return -EMFILE;
     rk_call(SYS_fcntl, ends[1], F_SETPIPE_SZ, PAGE, 0, 0, 0);
     rk_call(SYS_fcntl, ends[1], F_SETFL, O_NONBLOCK, 0, 0, 0);
-    struct feed *made = new_feed(thread, caller, ends[1]);
-    if (!made || !next_page(made) || write_page(made) <= 0) { /* one page: most programs read no more */
-        if (made)
-            stop_feed(made);
+    struct feed *feed = new_feed(thread, caller, ends[1]);
+    if (!feed || !next_page(feed) || write_page(feed) <= 0) { /* one page: most programs read no more */
+        if (feed)
+            stop_feed(feed);
         else
             rk_close(ends[1]);
         rk_close(ends[0]);
         return -EIO;
     }
-    rk_watch(ends[1], &made->watch, EPOLLOUT);
+    rk_watch(ends[1], &feed->watch, EPOLLOUT);
     return ends[0];
 }

@@ -1,7 +1,7 @@
 /* filter.c - the seccomp filter that brings requests for entropy to the supervisor.
  *
- * It is put on one thread and inherited by what that thread starts. Whatever the shim does itself
- * carries RK_MARK in the last argument of the system call, which the kernel does not look at, and passes.
+ * It is installed on one thread and inherited by everything that thread starts. The shim's own calls have RK_MARK in
+ * the last, unused argument and pass the filter.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,12 +29,12 @@
 #define ALLOW           BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 #define NOTIFY          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF)
 
-/* Nothing random is read through a descriptor of a directory, or one that is only written to. */
+/* Lets opens of directories and for writing only pass, as they give no entropy. */
 #define OPENING(number, flags)                                                            \
     IF(number, 0, 9), LOAD(args[5]), IF(RK_MARK, 5, 0), IF(RK_BROKER, 5, 0), LOAD(flags), \
         IF_ANY(O_DIRECTORY | O_PATH, 2), AND(O_ACCMODE), IF(O_WRONLY, 0, 1), ALLOW, NOTIFY
 
-/* The two numbers of IF are lines to leave out where the value is the one given, and where it is not. */
+/* The two numbers of IF are instructions to skip: if the value is equal, and if it is not. */
 static struct sock_filter program[] = {
     LOAD(arch),
     IF(ARCHITECTURE, 1, 0),
@@ -59,7 +59,7 @@ static struct sock_filter program[] = {
 bool rk_sees_exec = true;
 bool rk_is_uninterrupted;
 
-/* strace wants to see them, and what comes here it does not see (record --prove). */
+/* Removes exec calls from the filter: strace does not see what the filter reports (record --prove). */
 static void leave_exec_alone(void) {
     for (size_t i = 0; i < RK_LENGTH(program); i++)
         if (program[i].code == (BPF_JMP | BPF_JEQ | BPF_K) &&
@@ -75,15 +75,15 @@ static int install(unsigned long flags) {
                         (long)&filter, 0, 0, 0);
 }
 
-/* A signal must not tear a request that was received already: Linux 5.19. */
+/* Prefers the flag of Linux 5.19: a signal does not interrupt a request that was received. */
 static int install_best(void) {
     int listener = install(SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
     rk_is_uninterrupted = listener != -EINVAL;
     return rk_is_uninterrupted ? listener : install(0);
 }
 
-/* Puts the filter on the calling thread. Returns the listener, or -errno. Without the right to do so,
- * programs that the thread starts gain no rights from now on: no_new_privs is 1 then. */
+/* Installs the filter on the calling thread. Returns the listener, or -errno. Without the necessary privilege it sets
+ * no_new_privs, so that programs of the thread gain no privileges from now on; *no_new_privs is 1 then. */
 RK_EXPORT int reprokit_filter(int may_forbid_rights, int sees_exec, int *no_new_privs) {
     *no_new_privs = 0;
     if (!sees_exec) leave_exec_alone();

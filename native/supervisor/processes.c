@@ -342,7 +342,7 @@ static struct thread *known_thread(int id) {
 /* Ids come back only after all the others: what was looked at in this tick of the clock is there still. */
 static struct thread *thread_of_this_moment(const struct request *request) {
     struct thread *thread = threads[(unsigned)request->thread % BUCKETS];
-    while (thread && (thread->id != request->thread || thread->checked != request->moment)) thread = thread->by_hash;
+    while (thread && (thread->id != request->thread || thread->checked != request->tick)) thread = thread->by_hash;
     return thread && !thread->process->executing && rk_sees_exec ? thread : NULL;
 }
 
@@ -362,7 +362,7 @@ static struct thread *add_thread(struct process *process, int id) {
     rk_thread_begins(&program->process, thread->state.identity);
     thread->id = id;
     thread->process = process;
-    thread->voice = thread;
+    thread->owner = thread;
     thread->next = process->threads;
     process->threads = thread;
     thread->by_hash = threads[(unsigned)id % BUCKETS];
@@ -399,7 +399,7 @@ static struct thread *new_thread(struct process *process, int id) {
     if (!thread || is_first || !is_go) return thread;
     struct thread *first = thread_of(process, process->id);
     if (!first) first = add_thread(process, process->id);
-    if (first) thread->voice = first;
+    if (first) thread->owner = first;
     return thread;
 }
 
@@ -430,11 +430,11 @@ static struct thread *look_for(struct request *request) {
 
 struct thread *rk_find_thread(struct request *request) {
     struct thread *thread = thread_of_this_moment(request);
-    if (RK_LIKELY(thread != NULL)) return thread->voice;
+    if (RK_LIKELY(thread != NULL)) return thread->owner;
     thread = look_for(request);
     if (!thread) return NULL;
-    thread->checked = request->moment;
-    return thread->voice;
+    thread->checked = request->tick;
+    return thread->owner;
 }
 
 /* Its stack's random bytes tell whether it did, should everything else be as before. */

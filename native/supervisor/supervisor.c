@@ -70,7 +70,7 @@ bool rk_is_waiting(const struct request *request) {
  * received its request within the same tick. */
 bool rk_is_pending(const struct request *request) {
     bool is_certain = rk_is_uninterrupted && !request->in_doubt && request->let_go == times_let_go();
-    return (is_certain && request->moment == now()) || rk_is_waiting(request);
+    return (is_certain && request->tick == now()) || rk_is_waiting(request);
 }
 
 /* Among what the standby let go on there may have been an exec. */
@@ -135,7 +135,7 @@ static bool receive(void) {
         return errno == EINTR || (errno == ENOENT && has_programs());
     const struct seccomp_notif *one = &notification.one;
     struct request request = {.id = one->id,
-                              .moment = now(),
+                              .tick = now(),
                               .let_go = let_go,
                               .thread = (int)one->pid,
                               .number = one->data.nr,
