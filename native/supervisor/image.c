@@ -11,8 +11,8 @@
 #include "supervisor.h"
 
 #define PARTS       64
-#define ENVIRONMENT (4u << 20)  /* bytes that are looked at */
-#define IMAGE       (64u << 10) /* a vDSO is at most so large */
+#define ENVIRONMENT (4u << 20)  /* maximum bytes that are read */
+#define IMAGE       (64u << 10) /* maximum size of a vDSO */
 #define PAGE        4096
 
 static bool read_at(int fd, uint64_t offset, void *to, size_t size) {
@@ -21,12 +21,12 @@ static bool read_at(int fd, uint64_t offset, void *to, size_t size) {
 
 /* ---- the file ---------------------------------------------------------------------------------------- */
 
-static void take_loader(struct program *program, int fd, const Elf64_Phdr *part) {
+static void read_loader(struct program *program, int fd, const Elf64_Phdr *part) {
     size_t size = part->p_filesz < sizeof(program->loader) ? part->p_filesz : sizeof(program->loader) - 1;
     program->is_static = read_at(fd, part->p_offset, program->loader, size) && strstr(program->loader, "ld-musl");
 }
 
-static void take_notes(struct program *program, int fd, const Elf64_Phdr *part) {
+static void read_notes(struct program *program, int fd, const Elf64_Phdr *part) {
     char notes[4096];
     size_t size = part->p_filesz < sizeof(notes) ? part->p_filesz : sizeof(notes);
     if (!read_at(fd, part->p_offset, notes, size)) return;
@@ -39,7 +39,7 @@ static void take_notes(struct program *program, int fd, const Elf64_Phdr *part) 
     }
 }
 
-static void look_into_file(struct program *program, int fd) {
+static void examine_file(struct program *program, int fd) {
     Elf64_Ehdr head;
     Elf64_Phdr parts[PARTS];
     if (!read_at(fd, 0, &head, sizeof(head)) || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return;
@@ -48,49 +48,49 @@ static void look_into_file(struct program *program, int fd) {
     program->is_fixed = head.e_type == ET_EXEC;
     program->is_static = true;
     for (size_t i = 0; i < count; i++) {
-        if (parts[i].p_type == PT_INTERP) take_loader(program, fd, &parts[i]);
-        if (parts[i].p_type == PT_NOTE) take_notes(program, fd, &parts[i]);
+        if (parts[i].p_type == PT_INTERP) read_loader(program, fd, &parts[i]);
+        if (parts[i].p_type == PT_NOTE) read_notes(program, fd, &parts[i]);
     }
 }
 
 /* ---- the environment ------------------------------------------------------------------------------------ */
 
-static const char *value_of(const char *entry, const char *name) {
+static const char *variable_value(const char *entry, const char *name) {
     size_t n = strlen(name);
     return strncmp(entry, name, n) == 0 && entry[n] == '=' ? entry + n + 1 : NULL;
 }
 
-/* As it was at the exec, whatever the program has made of it since. */
-static void look_into_environment(struct program *program, int pid) {
+/* Reads the environment as it was at the exec. */
+static void examine_environment(struct program *program, int pid) {
     static char text[ENVIRONMENT];
     long length = rk_read_proc(pid, "environ", text, sizeof(text));
     const char *value;
     for (char *entry = text; entry < text + length; entry += strlen(entry) + 1) {
-        if ((value = value_of(entry, "REPROKIT_ID"))) rk_append(program->inherited, RK_IDENTITY, 0, value);
-        if ((value = value_of(entry, "LD_PRELOAD")) && strstr(value, rk_plan.shim)) program->shimmed = true;
+        if ((value = variable_value(entry, "REPROKIT_ID"))) rk_append(program->inherited, RK_IDENTITY, 0, value);
+        if ((value = variable_value(entry, "LD_PRELOAD")) && strstr(value, rk_plan.shim)) program->shimmed = true;
     }
 }
 
 void rk_look_into(struct program *program, int pid) {
     rk_proc_path(program->executable, pid, "exe");
     int fd = rk_open(program->executable, O_RDONLY, 0);
-    if (fd >= 0) look_into_file(program, fd);
+    if (fd >= 0) examine_file(program, fd);
     if (fd >= 0) rk_close(fd);
-    look_into_environment(program, pid);
+    examine_environment(program, pid);
     if (program->is_static) program->shimmed = false;
 }
 
-/* ---- the shim, where a program cannot open it --------------------------------------------------------------- */
+/* ---- the shim, for programs that cannot open it --------------------------------------------------------------- */
 
-static bool is_same_file(const char *path, const char *place) {
+static bool is_same_file(const char *path, const char *other_path) {
     struct stat one, other;
     return rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&one, 0, 0, 0) == 0 &&
-           rk_call(SYS_newfstatat, AT_FDCWD, (long)place, (long)&other, 0, 0, 0) == 0 && one.st_dev == other.st_dev &&
-           one.st_ino == other.st_ino;
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)other_path, (long)&other, 0, 0, 0) == 0 &&
+           one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-/* Whether the file of this path is the same one in the root that the process has. */
-static bool sees(int pid, const char *path) {
+/* Returns whether a path is the same file in the root of the process. */
+static bool has_same_file(int pid, const char *path) {
     char root[64], place[1024];
     size_t n = rk_append(place, sizeof(place), 0, rk_proc_path(root, pid, "root"));
     return rk_append(place, sizeof(place), n, path) + 1 < sizeof(place) && is_same_file(path, place);
@@ -103,14 +103,14 @@ static bool is_of_another_user(int pid) {
            status.st_uid != (uid_t)rk_call(SYS_geteuid, 0, 0, 0, 0, 0, 0);
 }
 
-/* Another libc than ours might lack what the shim needs, and then the program would not start. */
+/* Refuses another loader than ours: its libc might lack what the shim needs, and the program would not start. */
 int rk_open_shim(const struct program *program, int pid) {
-    if (program->is_static || !*program->loader || !sees(pid, program->loader)) return -1;
-    if (sees(pid, rk_plan.shim) && !is_of_another_user(pid)) return -1;
+    if (program->is_static || !*program->loader || !has_same_file(pid, program->loader)) return -1;
+    if (has_same_file(pid, rk_plan.shim) && !is_of_another_user(pid)) return -1;
     return rk_open(rk_plan.shim, O_RDONLY, 0);
 }
 
-/* ---- what the kernel puts there --------------------------------------------------------------------------- */
+/* ---- what the kernel gives a program --------------------------------------------------------------------------- */
 
 static uint64_t auxiliary(int pid, uint64_t type) {
     char text[1024] __attribute__((aligned(8)));
@@ -127,8 +127,8 @@ bool rk_read_random(struct program *program, int pid, uint8_t bytes[16]) {
     return program->at_random && rk_read_memory(pid, program->at_random, bytes, 16);
 }
 
-/* As the shim does it: from the run's key and the identity. */
-static void cover_stack(const struct program *program, int pid) {
+/* Replaces AT_RANDOM like the shim does (stack.c): from the run's key and the identity. */
+static void replace_at_random(const struct program *program, int pid) {
     uint64_t address = auxiliary(pid, AT_RANDOM);
     if (!address) return;
     uint8_t block[64];
@@ -137,8 +137,8 @@ static void cover_stack(const struct program *program, int pid) {
     rk_write_memory(pid, address, block, 16);
 }
 
-/* Where getrandom stands in the vDSO, which all processes of a kernel have alike; 0 where it has none. */
-static uint64_t find_in_vdso(void) {
+/* Returns the offset of getrandom in the vDSO, which is the same for all processes; 0 if there is none. */
+static uint64_t find_getrandom_in_vdso(void) {
     const uint8_t *own = (const uint8_t *)getauxval(AT_SYSINFO_EHDR); /* NOLINT: an address by its definition */
     static uint8_t image[IMAGE];
     uint64_t offset = 0;
@@ -147,7 +147,7 @@ static uint64_t find_in_vdso(void) {
     return size && rk_vdso_find(image, size, &offset) ? offset : 0;
 }
 
-/* As the shim says it (modules.c). */
+/* Writes the same line as the shim (modules.c). */
 void rk_say_uncovered(const char *line) {
     char path[RK_RUN_PATH + 32];
     size_t n = rk_append(path, sizeof(path), 0, rk_run);
@@ -160,11 +160,11 @@ void rk_say_uncovered(const char *line) {
 
 static bool is_refused(long error) { return error == -EACCES || error == -EPERM || error == -EIO; }
 
-/* The kernel lets /proc/PID/mem write where the program itself may not, into a page of the program's own. */
-static void cover_vdso(struct program *program, int pid) {
+/* Replaces getrandom in the vDSO. /proc/PID/mem may write to a read-only page, as a private copy of the program. */
+static void replace_in_vdso(struct program *program, int pid) {
     static uint64_t offset;
     static bool is_known;
-    if (!is_known) offset = find_in_vdso();
+    if (!is_known) offset = find_getrandom_in_vdso();
     is_known = true;
     if (!offset) return;
     uint8_t code[RK_VDSO_CODE];
@@ -180,6 +180,6 @@ static void cover_vdso(struct program *program, int pid) {
 
 void rk_cover_start(struct program *program, int pid) {
     if (program->shimmed) return;
-    cover_stack(program, pid);
-    cover_vdso(program, pid);
+    replace_at_random(program, pid);
+    replace_in_vdso(program, pid);
 }

@@ -18,8 +18,8 @@ const char *rk_proc_path(char path[64], int pid, const char *name) {
     return path;
 }
 
-/* Where process_vm_writev is forbidden, /proc/PID/mem may not be. */
-static bool through_proc(int pid, uint64_t at, void *buffer, size_t size, bool writes) {
+/* Accesses memory by /proc/PID/mem, which may be allowed if process_vm_writev is not. */
+static bool access_by_proc(int pid, uint64_t at, void *buffer, size_t size, bool writes) {
     char path[64];
     int fd = rk_open(rk_proc_path(path, pid, "mem"), writes ? O_WRONLY : O_RDONLY, 0);
     if (fd < 0) return false;
@@ -31,17 +31,17 @@ static bool through_proc(int pid, uint64_t at, void *buffer, size_t size, bool w
 bool rk_read_memory(int pid, uint64_t from, void *to, size_t size) {
     struct iovec here = {to, size}, there = {(void *)from, size}; /* NOLINT: an address of another process */
     long n = rk_call(SYS_process_vm_readv, pid, (long)&here, 1, (long)&there, 1, 0);
-    return n == (long)size || (n < 0 && n != -EFAULT && through_proc(pid, from, to, size, false));
+    return n == (long)size || (n < 0 && n != -EFAULT && access_by_proc(pid, from, to, size, false));
 }
 
 ssize_t rk_write_memory(int pid, uint64_t to, const void *from, size_t size) {
     struct iovec here = {(void *)from, size}, there = {(void *)to, size}; /* NOLINT: as above */
     long n = rk_call(SYS_process_vm_writev, pid, (long)&here, 1, (long)&there, 1, 0);
-    bool is_told = n >= 0 || n == -EFAULT;
-    return !is_told && through_proc(pid, to, (void *)from, size, true) ? (ssize_t)size : n;
+    bool is_final = n >= 0 || n == -EFAULT;
+    return !is_final && access_by_proc(pid, to, (void *)from, size, true) ? (ssize_t)size : n;
 }
 
-/* What was opened stays the memory of who asks, should another program take its place meanwhile. */
+/* The opened file stays the requester's memory, even if another program replaces it meanwhile. */
 ssize_t rk_write_waiting(const struct request *request, uint64_t to, const void *from, size_t size) {
     char path[64];
     int fd = rk_open(rk_proc_path(path, request->thread, "mem"), O_WRONLY, 0);
@@ -57,11 +57,11 @@ bool rk_is_memory(int pid, uint64_t at, bool *not_allowed) {
     uint8_t byte;
     struct iovec here = {&byte, 1}, there = {(void *)at, 1}; /* NOLINT: as above */
     long n = rk_call(SYS_process_vm_readv, pid, (long)&here, 1, (long)&there, 1, 0);
-    *not_allowed = n < 0 && n != -EFAULT && !through_proc(pid, at, &byte, 1, false);
+    *not_allowed = n < 0 && n != -EFAULT && !access_by_proc(pid, at, &byte, 1, false);
     return n != -EFAULT && !*not_allowed;
 }
 
-/* By pages, as the next one may not be there. False for a text that is longer. */
+/* Reads page by page, as the next one may not be mapped. Returns false for a longer text. */
 bool rk_read_text(int pid, uint64_t from, char *text, size_t size) {
     for (size_t done = 0; done < size;) {
         size_t part = PAGE - ((from + done) & (PAGE - 1));

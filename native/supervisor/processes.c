@@ -1,10 +1,9 @@
-/* processes.c - who asks: processes, their programs and threads, and names for them that repeat.
+/* processes.c - identifies requesters: processes, their programs and threads, by names that are the same in every run.
  *
- * A program that a process with the shim started finds its name in its environment. Any other process
- * is a child of one that is known: the n-th whose request arrives, or that is older than such a one.
- * The first thread is "m", the others are "?n" in the order in which they were made. What the
- * supervisor records of process X stands in a file of process "X@", so that it is never the file of a
- * shim in the same process.
+ * A program started by a process with the shim has its name in its environment. Any other process is named as a child
+ * of a known one, numbered when its request arrives, or earlier if a younger sibling makes one. The first thread is
+ * "m", the others are "?n" in the order of their creation. The supervisor records process X in a file of process "X@",
+ * so that it never uses the file of a shim in the same process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,10 +16,10 @@
 #include "supervisor.h"
 
 #define BUCKETS 4096
-#define DEPTH   64    /* of parents that have not asked for anything yet */
-#define ALONE   DEPTH /* without looking at its relatives */
-#define LISTED  4096  /* threads or children of one process that are looked at */
-#define ANY     (-1)  /* of its threads may have executed a program, and nobody saw it */
+#define DEPTH   64    /* maximum ancestors without a request that are added */
+#define ALONE   DEPTH /* depth that adds no relatives */
+#define LISTED  4096  /* maximum threads or children of one process */
+#define ANY     (-1)  /* in process.executing: any of its threads may have executed a program unseen */
 
 static struct process *processes[BUCKETS], *newest;
 static struct thread *threads[BUCKETS];
@@ -39,26 +38,26 @@ static bool read_stat(int pid, struct status *status) {
     if (rk_read_proc(pid, "stat", text, sizeof(text)) <= 0) return false;
     const char *at = strrchr(text, ')');
     if (!at) return false;
-    uint64_t lies[8] = {0};
-    size_t lying = 0;
+    uint64_t positions[8] = {0};
+    size_t position_count = 0;
     at += 1;
     for (int field = 3; *at && field <= 51; field++) {
         while (*at == ' ') at++;
         uint64_t value = strtoull(at, NULL, 10);
         if (field == 4) status->parent = (int)value;
         if (field == 22) status->started = value;
-        if (field == 26 || field == 28 || field >= 48) lies[lying++] = value;
+        if (field == 26 || field == 28 || field >= 48) positions[position_count++] = value;
         while (*at && *at != ' ') at++;
     }
     struct stat file = {0};
     char path[64];
     rk_call(SYS_newfstatat, AT_FDCWD, (long)rk_proc_path(path, pid, "exe"), (long)&file, 0, 0, 0);
-    status->addresses = rk_check(lies, sizeof(lies), file.st_ino);
+    status->addresses = rk_check(positions, sizeof(positions), file.st_ino);
     return true;
 }
 
-/* The process that a thread belongs to: most are the first of theirs, and there is a quick answer to that. */
-static int process_of(int thread) {
+/* Returns the process of a thread. A quick check covers first threads, which most are. */
+static int process_id_of(int thread) {
     char text[2048];
     if (rk_call(SYS_tgkill, thread, thread, 0, 0, 0, 0) != -ESRCH) return thread;
     if (rk_read_proc(thread, "status", text, sizeof(text)) <= 0) return 0;
@@ -66,9 +65,9 @@ static int process_of(int thread) {
     return line ? atoi(line + 6) : 0;
 }
 
-static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+static int compare_ids(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
-static int list_threads(int pid, int *found) {
+static int list_threads(int pid, int *ids) {
     struct entry {
         uint64_t inode, next;
         uint16_t length;
@@ -81,34 +80,34 @@ static int list_threads(int pid, int *found) {
     for (long n; (n = rk_call(SYS_getdents64, fd, (long)buffer, sizeof(buffer), 0, 0, 0)) > 0;)
         for (long at = 0; at < n; at += ((struct entry *)(buffer + at))->length) {
             int id = atoi(((struct entry *)(buffer + at))->name);
-            if (id > 0 && count < LISTED) found[count++] = id;
+            if (id > 0 && count < LISTED) ids[count++] = id;
         }
     rk_close(fd);
-    qsort(found, (size_t)count, sizeof(*found), compare);
+    qsort(ids, (size_t)count, sizeof(*ids), compare_ids);
     return count;
 }
 
-/* Of all its threads; none where the kernel was built without such lists. */
-static int list_children(int pid, int *found) {
-    static int ids[LISTED];
-    int count = 0, n = list_threads(pid, ids);
+/* Lists the children of all threads; none if the kernel was built without these lists. */
+static int list_children(int pid, int *ids) {
+    static int thread_ids[LISTED];
+    int count = 0, n = list_threads(pid, thread_ids);
     for (int i = 0; i < n; i++) {
         char name[48], text[16384];
         size_t length = rk_append(name, sizeof(name), 0, "task/");
-        length = rk_append_number(name, sizeof(name), length, (uint64_t)ids[i]);
+        length = rk_append_number(name, sizeof(name), length, (uint64_t)thread_ids[i]);
         rk_append(name, sizeof(name), length, "/children");
         if (rk_read_proc(pid, name, text, sizeof(text)) <= 0) continue;
         char *at = text, *end;
-        for (int id; count < LISTED && (id = (int)strtol(at, &end, 10)) > 0; at = end) found[count++] = id;
+        for (int id; count < LISTED && (id = (int)strtol(at, &end, 10)) > 0; at = end) ids[count++] = id;
     }
-    qsort(found, (size_t)count, sizeof(*found), compare);
+    qsort(ids, (size_t)count, sizeof(*ids), compare_ids);
     return count;
 }
 
 /* ---- programs ----------------------------------------------------------------------------------------- */
 
-/* Only now is it known whether a shim that the supervisor could not see was there. */
-static void say_what_was_missed(struct program *program) {
+/* Reports unanswered requests at the program's end: only then is it known whether a shim was there. */
+static void report_missed(struct program *program) {
     if (program->has_shim) return;
     while (program->fresh > 0 && program->fresh--) rk_note_fresh();
     if (program->vdso_refused) rk_say_uncovered("vdso\n");
@@ -117,7 +116,7 @@ static void say_what_was_missed(struct program *program) {
 
 void rk_release(struct program *program) {
     if (--program->references > 0) return;
-    say_what_was_missed(program);
+    report_missed(program);
     rk_free_slot(program);
     free(program);
 }
@@ -128,8 +127,8 @@ static void name_child(struct program *program, struct program *parent) {
     rk_append_number(program->identity, RK_IDENTITY, n, parent ? ++parent->children : ++orphans);
 }
 
-/* An identity that is nobody's but the supervisor's. */
-static void sign(struct program *program) {
+/* Appends "@", so that the identity is different from that of any shim. */
+static void mark_as_supervised(struct program *program) {
     rk_shorten(program->identity);
     rk_append(program->identity, RK_IDENTITY, strlen(program->identity), "@");
 }
@@ -155,32 +154,32 @@ static void name_program(struct program *program, struct program *parent) {
         rk_append(program->identity, RK_IDENTITY, 0, program->inherited);
     else
         name_child(program, parent);
-    sign(program);
+    mark_as_supervised(program);
 }
 
-/* ---- one program or another ------------------------------------------------------------------------------ */
+/* ---- recognizing an exec ------------------------------------------------------------------------------ */
 
 static void remember_random(struct program *program, int pid) {
     program->has_random = rk_read_random(program, pid, program->random);
 }
 
-/* The same command with the same variables has the same addresses, but never these bytes again. */
+/* Returns whether AT_RANDOM has changed: after an exec of the same command only these bytes differ. */
 static bool has_other_random(struct program *program, int pid) {
     uint8_t bytes[sizeof(program->random)];
     return program->has_random && rk_read_random(program, pid, bytes) &&
            memcmp(bytes, program->random, sizeof(bytes)) != 0;
 }
 
-/* Whether a child goes on with its parent's program, which has been covered. */
+/* Returns whether a child runs its parent's program, whose start was covered. */
 static bool is_copy(int pid, const struct program *program, struct process *parent) {
     if (!parent || parent->program->addresses != program->addresses) return false;
     remember_random(parent->program, parent->id);
     return !has_other_random(parent->program, pid);
 }
 
-/* Where no exec is seen, every request may be that of another program; the shim and Go's runtime replace the
- * bytes themselves. */
-static void cover(struct program *program, int pid, bool is_new) {
+/* Covers a program's start. If exec is not seen, AT_RANDOM identifies the program, unless the shim or Go's runtime
+ * changes it. */
+static void cover_program(struct program *program, int pid, bool is_new) {
     if (is_new) rk_cover_start(program, pid);
     if (!rk_sees_exec && !program->shimmed && !program->is_go) remember_random(program, pid);
 }
@@ -210,7 +209,7 @@ static void forget_threads(struct process *process) {
     process->threads = NULL;
 }
 
-static void forget(struct process *process) {
+static void forget_process(struct process *process) {
     forget_threads(process);
     struct process **link = bucket_of(process->id);
     while (*link != process) link = &(*link)->by_hash;
@@ -225,20 +224,20 @@ static void forget(struct process *process) {
     free(process);
 }
 
-static void has_ended(struct watch *watch, uint32_t events) {
+static void on_end(struct watch *watch, uint32_t events) {
     (void)events;
-    forget((struct process *)watch);
+    forget_process((struct process *)watch);
 }
 
 void rk_forget_all(void) {
-    while (newest) forget(newest);
+    while (newest) forget_process(newest);
     orphans = 0;
 }
 
 static struct process *add_process(int id, const struct status *status, struct program *program) {
     struct process *process = calloc(1, sizeof(*process));
     if (!process) return NULL;
-    process->watch.ready = has_ended;
+    process->watch.ready = on_end;
     process->id = id;
     process->started = status->started;
     process->program = program;
@@ -252,25 +251,25 @@ static struct process *add_process(int id, const struct status *status, struct p
     return process;
 }
 
-/* Where descriptors are scarce there is no pidfd that tells of its end. */
-static bool is_still(struct process *process) {
+/* Returns whether a process still exists. Without a pidfd, as descriptors may be short, by its start time. */
+static bool is_alive(struct process *process) {
     struct status status = {0};
     if (process->fd >= 0) return rk_call(SYS_pidfd_send_signal, process->fd, 0, 0, 0, 0, 0) != -ESRCH;
     return read_stat(process->id, &status) && status.started == process->started;
 }
 
-static struct process *meet(int id, int depth);
+static struct process *add_new_process(int id, int depth);
 
-/* Children of this process that are older than the one that asks have an older name. */
-static void meet_older(struct process *parent, int id) {
-    static int found[LISTED];
-    int count = list_children(parent->id, found);
-    for (int i = 0; i < count && found[i] != id; i++)
-        if (!find_process(found[i])) meet(found[i], ALONE);
+/* Adds children older than the requesting one first, so that they have lower numbers. */
+static void add_older_children(struct process *parent, int id) {
+    static int ids[LISTED];
+    int count = list_children(parent->id, ids);
+    for (int i = 0; i < count && ids[i] != id; i++)
+        if (!find_process(ids[i])) add_new_process(ids[i], ALONE);
 }
 
-/* The launcher, or an ancestor of it that takes orphans in: no program of the run, and not to be touched. */
-static bool is_outside(int id) {
+/* Returns whether a process is the launcher or an ancestor of it, which adopts orphans: it is outside of the run. */
+static bool is_outside_run(int id) {
     struct status status = {0};
     int above = rk_getpid();
     for (int depth = 0; depth < DEPTH && above > 1 && above != id; depth++)
@@ -280,31 +279,33 @@ static bool is_outside(int id) {
 
 static struct process *parent_of(const struct status *status, int depth) {
     struct process *parent = find_process(status->parent);
-    return parent || depth >= DEPTH || is_outside(status->parent) ? parent : meet(status->parent, depth + 1);
+    return parent || depth >= DEPTH || is_outside_run(status->parent) ? parent
+                                                                      : add_new_process(status->parent, depth + 1);
 }
 
 static uint64_t age_of(int id, const struct status *status) { return status->started << 22 | (uint64_t)id; }
 
-static struct process *meet(int id, int depth) {
+static struct process *add_new_process(int id, int depth) {
     struct status status = {0};
     if (id == rk_getpid() || !read_stat(id, &status)) return NULL;
     struct process *parent = parent_of(&status, depth);
     uint64_t age = age_of(id, &status);
-    if (depth == ALONE && parent && age <= parent->program->youngest) return NULL; /* it had a name, and ended */
+    if (depth == ALONE && parent && age <= parent->program->youngest)
+        return NULL; /* it was named before, and has ended */
     struct program *program = new_program(id, status.addresses), *origin = parent ? parent->program : NULL;
     if (!program) return NULL;
-    if (origin && depth != ALONE && !has_name(program, origin)) meet_older(parent, id);
+    if (origin && depth != ALONE && !has_name(program, origin)) add_older_children(parent, id);
     name_program(program, origin);
     if (origin && age > origin->youngest) origin->youngest = age;
-    cover(program, id, !is_copy(id, program, parent));
+    cover_program(program, id, !is_copy(id, program, parent));
     struct process *process = add_process(id, &status, program);
     if (!process) rk_release(program);
     return process;
 }
 
-/* After an exec call, which may have failed, or go on still beside another thread: another program where
- * other addresses or random bytes tell so. */
-static void look_again(struct process *process, int asking) {
+/* Checks for a new program after an exec call, by its addresses and AT_RANDOM. The exec may have failed, or be under
+ * way while another thread makes a request. */
+static void check_exec(struct process *process, int asking) {
     struct status status = {0};
     bool has_failed = asking == process->executing || process->executing == ANY;
     if (!read_stat(process->id, &status)) return;
@@ -320,11 +321,11 @@ static void look_again(struct process *process, int asking) {
         size_t n = rk_append(program->identity, RK_IDENTITY, 0, before->identity);
         rk_append(program->identity, RK_IDENTITY, n - 1, "+"); /* in place of the "@" */
     }
-    sign(program);
+    mark_as_supervised(program);
     forget_threads(process);
     process->program = program;
     rk_release(before);
-    cover(program, process->id, true);
+    cover_program(program, process->id, true);
 }
 
 /* ---- threads -------------------------------------------------------------------------------------------- */
@@ -333,14 +334,14 @@ static bool has_thread_ended(const struct thread *thread) {
     return rk_call(SYS_tgkill, thread->process->id, thread->id, 0, 0, 0, 0) == -ESRCH;
 }
 
-static struct thread *known_thread(int id) {
+static struct thread *live_thread(int id) {
     for (struct thread *thread = threads[(unsigned)id % BUCKETS]; thread; thread = thread->by_hash)
         if (thread->id == id && !has_thread_ended(thread)) return thread;
     return NULL;
 }
 
-/* Ids come back only after all the others: what was looked at in this tick of the clock is there still. */
-static struct thread *thread_of_this_moment(const struct request *request) {
+/* Returns a thread that was checked in the current tick: it still exists, as ids are not reused so soon. */
+static struct thread *thread_checked_in_tick(const struct request *request) {
     struct thread *thread = threads[(unsigned)request->thread % BUCKETS];
     while (thread && (thread->id != request->thread || thread->checked != request->tick)) thread = thread->by_hash;
     return thread && !thread->process->executing && rk_sees_exec ? thread : NULL;
@@ -370,10 +371,10 @@ static struct thread *add_thread(struct process *process, int id) {
     return thread;
 }
 
-/* A list that is read while threads end may lack one that has not. */
-static void forget_ended_threads(struct process *process, const int *found, int count) {
+/* Forgets threads that are not listed and have ended: a list read meanwhile may lack a living thread. */
+static void forget_ended_threads(struct process *process, const int *ids, int count) {
     for (struct thread **link = &process->threads, *thread; (thread = *link);) {
-        if (bsearch(&thread->id, found, (size_t)count, sizeof(*found), compare) || !has_thread_ended(thread)) {
+        if (bsearch(&thread->id, ids, (size_t)count, sizeof(*ids), compare_ids) || !has_thread_ended(thread)) {
             link = &thread->next;
             continue;
         }
@@ -382,13 +383,13 @@ static void forget_ended_threads(struct process *process, const int *found, int 
     }
 }
 
-/* All that are there, so that their numbers do not depend on which one asks first. */
+/* Adds all threads, so that their numbers do not depend on which one makes a request first. */
 static void add_threads(struct process *process) {
-    static int found[LISTED];
-    int count = list_threads(process->id, found);
-    forget_ended_threads(process, found, count);
+    static int ids[LISTED];
+    int count = list_threads(process->id, ids);
+    forget_ended_threads(process, ids, count);
     for (int i = 0; i < count; i++)
-        if (!thread_of(process, found[i])) add_thread(process, found[i]);
+        if (!thread_of(process, ids[i])) add_thread(process, ids[i]);
 }
 
 static struct thread *new_thread(struct process *process, int id) {
@@ -403,44 +404,44 @@ static struct thread *new_thread(struct process *process, int id) {
     return thread;
 }
 
-static struct process *process_with(int id) {
-    int owner = process_of(id);
+static struct process *find_or_add_process(int id) {
+    int owner = process_id_of(id);
     if (owner <= 0) return NULL;
     struct process *process = find_process(owner);
-    return process ? process : meet(owner, 0);
+    return process ? process : add_new_process(owner, 0);
 }
 
-static struct thread *look_for(struct request *request) {
+static struct thread *find_or_add_thread(struct request *request) {
     int id = request->thread;
-    struct thread *thread = known_thread(id);
+    struct thread *thread = live_thread(id);
     struct process *process = thread ? thread->process : NULL;
-    if (process && !is_still(process)) {
-        forget(process);
+    if (process && !is_alive(process)) {
+        forget_process(process);
         process = NULL;
     }
     if (process && !rk_sees_exec) process->executing = id;
     if (process && !process->executing) return thread;
-    if (!process) process = process_with(id);
+    if (!process) process = find_or_add_process(id);
     if (!process) return NULL;
     request->in_doubt = process->executing;
-    if (process->executing) look_again(process, id);
+    if (process->executing) check_exec(process, id);
     thread = thread_of(process, id);
     return thread ? thread : new_thread(process, id);
 }
 
 struct thread *rk_find_thread(struct request *request) {
-    struct thread *thread = thread_of_this_moment(request);
+    struct thread *thread = thread_checked_in_tick(request);
     if (RK_LIKELY(thread != NULL)) return thread->owner;
-    thread = look_for(request);
+    thread = find_or_add_thread(request);
     if (!thread) return NULL;
     thread->checked = request->tick;
     return thread->owner;
 }
 
-/* Its stack's random bytes tell whether it did, should everything else be as before. */
+/* Notes an exec call, and AT_RANDOM, by which a new program is recognized if everything else is the same. */
 void rk_executes(int id) {
-    struct thread *thread = known_thread(id);
-    struct process *process = thread ? thread->process : find_process(process_of(id));
+    struct thread *thread = live_thread(id);
+    struct process *process = thread ? thread->process : find_process(process_id_of(id));
     if (!process) return;
     process->executing = id;
     remember_random(process->program, process->id);

@@ -1,9 +1,9 @@
-/* standby.c - a process that lets waiting programs go on when the supervisor does not answer.
+/* standby.c - a process that lets waiting programs continue if the supervisor does not answer.
  *
- * It is a fork of the launcher in a session of its own, holds a duplicate of the listener, and sleeps.
- * When the launcher has died, or is stopped, or has not answered for five seconds, it tells the kernel to
- * answer; the run directory then holds a byte for each request for entropy that was answered so. It
- * ends with the last program that the filter is on. Only calls that are safe in a signal handler.
+ * It is a fork of the launcher in a separate session, with a duplicate of the listener. If the launcher has died, is
+ * stopped, or has not answered for five seconds, it makes the kernel answer; the run directory then has a byte for each
+ * request for entropy answered so. It ends with the last program under the filter. It makes only async-signal-safe
+ * calls.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,12 +23,12 @@
 #endif
 #define TICK     100       /* milliseconds */
 #define PATIENCE 50        /* ticks without an answer */
-#define MOST     (1 << 20) /* requests that are counted: a daemon may outlive the launcher by months */
-#define NEAR     16        /* ids around the last one known: it was received, and its number not yet told */
+#define MOST     (1 << 20) /* maximum requests that are counted: a daemon may outlive the launcher by months */
+#define NEAR     16        /* ids tried around the last known one: another may be received but not published yet */
 
 struct standby {
     int listener;
-    int alive; /* the end of a pipe whose other end dies with the launcher */
+    int alive; /* a pipe whose other end closes with the launcher */
     int launcher;
     struct shared *shared;
 };
@@ -43,37 +43,37 @@ void rk_note_fresh(void) {
     rk_close(fd);
 }
 
-/* Told before it is done: the supervisor, stopped in the midst of an answer, must not finish it. */
-static bool let_go(const struct standby *self, uint64_t id) {
+/* Lets a request continue. Counted before: a supervisor that was stopped while answering must not finish the answer. */
+static bool let_continue(const struct standby *self, uint64_t id) {
     __atomic_add_fetch(&self->shared->let_go, 1, __ATOMIC_ACQ_REL);
     struct seccomp_notif_resp answer = {.id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
     return ioctl(self->listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) == 0;
 }
 
-/* What the supervisor has received and will not answer. The kernel refuses what waits for nothing. */
-static void let_received_go(const struct standby *self) {
+/* Lets the requests continue that the supervisor has received. The kernel rejects ids that are not waiting. */
+static void release_received(const struct standby *self) {
     uint64_t last = __atomic_load_n(&self->shared->received, __ATOMIC_ACQUIRE);
     for (uint64_t id = last - NEAR; last && id != last + NEAR; id++)
-        if (let_go(self, id)) rk_note_fresh();
+        if (let_continue(self, id)) rk_note_fresh();
 }
 
-/* The supervisor may be faster: a timer ends a receiving that nothing is there for. */
-static void receive_one(const struct standby *self) {
+/* Receives a request and lets it continue. The supervisor may be faster: a timer then interrupts the wait. */
+static void release_next(const struct standby *self) {
     union {
-        struct seccomp_notif one;
+        struct seccomp_notif message;
         char room[512];
     } notification;
     memset(&notification, 0, sizeof(notification));
-    if (ioctl(self->listener, SECCOMP_IOCTL_NOTIF_RECV, &notification.one) != 0) return;
-    if (let_go(self, notification.one.id) && notification.one.data.nr == SYS_getrandom) rk_note_fresh();
+    if (ioctl(self->listener, SECCOMP_IOCTL_NOTIF_RECV, &notification.message) != 0) return;
+    if (let_continue(self, notification.message.id) && notification.message.data.nr == SYS_getrandom) rk_note_fresh();
 }
 
-static short waits_for(int fd, int milliseconds) {
-    struct pollfd one = {.fd = fd, .events = POLLIN};
-    return poll(&one, 1, milliseconds) > 0 ? one.revents : 0;
+static short poll_events(int fd, int milliseconds) {
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    return poll(&polled, 1, milliseconds) > 0 ? polled.revents : 0;
 }
 
-static bool launcher_is_dead(const struct standby *self) { return waits_for(self->alive, 0) & POLLHUP; }
+static bool launcher_is_dead(const struct standby *self) { return poll_events(self->alive, 0) & POLLHUP; }
 
 static bool launcher_is_stopped(const struct standby *self) {
     char text[512];
@@ -82,58 +82,58 @@ static bool launcher_is_stopped(const struct standby *self) {
     return name && (name[2] == 'T' || name[2] == 't');
 }
 
-static void tick_by_signal(int milliseconds) {
+static void set_timer(int milliseconds) {
     struct itimerval every = {{0, milliseconds * 1000}, {0, milliseconds * 1000}};
     setitimer(ITIMER_REAL, &every, NULL);
 }
 
-static void finish_without_launcher(const struct standby *self) {
-    let_received_go(self);
+static void serve_without_launcher(const struct standby *self) {
+    release_received(self);
     for (;;) {
-        short events = waits_for(self->listener, -1);
+        short events = poll_events(self->listener, -1);
         if (events & (POLLHUP | POLLERR | POLLNVAL)) return;
         if (!(events & POLLIN)) continue;
-        tick_by_signal(TICK);
-        receive_one(self);
-        tick_by_signal(0);
+        set_timer(TICK);
+        release_next(self);
+        set_timer(0);
     }
 }
 
-static void stand_in(const struct standby *self) {
-    let_received_go(self);
-    tick_by_signal(TICK);
+static void serve_stopped_launcher(const struct standby *self) {
+    release_received(self);
+    set_timer(TICK);
     for (int n = 0; n < 100; n++) {
-        short events = waits_for(self->listener, TICK);
+        short events = poll_events(self->listener, TICK);
         if (!(events & POLLIN)) break;
-        receive_one(self);
+        release_next(self);
     }
-    tick_by_signal(0);
+    set_timer(0);
 }
 
-static void stand_by(const struct standby *self) {
-    uint64_t before = 0;
-    for (int ticks = 0; !(waits_for(self->alive, TICK) & POLLHUP);) {
-        short events = waits_for(self->listener, 0);
+static void watch_launcher(const struct standby *self) {
+    uint64_t last_received = 0;
+    for (int ticks = 0; !(poll_events(self->alive, TICK) & POLLHUP);) {
+        short events = poll_events(self->listener, 0);
         if (events & (POLLHUP | POLLERR | POLLNVAL)) return;
         uint64_t received = __atomic_load_n(&self->shared->received, __ATOMIC_ACQUIRE);
-        bool waits = events & POLLIN || received != __atomic_load_n(&self->shared->answered, __ATOMIC_ACQUIRE);
-        ticks = waits && received == before ? ticks + 1 : 0;
-        before = received;
-        /* Also where nothing seems to wait: a request that was received just before the stop was not yet told of. */
+        bool is_waiting = events & POLLIN || received != __atomic_load_n(&self->shared->answered, __ATOMIC_ACQUIRE);
+        ticks = is_waiting && received == last_received ? ticks + 1 : 0;
+        last_received = received;
+        /* Even if nothing seems to wait: a request received just before the stop may not be published yet. */
         while (launcher_is_stopped(self) || ticks > PATIENCE) {
-            stand_in(self);
+            serve_stopped_launcher(self);
             ticks = 0;
             if (launcher_is_dead(self)) break;
         }
     }
-    finish_without_launcher(self);
+    serve_without_launcher(self);
 }
 
-static void ignore(int number) { (void)number; }
+static void ignore_signal(int number) { (void)number; }
 
-/* Nothing of the launcher's is held: not its terminal, its output, its directory. */
+/* Releases the launcher's terminal, output, directory and descriptors. */
 static void leave_launcher(struct standby *self) {
-    struct sigaction quiet = {.sa_handler = ignore};
+    struct sigaction quiet = {.sa_handler = ignore_signal};
     setsid();
     for (int number = 1; number < NSIG; number++)
         signal(number, number == SIGPIPE || number == SIGXFSZ ? SIG_IGN : SIG_DFL);
@@ -151,7 +151,7 @@ static void leave_launcher(struct standby *self) {
         for (int fd = 2; fd < 65536; fd++) rk_close(fd);
 }
 
-/* By the system call: no handler of pthread_atfork may run, and nobody is told of the child's end. */
+/* Forks by the system call: no handlers of pthread_atfork run, and the child's end raises no SIGCHLD. */
 static long fork_quietly(void) { return rk_call(SYS_clone, 0, 0, 0, 0, 0, 0); }
 
 int rk_start_standby(int listener, struct shared *shared, int alive) {
@@ -164,7 +164,7 @@ int rk_start_standby(int listener, struct shared *shared, int alive) {
     }
     if (fork_quietly() == 0) {
         leave_launcher(&self);
-        stand_by(&self);
+        watch_launcher(&self);
     }
     rk_call(SYS_exit_group, 0, 0, 0, 0, 0, 0);
     __builtin_unreachable();

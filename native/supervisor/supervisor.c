@@ -1,13 +1,12 @@
 /* supervisor.c - answers the requests for entropy that the shim cannot see.
  *
- * A static program, one that runs without the shim or that makes its system calls itself asks the
- * kernel; a seccomp filter (filter.c) makes the kernel ask this thread of the launcher. Its answers are
- * recorded and replayed by the shim's own code (context.c), under names that repeat (processes.c).
- * Whoever it cannot help is told to go on: the kernel then does what it would have done. When this
- * process dies or is stopped, another one tells them so (standby.c).
+ * Static programs, programs without the shim and direct system calls request entropy from the kernel. A seccomp filter
+ * (filter.c) passes these requests to a thread of the launcher. Its answers are recorded and replayed by the shim's own
+ * code (context.c), under names that are the same in every run (processes.c). Requests that it cannot answer continue
+ * in the kernel. If this process dies or is stopped, another one lets them continue (standby.c).
  *
- * It runs beside the launcher's Python, whose locks it never needs: one thread waits for requests, where
- * the kernel wakes it with the least to do, another one for everything else. What they share has one lock.
+ * It runs in the launcher's process, but never needs the locks of Python. One thread waits for requests, another one
+ * for all other events; one lock guards what they share.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +30,8 @@
 #define SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP 1
 #endif
 
-#define WAKE       SIGURG /* to the thread that receives; of no meaning where it comes from elsewhere */
-#define MANY_IDS   32768  /* of processes: so many are not given out between two ticks of the clock */
+#define WAKE       SIGURG /* sent to the receiving thread; ignored if it comes from elsewhere */
+#define MANY_IDS   32768  /* more processes than are created between two ticks of the clock */
 #define NANOSECOND UINT64_C(1000000000)
 
 int rk_listener = -1;
@@ -41,9 +40,9 @@ int rk_events = -1;
 static struct shared *shared;
 static pthread_t receiver, watcher;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool is_waited_for; /* the lock, by the receiver: a program waits with it */
-static bool runs, forbids_rights, ended;
-static bool ids_return; /* soon: a clock's tick says nothing of them */
+static bool receiver_waits; /* the receiver waits for the lock, and a program with it */
+static bool is_running, has_no_new_privs, ended;
+static bool are_ids_reused; /* process ids are reused within a tick of the clock */
 static int stop_event = -1, alive = -1;
 static char notice[1024];
 static struct watch ending;
@@ -51,46 +50,46 @@ static struct sigaction before_wake;
 
 /* ---- one request ---------------------------------------------------------------------------------------- */
 
-/* The last tick of a clock that costs next to nothing to read. */
-static uint64_t now(void) {
+/* Returns the last tick of a clock that is cheap to read. */
+static uint64_t current_tick(void) {
     static uint64_t count;
     struct timespec time;
-    if (ids_return || clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return ++count;
+    if (are_ids_reused || clock_gettime(CLOCK_MONOTONIC_COARSE, &time) != 0) return ++count;
     return (uint64_t)time.tv_sec * NANOSECOND + (uint64_t)time.tv_nsec;
 }
 
-static uint64_t times_let_go(void) { return __atomic_load_n(&shared->let_go, __ATOMIC_ACQUIRE); }
+static uint64_t requests_let_go(void) { return __atomic_load_n(&shared->let_go, __ATOMIC_ACQUIRE); }
 
 /* seccomp_unotify(2) */
 bool rk_is_waiting(const struct request *request) {
     return ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &request->id) == 0;
 }
 
-/* It does without being looked at where only its end or the standby can have let it go, and this thread
- * received its request within the same tick. */
+/* Skips the check if only the program's end or the standby can have ended the request, and it was received within the
+ * current tick. */
 bool rk_is_pending(const struct request *request) {
-    bool is_certain = rk_is_uninterrupted && !request->in_doubt && request->let_go == times_let_go();
-    return (is_certain && request->tick == now()) || rk_is_waiting(request);
+    bool is_certain = rk_is_uninterrupted && !request->in_doubt && request->let_go == requests_let_go();
+    return (is_certain && request->tick == current_tick()) || rk_is_waiting(request);
 }
 
-/* Among what the standby let go on there may have been an exec. */
-static void look_at_standby(void) {
+/* Marks all processes if the standby let requests continue: one may have been an exec. */
+static void check_standby(void) {
     static uint64_t last;
-    uint64_t times = times_let_go();
-    if (RK_UNLIKELY(times != last)) rk_may_have_executed();
-    last = times;
+    uint64_t count = requests_let_go();
+    if (RK_UNLIKELY(count != last)) rk_may_have_executed();
+    last = count;
 }
 
-/* An openat without a path. */
+/* Returns whether a request is for the broker: an openat without a path. */
 static bool is_brokered(const struct request *request) {
     return RK_UNLIKELY(request->arguments[5] == RK_BROKER) && request->number == SYS_openat && !request->arguments[1];
 }
 
 static struct answer answer_to(struct request *request) {
-    look_at_standby();
+    check_standby();
     if (request->number == SYS_execve || request->number == SYS_execveat) {
         rk_executes(request->thread);
-        if (forbids_rights) rk_look_at_exec(request);
+        if (has_no_new_privs) rk_look_at_exec(request);
         return (struct answer){.go_on = true};
     }
     struct thread *thread = request->thread > 0 ? rk_find_thread(request) : NULL;
@@ -109,9 +108,9 @@ static void send_answer(uint64_t id, struct answer answer) {
 
 static void answer(struct request *request) {
     __atomic_store_n(&shared->received, request->id, __ATOMIC_RELEASE);
-    __atomic_store_n(&is_waited_for, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&receiver_waits, true, __ATOMIC_RELEASE);
     pthread_mutex_lock(&lock);
-    __atomic_store_n(&is_waited_for, false, __ATOMIC_RELEASE);
+    __atomic_store_n(&receiver_waits, false, __ATOMIC_RELEASE);
     if (ended && request->number == SYS_getrandom) rk_note_fresh();
     send_answer(request->id, ended ? (struct answer){.go_on = true} : answer_to(request));
     pthread_mutex_unlock(&lock);
@@ -120,27 +119,27 @@ static void answer(struct request *request) {
 
 static bool has_programs(void) {
     struct pollfd listener = {.fd = rk_listener};
-    return poll(&listener, 1, 0) >= 0 && !listener.revents; /* of its own accord poll tells of a hang-up only */
+    return poll(&listener, 1, 0) >= 0 && !listener.revents; /* poll reports only a hang-up without being asked */
 }
 
-/* Waits for a request, whose program may be gone by then: so this thread does nothing else. */
+/* Waits for a request. Its program may end at any time, so this thread does nothing else. */
 static bool receive(void) {
     union {
-        struct seccomp_notif one;
+        struct seccomp_notif message;
         char room[512];
     } notification;
-    uint64_t let_go = times_let_go();
+    uint64_t let_go = requests_let_go();
     memset(&notification, 0, sizeof(notification));
-    if (ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_RECV, &notification.one) != 0)
+    if (ioctl(rk_listener, SECCOMP_IOCTL_NOTIF_RECV, &notification.message) != 0)
         return errno == EINTR || (errno == ENOENT && has_programs());
-    const struct seccomp_notif *one = &notification.one;
-    struct request request = {.id = one->id,
-                              .tick = now(),
+    const struct seccomp_notif *received = &notification.message;
+    struct request request = {.id = received->id,
+                              .tick = current_tick(),
                               .let_go = let_go,
-                              .thread = (int)one->pid,
-                              .number = one->data.nr,
-                              .caller = one->data.instruction_pointer,
-                              .arguments = (const uint64_t *)one->data.args};
+                              .thread = (int)received->pid,
+                              .number = received->data.nr,
+                              .caller = received->data.instruction_pointer,
+                              .arguments = (const uint64_t *)received->data.args};
     answer(&request);
     return true;
 }
@@ -152,7 +151,7 @@ void rk_watch(int fd, struct watch *watch, uint32_t events) {
     epoll_ctl(rk_events, EPOLL_CTL_ADD, fd, &event);
 }
 
-/* Taken out by name: a child that the launcher is starting may hold a duplicate just now. */
+/* Removes the descriptor explicitly: a child that the launcher is starting may hold a duplicate. */
 void rk_close_watched(int fd) {
     epoll_ctl(rk_events, EPOLL_CTL_DEL, fd, NULL);
     rk_close(fd);
@@ -165,15 +164,15 @@ static void *receive_all(void *unused) {
     return unused;
 }
 
-static void end(struct watch *watch, uint32_t events) {
+static void on_end(struct watch *watch, uint32_t events) {
     (void)watch, (void)events;
     __atomic_store_n(&ended, true, __ATOMIC_RELEASE);
 }
 
-/* One event at a time: what it belongs to may be gone after the one before, or after a request. */
-static void take_event(void) {
+/* Handles one event at a time: the next one's watch may be freed by this event, or by a request. */
+static void handle_event(void) {
     struct epoll_event event;
-    while (__atomic_load_n(&is_waited_for, __ATOMIC_ACQUIRE)) sched_yield();
+    while (__atomic_load_n(&receiver_waits, __ATOMIC_ACQUIRE)) sched_yield();
     pthread_mutex_lock(&lock);
     if (epoll_wait(rk_events, &event, 1, 0) == 1) ((struct watch *)event.data.ptr)->ready(event.data.ptr, event.events);
     pthread_mutex_unlock(&lock);
@@ -182,7 +181,7 @@ static void take_event(void) {
 static void *watch_all(void *unused) {
     struct pollfd events = {.fd = rk_events, .events = POLLIN};
     while (!has_ended())
-        if (poll(&events, 1, -1) > 0) take_event();
+        if (poll(&events, 1, -1) > 0) handle_event();
     return unused;
 }
 
@@ -194,14 +193,14 @@ void rk_notice(const char *text) {
 
 /* ---- for the launcher ------------------------------------------------------------------------------------------ */
 
-static void wake(int number) { (void)number; }
+static void ignore_wake(int number) { (void)number; }
 
-/* With every signal blocked but this one, where one is given. */
+/* Starts a thread with all signals blocked except `allowed`, if given. */
 static int start_thread(pthread_t *thread, void *(*run)(void *), int allowed) {
     sigset_t all, before;
     sigfillset(&all);
     if (allowed) sigdelset(&all, allowed);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* which the thread inherits */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the thread inherits the mask */
     int error = pthread_create(thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return -error;
@@ -212,7 +211,7 @@ static void stop_watching(void) {
     if (write(stop_event, &one, sizeof(one)) == sizeof(one)) pthread_join(watcher, NULL);
 }
 
-/* The signal may come just before the thread begins to wait. */
+/* Repeats the signal, as it may arrive just before the thread starts to wait. */
 static void stop_receiving(void) {
     const struct timespec moment = {.tv_nsec = 1000000};
     do pthread_kill(receiver, WAKE);
@@ -221,7 +220,7 @@ static void stop_receiving(void) {
 }
 
 static int start_threads(void) {
-    const struct sigaction action = {.sa_handler = wake};
+    const struct sigaction action = {.sa_handler = ignore_wake};
     int error = start_thread(&watcher, watch_all, 0);
     if (error) return error;
     sigaction(WAKE, &action, &before_wake);
@@ -235,7 +234,7 @@ static int start_threads(void) {
 static int start_loop(void) {
     ended = false;
     *notice = 0;
-    ending.ready = end;
+    ending.ready = on_end;
     rk_events = epoll_create1(EPOLL_CLOEXEC);
     stop_event = eventfd(0, EFD_CLOEXEC);
     if (rk_events < 0 || stop_event < 0) return -errno;
@@ -243,8 +242,8 @@ static int start_loop(void) {
     return start_threads();
 }
 
-/* Few in a container, perhaps: then a process may have the id of one that ended just now. */
-static bool do_ids_return(void) {
+/* Returns whether process ids are few, as in a container, so that an ended process's id may be reused at once. */
+static bool find_id_reuse(void) {
     char text[32] = "";
     int fd = rk_open("/proc/sys/kernel/pid_max", O_RDONLY, 0);
     if (fd < 0) return true;
@@ -263,23 +262,23 @@ static int start_standby(void) {
     return error;
 }
 
-/* Begins to answer for the run in this directory; 0 or -errno. Not on the thread that has the filter. */
+/* Starts answering for the run in this directory; 0 or -errno. Not for the thread with the filter. */
 RK_EXPORT int reprokit_supervise(const char *run, int listener, int no_new_privs) {
     uint64_t at_once = SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP; /* Linux 6.6: answered on the same processor */
     if (rk_read_plan(run) != 0) return -EINVAL;
     rk_listener = listener;
-    forbids_rights = no_new_privs;
-    ids_return = do_ids_return();
+    has_no_new_privs = no_new_privs;
+    are_ids_reused = find_id_reuse();
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, at_once);
     int error = start_standby();
     if (!error) error = start_loop();
-    runs = !error;
+    is_running = !error;
     return error;
 }
 
-/* Ends it; programs that are still there are the standby's. Copies what the user should be told. */
+/* Stops answering; the standby serves programs that still run. Copies the notice for the user. */
 RK_EXPORT void reprokit_unsupervise(char *text, uint64_t size) {
-    if (!runs) return;
+    if (!is_running) return;
     stop_watching();
     stop_receiving();
     rk_close_feeds();
@@ -288,7 +287,7 @@ RK_EXPORT void reprokit_unsupervise(char *text, uint64_t size) {
     int open[] = {stop_event, rk_events, rk_listener, alive};
     for (size_t i = 0; i < RK_LENGTH(open); i++) close(open[i]);
     munmap(shared, 4096);
-    runs = false;
+    is_running = false;
 }
 
 /* The ABI number this library was built with. */
