@@ -1,4 +1,4 @@
-/* digest.c - sums of mixed words on a processor: by AVX-512 or AVX2 where it has that, else word by word. */
+/* digest.c - sums of mixed words on a CPU: by AVX-512 or AVX2 if available, else word by word. */
 #include <string.h>
 
 #include "trail.h"
@@ -20,10 +20,10 @@ static uint64_t sum_of_words(const uint8_t *bytes, uint64_t words, uint64_t plac
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AHEAD 512 /* bytes: what streams in from the last cache comes some cycles sooner */
+#define AHEAD 512 /* bytes of prefetch, which loads from the last cache some cycles earlier */
 #define AVX2  __attribute__((target("avx2"), always_inline)) static inline
 
-/* By 32 bits: the upper halves of x change the upper half of the product only. */
+/* Multiplies by 32-bit operations: the upper halves of x affect only the upper half of the product. */
 AVX2 __m256i multiply(__m256i x, uint64_t by) {
     __m256i factor = _mm256_set1_epi32((int)by);
     __m256i upper = _mm256_blend_epi32(_mm256_mullo_epi32(x, factor), _mm256_setzero_si256(), 0x55);
@@ -44,7 +44,7 @@ AVX2 __m256i places(uint64_t first) {
                              (long long)((first + 2) * RKT_STEP), (long long)((first + 1) * RKT_STEP));
 }
 
-/* Ten words at a time, two of which the units for single numbers take, which would have nothing to do. */
+/* Words per iteration: eight by vector units, and two by scalar units, which would be idle otherwise. */
 #define AT_ONCE 10
 
 __attribute__((target("avx2"))) static uint64_t sum_by_avx2(const uint8_t *bytes, uint64_t words) {
@@ -65,7 +65,7 @@ __attribute__((target("avx2"))) static uint64_t sum_by_avx2(const uint8_t *bytes
     return lanes[0] + lanes[1] + lanes[2] + lanes[3] + single + rest;
 }
 
-/* The same by vectors of twice the width, which multiply 64 bits by themselves. */
+/* The same sum by vectors of twice the width, which have a 64-bit multiplication. */
 #define AVX512        __attribute__((target("avx512f,avx512dq")))
 #define AVX512_INLINE AVX512 __attribute__((always_inline)) static inline
 #define WIDE_AT_ONCE  16
@@ -114,7 +114,7 @@ RK_EXPORT uint64_t reprokit_trail_digest(const void *data, uint64_t size, uint64
     return rkt_mix(rkt_sum(data, size) + salt);
 }
 
-/* The digest so far of several things, and one more. */
+/* Adds the digest of one more item to the digest of several. */
 RK_EXPORT uint64_t reprokit_trail_fold(uint64_t before, const void *data, uint64_t size, uint64_t salt) {
     return rkt_mix(before + reprokit_trail_digest(data, size, salt));
 }

@@ -1,7 +1,7 @@
 /* digest.h - the digest of a tensor's bytes; docs/format.md defines it. Compiled as C, as C++ and by NVRTC.
  *
- * A sum over words, each mixed by a bijection together with its place: no order of additions and no split over
- * threads changes it, and one word that changes always does. */
+ * A sum over words, each mixed with its index by a bijection. The order of additions and the split over threads do not
+ * matter, and a change of a single word always changes the digest. */
 #ifndef REPROKIT_TRAIL_DIGEST_H
 #define REPROKIT_TRAIL_DIGEST_H
 
@@ -27,7 +27,7 @@ typedef unsigned char uint8_t;
 #define RKT_MUL_1 0xBF58476D1CE4E5B9ull
 #define RKT_MUL_2 0x94D049BB133111EBull
 
-/* Of words: the multipliers of MurmurHash3's 32-bit finalizer, which units for vectors take in half the time. */
+/* Multipliers for words, of MurmurHash3's 32-bit finalizer: vector units need half the time for 32 bits. */
 #define RKT_WORD_MUL_1 0x85EBCA6Bull
 #define RKT_WORD_MUL_2 0xC2B2AE35ull
 
@@ -38,7 +38,7 @@ RKT_INLINE uint64_t rkt_mix(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* What the word at a place adds to the sum. */
+/* Returns what the word at an index adds to the sum. */
 RKT_INLINE uint64_t rkt_term(uint64_t word, uint64_t place) {
     uint64_t x = word + (place + 1) * RKT_STEP;
     x = (x ^ (x >> 30)) * RKT_WORD_MUL_1;
@@ -46,15 +46,15 @@ RKT_INLINE uint64_t rkt_term(uint64_t word, uint64_t place) {
     return x ^ (x >> 31);
 }
 
-/* Up to 8 bytes as a word: little-endian, zeros above. */
+/* Loads up to 8 bytes as a little-endian word, padded with zeros. */
 RKT_INLINE uint64_t rkt_word(const uint8_t *bytes, uint64_t count) {
     uint64_t word = 0;
     for (uint64_t i = 0; i < count && i < 8; i++) word |= (uint64_t)bytes[i] << (8 * i);
     return word;
 }
 
-/* What one of `stride` workers adds for the words from first to end, those that there are: every stride-th, from
- * first + lane on. Sixteen bytes are read at once where they lie so. */
+/* Returns the share of one of `stride` workers for the words from first to end: every stride-th one from first + lane
+ * on. Reads 16 bytes at once if they are aligned. */
 RKT_INLINE uint64_t rkt_share(const uint8_t *bytes, uint64_t size, uint64_t first, uint64_t end, uint64_t lane,
                               uint64_t stride) {
     typedef RKT_WORDS_OF(2) { uint64_t low, high; }
@@ -70,7 +70,7 @@ RKT_INLINE uint64_t rkt_share(const uint8_t *bytes, uint64_t size, uint64_t firs
         place = (2 * half > first ? 2 * half : first) + lane;
     }
     for (; place < whole; place += stride) sum += rkt_term(rkt_word(bytes + 8 * place, 8), place);
-    /* The word that the size cuts off. */
+    /* The last, incomplete word. */
     if (lane == 0 && size % 8 && size / 8 >= first && size / 8 < end)
         sum += rkt_term(rkt_word(bytes + 8 * (size / 8), size % 8), size / 8);
     return sum;

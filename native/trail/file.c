@@ -1,5 +1,5 @@
-/* file.c - the trail's file: made at the first step, grown by chunks that are mapped into memory. No descriptor
- * stays open, and every block is there before it is written to. */
+/* file.c - the trail's file: created at the first step, extended by mapped chunks. No descriptor stays open, and blocks
+ * are allocated before they are written. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -13,7 +13,7 @@ _Static_assert(sizeof(struct rkt_head) == 512, "the layout of a trail's head");
 _Static_assert(sizeof(struct rkt_chunk) == 64, "the layout of a chunk's head");
 _Static_assert(sizeof(struct rkt_record) == 88, "the layout of a step");
 
-/* The shim's own mappings lie elsewhere, so that neither of the two pushes the other one to the program's. */
+/* Different from the shim's range, so that neither library displaces the other's mappings. */
 #define FIRST_MAPPING UINT64_C(0x2f0000000000)
 
 static void give_up(struct rkt_trail *trail, enum rk_reason reason, int error) {
@@ -52,7 +52,7 @@ void rkt_unmap(const struct rkt_chunk *chunk) {
 
 static void seal(struct rkt_chunk *chunk) { chunk->check = rk_check(chunk, offsetof(struct rkt_chunk, check), 0); }
 
-/* A chunk of this kind and size behind all others, filled with zeros but for its head; NULL on a full disk. */
+/* Appends a chunk with this head, followed by zeros; NULL on a full disk. */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head) {
     if (trail->head->gave_up) return NULL;
     void *chunk = NULL;
@@ -70,8 +70,8 @@ struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head
     return chunk;
 }
 
-static size_t place(char *path, size_t size, const char *run, const char *identity, const char *separator,
-                    uint32_t number) {
+static size_t append_place(char *path, size_t size, const char *run, const char *identity, const char *separator,
+                           uint32_t number) {
     size_t length = rk_append(path, size, 0, run);
     length = rk_append(path, size, length, "/trail/");
     length = rk_append_hex(path, size, length, rk_check(identity, strlen(identity), 0));
@@ -87,12 +87,12 @@ static void write_head(struct rkt_head *head, const char *identity) {
     head->used = sizeof(*head);
 }
 
-/* Gives the file, whole with its head, the first name that no other process of this identity has. */
-static int take_name(struct rkt_trail *trail, const char *temporary, const char *run, const char *identity) {
+/* Links the complete file under the first name that no other process of this identity has. */
+static int link_under_free_name(struct rkt_trail *trail, const char *temporary, const char *run, const char *identity) {
     for (uint32_t incarnation = 0;; incarnation++) {
         trail->head->incarnation = incarnation;
         trail->head->check = rk_check(trail->head, offsetof(struct rkt_head, check), 0);
-        size_t length = place(trail->path, sizeof(trail->path), run, identity, "-", incarnation);
+        size_t length = append_place(trail->path, sizeof(trail->path), run, identity, "-", incarnation);
         rk_append(trail->path, sizeof(trail->path), length, ".trail");
         const char *path = trail->path;
         long error = rk_link(temporary, path);
@@ -106,7 +106,7 @@ static int make_file(struct rkt_trail *trail, const char *run, const char *ident
     char directory[RK_RUN_PATH + 16], temporary[RK_RUN_PATH + 96];
     rk_append(directory, sizeof(directory), rk_append(directory, sizeof(directory), 0, run), "/trail");
     rk_call(SYS_mkdirat, AT_FDCWD, (long)directory, 0700, 0, 0, 0);
-    size_t length = place(temporary, sizeof(temporary), run, identity, ".", (uint32_t)rk_getpid());
+    size_t length = append_place(temporary, sizeof(temporary), run, identity, ".", (uint32_t)rk_getpid());
     rk_append(temporary, sizeof(temporary), length, ".new");
     int fd = rk_open(temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
     if (fd < 0) return -fd;
@@ -114,20 +114,20 @@ static int make_file(struct rkt_trail *trail, const char *run, const char *ident
     rk_close(fd);
     if (!error) {
         write_head(trail->head, identity);
-        error = take_name(trail, temporary, run, identity);
+        error = link_under_free_name(trail, temporary, run, identity);
     }
     rk_remove(temporary);
     return error;
 }
 
-static struct rkt_trail *zeroed(void) {
+static struct rkt_trail *map_trail(void) {
     return rk_map(sizeof(struct rkt_trail), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/* A trail of this process, NULL where it cannot be written; *error says why. */
+/* Opens a trail for this process; NULL if it cannot be written, with the reason in *error. */
 RK_EXPORT struct rkt_trail *reprokit_trail_open(const char *run, const char *identity, int *error) {
     rk_map_next = FIRST_MAPPING;
-    struct rkt_trail *trail = zeroed();
+    struct rkt_trail *trail = map_trail();
     *error = trail ? make_file(trail, run, identity) : ENOMEM;
     if (trail) {
         trail->room = RKT_ROOM;
@@ -136,7 +136,7 @@ RK_EXPORT struct rkt_trail *reprokit_trail_open(const char *run, const char *ide
     return *error ? NULL : trail;
 }
 
-/* Takes the room for steps that did not come off the end of the file. */
+/* Removes unused room for steps from the end of the file. */
 static void trim(struct rkt_trail *trail, struct rkt_series *last) {
     struct rkt_chunk *chunk = last ? last->steps : NULL;
     if (!chunk || last->end != trail->head->used) return;
@@ -151,7 +151,7 @@ static void trim(struct rkt_trail *trail, struct rkt_series *last) {
     rk_close(fd);
 }
 
-/* The last series that took steps may have room to give back; nothing may come after. */
+/* Closes the trail and trims the last series that has steps. No other call may follow. */
 RK_EXPORT void reprokit_trail_close(struct rkt_trail *trail, struct rkt_series *last) {
     rkt_stop(&trail->worker, &trail->lock);
     trim(trail, last);

@@ -1,10 +1,10 @@
-/* finite.c - whether numbers are all finite, by their bits and where they lie.
+/* finite.c - tests in place whether numbers are all finite, by their bits.
  *
- * No number is computed with: it depends on no rounding, no flushing to zero and no mask of exceptions. Loops are
- * written so that compilers make vectors of them, as fast as memory gives. */
+ * It uses no arithmetic, so that rounding, flushing to zero and exception masks do not matter. Compilers can vectorize
+ * the loops, which then run at memory speed. */
 #include "trail.h"
 
-/* Of a number that is not finite these bits are so. */
+/* A number is not finite if its bits under the mask are `bits`. */
 struct format {
     uint32_t size;
     uint64_t mask, bits;
@@ -21,7 +21,7 @@ static const struct format formats[RKT_FORMATS] = {
     [RKT_FLOAT8_E8M0] = {1, 0xFF, 0xFF},
 };
 
-/* Whether any of so many numbers is not finite. */
+/* Returns nonzero if any of the numbers is not finite. */
 #define DEFINE_ANY(name, attributes, type)                                                       \
     attributes static bool name(const void *data, uint64_t count, const struct format *format) { \
         typedef type __attribute__((aligned(1), may_alias)) number;                              \
@@ -68,8 +68,7 @@ static bool any_not_finite(const void *data, uint64_t bytes, const struct format
 
 static const struct format *format_of(uint64_t kind) { return &formats[kind < RKT_FORMATS ? kind : RKT_OTHER]; }
 
-/* How many of these, from the first on, are finite: all of them, or the place
- * of the first that is not. */
+/* Returns the index of the first tensor with a number that is not finite, or count. */
 RK_EXPORT uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         const void *data = (const void *)(uintptr_t)addresses[i];
@@ -78,13 +77,13 @@ RK_EXPORT uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct
     return count;
 }
 
-/* How many numbers are not finite, and which is the first. */
+/* Returns how many numbers are not finite; *first is the index of the first one. */
 RK_EXPORT uint64_t reprokit_trail_not_finite(const void *data, uint64_t bytes, uint64_t kind, uint64_t *first) {
     const struct format *format = format_of(kind);
-    uint64_t found = 0, size = format->size;
+    uint64_t bad_count = 0, size = format->size;
     for (uint64_t i = 0; size && i < bytes / size; i++) {
         if ((rkt_word((const uint8_t *)data + i * size, size) & format->mask) != format->bits) continue;
-        if (!found++) *first = i;
+        if (!bad_count++) *first = i;
     }
-    return found;
+    return bad_count;
 }

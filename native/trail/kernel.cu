@@ -1,7 +1,7 @@
-/* kernel.cu - the digests of tensors on a GPU, compiled by NVRTC while a training runs.
+/* kernel.cu - digests tensors on a GPU; compiled by NVRTC during a training.
  *
- * Each block takes a part of one tensor, of RKT_PART words, and adds its share to that tensor's sum. Additions of
- * integers come to the same in any order. */
+ * Each block sums a part of one tensor, RKT_PART words, and adds it to the tensor's sum. Integer additions give the
+ * same result in any order. */
 #include "digest.h"
 
 #define RKT_PART 8192ull /* words: 64 KiB */
@@ -17,7 +17,7 @@ RKT_INLINE uint64_t over_the_block(uint64_t sum) {
     return sum;
 }
 
-/* pointers and sizes: of the tensors; owners: the tensor and the part of it that each block takes. */
+/* pointers, sizes: of the tensors; owners: for each block, the tensor and the part of it to sum. */
 extern "C" __global__ void reprokit_sums(const uint64_t *pointers, const uint64_t *sizes, const uint32_t *owners,
                                          uint64_t *sums) {
     uint32_t tensor = owners[2 * blockIdx.x];
@@ -29,7 +29,7 @@ extern "C" __global__ void reprokit_sums(const uint64_t *pointers, const uint64_
     if (threadIdx.x == 0) atomicAdd((unsigned long long *)&sums[tensor], (unsigned long long)sum);
 }
 
-/* From the sums to the digests. */
+/* Turns the sums into digests. */
 extern "C" __global__ void reprokit_digests(const uint64_t *pointers, const uint64_t *salts, uint64_t *sums,
                                             uint32_t count) {
     uint32_t tensor = blockIdx.x * blockDim.x + threadIdx.x;

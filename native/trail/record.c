@@ -1,4 +1,4 @@
-/* record.c - the steps of a series: what the training thread knows at once, and the digests that come after. */
+/* record.c - writes the steps of a series: the training thread's data at once, digests of tensors later. */
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -8,18 +8,20 @@
 #define FIRST_STEPS   64
 #define LARGEST_STEPS 16384
 
-static void *memory(uint64_t size) { return rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); }
+static void *map_memory(uint64_t size) {
+    return rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
 
 static uint64_t kept_size(uint32_t count) { return sizeof(struct rkt_kept) + 16 * (uint64_t)count; }
 
-/* How many steps at either end there is room for. */
-static uint32_t kept_steps(const struct rkt_trail *trail, uint32_t count) {
+/* Returns for how many first and last steps there is room. */
+static uint32_t count_kept_steps(const struct rkt_trail *trail, uint32_t count) {
     uint64_t fit = trail->room / 2 / kept_size(count);
     return fit < RKT_KEPT ? (uint32_t)fit : RKT_KEPT;
 }
 
-static struct rkt_chunk *take_tensors(struct rkt_trail *trail, uint16_t number, uint32_t count) {
-    uint32_t kept = kept_steps(trail, count);
+static struct rkt_chunk *add_tensor_chunk(struct rkt_trail *trail, uint16_t number, uint32_t count) {
+    uint32_t kept = count_kept_steps(trail, count);
     uint64_t size = 2 * kept * kept_size(count);
     if (!kept || !count) return NULL;
     struct rkt_chunk head = {RKT_CHUNK_MAGIC, RKT_KIND_TENSORS, number, sizeof(head) + ((size + 63) & ~UINT64_C(63)),
@@ -28,7 +30,7 @@ static struct rkt_chunk *take_tensors(struct rkt_trail *trail, uint16_t number, 
     return rkt_take(trail, &head);
 }
 
-static bool take_text(struct rkt_trail *trail, struct rkt_series *series, const char *text, uint64_t length) {
+static bool add_text_chunk(struct rkt_trail *trail, struct rkt_series *series, const char *text, uint64_t length) {
     struct rkt_chunk head = {RKT_CHUNK_MAGIC,        RKT_KIND_SERIES,
                              series->number,         sizeof(head) + ((length + 63) & ~UINT64_C(63)),
                              .first = series->first, .count = series->count,
@@ -41,7 +43,7 @@ static bool take_text(struct rkt_trail *trail, struct rkt_series *series, const 
 }
 
 static struct rkt_series *new_series(struct rkt_trail *trail, uint32_t count, uint64_t first) {
-    struct rkt_series *series = memory(sizeof(*series) + 48 * (uint64_t)count);
+    struct rkt_series *series = map_memory(sizeof(*series) + 48 * (uint64_t)count);
     if (!series) return NULL;
     series->trail = trail;
     series->number = (uint16_t)trail->series;
@@ -57,16 +59,16 @@ static struct rkt_series *add_series(struct rkt_trail *trail, const char *text, 
                                      const uint64_t *sizes, const uint64_t *salts, uint64_t first) {
     if (trail->series >= RKT_SERIES) return NULL;
     struct rkt_series *series = new_series(trail, count, first);
-    if (!series || !take_text(trail, series, text, length)) return NULL;
+    if (!series || !add_text_chunk(trail, series, text, length)) return NULL;
     trail->series++;
     memcpy(series->sizes, sizes, 16 * (uint64_t)count);
     memcpy(series->salts, salts, 16 * (uint64_t)count);
     for (uint32_t i = 0; i < 2 * count; i++) series->bytes += sizes[i];
-    series->tensors = take_tensors(trail, series->number, count);
+    series->tensors = add_tensor_chunk(trail, series->number, count);
     return series;
 }
 
-/* A series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
+/* Starts a series of steps that update these tensors. sizes and salts: of the gradients, then of the parameters. */
 RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, const char *text, uint64_t length,
                                                    uint32_t count, const uint64_t *sizes, const uint64_t *salts,
                                                    uint64_t first) {
@@ -81,12 +83,12 @@ RK_EXPORT struct rkt_series *reprokit_trail_series(struct rkt_trail *trail, cons
 /* ---- one step ------------------------------------------------------------------------------------------------ */
 
 static uint32_t next_count(const struct rkt_series *series) {
-    uint64_t wanted = (series->next - series->first) / 4 / 64 * 64;
-    if (wanted < FIRST_STEPS) return FIRST_STEPS;
-    return wanted < LARGEST_STEPS ? (uint32_t)wanted : LARGEST_STEPS;
+    uint64_t count = (series->next - series->first) / 4 / 64 * 64;
+    if (count < FIRST_STEPS) return FIRST_STEPS;
+    return count < LARGEST_STEPS ? (uint32_t)count : LARGEST_STEPS;
 }
 
-static bool grow(struct rkt_series *series) {
+static bool add_step_chunk(struct rkt_series *series) {
     uint32_t count = next_count(series);
     struct rkt_chunk head = {RKT_CHUNK_MAGIC,       RKT_KIND_STEPS,
                              series->number,        sizeof(head) + count * sizeof(struct rkt_record),
@@ -107,7 +109,7 @@ static struct rkt_record *record_in(struct rkt_chunk *chunk, uint64_t step) {
 
 static struct rkt_record *next_record(struct rkt_series *series) {
     struct rkt_record *record = record_in(series->steps, series->next);
-    if (!record && grow(series)) record = record_in(series->steps, series->next);
+    if (!record && add_step_chunk(series)) record = record_in(series->steps, series->next);
     if (record)
         series->step = series->next++;
     else
@@ -127,7 +129,7 @@ static struct rkt_kept *kept_slot(const struct rkt_series *series, uint64_t step
     return (struct rkt_kept *)((uint8_t *)(series->tensors + 1) + slot * kept_size(series->count));
 }
 
-static void keep(const struct rkt_series *series, uint64_t step, const uint64_t *digests) {
+static void store_tensor_digests(const struct rkt_series *series, uint64_t step, const uint64_t *digests) {
     struct rkt_kept *kept = kept_slot(series, step);
     if (!kept) return;
     __atomic_store_n(&kept->step, 0, __ATOMIC_RELEASE);
@@ -137,16 +139,18 @@ static void keep(const struct rkt_series *series, uint64_t step, const uint64_t 
     __atomic_store_n(&kept->step, step + 1, __ATOMIC_RELEASE);
 }
 
-/* Whether there was anything to read. */
-static bool any(const uint64_t *digests, uint32_t count) {
+/* Returns whether any tensor was read. */
+static bool any_digest(const uint64_t *digests, uint32_t count) {
     for (uint32_t i = 0; i < count; i++)
         if (digests[i]) return true;
     return false;
 }
 
-static void take_digests(struct rkt_series *series, struct rkt_record *record, uint64_t step, const uint64_t *digests) {
-    bool gradients = any(digests, series->count), parameters = any(digests + series->count, series->count);
-    if (gradients || parameters) keep(series, step, digests);
+static void store_digests(struct rkt_series *series, struct rkt_record *record, uint64_t step,
+                          const uint64_t *digests) {
+    bool gradients = any_digest(digests, series->count),
+         parameters = any_digest(digests + series->count, series->count);
+    if (gradients || parameters) store_tensor_digests(series, step, digests);
     record->gradients = gradients ? reprokit_trail_list(digests, series->count) : 0;
     record->parameters = parameters ? reprokit_trail_list(digests + series->count, series->count) : 0;
     record->flags |= (gradients ? RKT_GRADIENTS : 0) | (parameters ? RKT_PARAMETERS : 0);
@@ -165,10 +169,10 @@ static uint64_t digest_of(const struct rkt_series *series, uint32_t i) {
 void rkt_digest_tensors(void *job) {
     struct rkt_series *series = job;
     for (uint32_t i = 0; i < 2 * series->count; i++) series->digests[i] = digest_of(series, i);
-    take_digests(series, series->record, series->step, series->digests);
+    store_digests(series, series->record, series->step, series->digests);
 }
 
-static uint64_t state(uint64_t address, uint64_t size, uint64_t salt) {
+static uint64_t digest_state(uint64_t address, uint64_t size, uint64_t salt) {
     return address ? reprokit_trail_digest((const void *)(uintptr_t)address, size, salt) : 0;
 }
 
@@ -179,15 +183,15 @@ static void write_facts(struct rkt_record *record, const struct rkt_facts *facts
     record->before = facts->before;
     record->buffers = facts->buffers;
     record->inputs = facts->inputs;
-    record->torch = state(facts->torch_state, facts->torch_size, facts->torch_salt);
+    record->torch = digest_state(facts->torch_state, facts->torch_size, facts->torch_salt);
     if (facts->torch_more) record->torch = rkt_mix(record->torch + facts->torch_more);
-    record->python = state(facts->python_state, RKT_WORDS, facts->words_salt);
-    record->numpy = state(facts->numpy_state, RKT_WORDS, facts->words_salt);
+    record->python = digest_state(facts->python_state, RKT_WORDS, facts->words_salt);
+    record->numpy = digest_state(facts->numpy_state, RKT_WORDS, facts->words_salt);
 }
 
-/* A ticket for the worker, or 0; *here: the tensors are to be digested by the caller. */
-static uint64_t take_step(struct rkt_series *series, const struct rkt_facts *facts, const uint64_t *pointers,
-                          bool *here) {
+/* Writes a step and returns the worker's ticket, or 0; *here: the caller must digest the tensors. */
+static uint64_t write_step(struct rkt_series *series, const struct rkt_facts *facts, const uint64_t *pointers,
+                           bool *here) {
     struct rkt_record *record = next_record(series);
     series->record = record;
     *here = record && !(facts->how & RKT_LATER);
@@ -200,20 +204,20 @@ static uint64_t take_step(struct rkt_series *series, const struct rkt_facts *fac
     return ticket;
 }
 
-/* Writes down a step. The tensors must stay as they are until its ticket is done (0: it is). */
+/* Writes a step. The tensors must not change until its ticket is done (0: already done). */
 RK_EXPORT uint64_t reprokit_trail_step(struct rkt_series *series, const struct rkt_facts *facts,
                                        const uint64_t *pointers) {
     rk_signals before = rk_block_signals();
     rk_lock(&series->trail->lock);
     bool here;
-    uint64_t ticket = take_step(series, facts, pointers, &here);
+    uint64_t ticket = write_step(series, facts, pointers, &here);
     rk_unlock(&series->trail->lock);
     rk_restore_signals(before);
     if (here) rkt_digest_tensors(series);
     return ticket;
 }
 
-/* The digests of a step that went on beside, on another device, with that of its loss. */
+/* Adds the digests of a step that were computed on another device, and its loss. */
 RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, uint64_t loss, const uint64_t *digests) {
     struct rkt_record *record = record_in(series->steps, step);
     if (!record) record = record_in(series->before, step);
@@ -223,12 +227,12 @@ RK_EXPORT void reprokit_trail_given(struct rkt_series *series, uint64_t step, ui
         record->flags |= RKT_LOSS;
     }
     if (digests)
-        take_digests(series, record, step, digests);
+        store_digests(series, record, step, digests);
     else
         commit(record, step);
 }
 
-/* Which of the tensors of the last step are not any more what they were: 1 gradients, 2 parameters. */
+/* Returns which tensors of the last step have changed since: 1 gradients, 2 parameters. */
 RK_EXPORT uint32_t reprokit_trail_changed(struct rkt_series *series, uint32_t parts) {
     uint32_t changed = 0;
     for (uint32_t i = 0; i < 2 * series->count && series->pointers; i++) {
@@ -238,8 +242,7 @@ RK_EXPORT uint32_t reprokit_trail_changed(struct rkt_series *series, uint32_t pa
     return changed;
 }
 
-/* The digest of the parameters that lie where these pointers say (behind those of the gradients), as a record has it.
- */
+/* Returns the digest of the parameters at these pointers (after those of the gradients), as in a record. */
 RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, const uint64_t *pointers) {
     uint64_t sum = 0, count = series->count;
     for (uint32_t i = 0; i < count; i++)
@@ -247,7 +250,7 @@ RK_EXPORT uint64_t reprokit_trail_parameters(const struct rkt_series *series, co
     return rkt_mix(sum + count);
 }
 
-/* Of the last step: what was read while it changed is worth nothing. */
+/* Flags tensors of the last step that changed while they were read: their digests are invalid. */
 RK_EXPORT void reprokit_trail_unsteady(struct rkt_series *series, uint32_t flags) {
     if (!series->record) return;
     series->record->flags |= flags;

@@ -1,11 +1,11 @@
-/* tensors.c - saves tensors beside a training: they are copied into a ring of bounded size at once, and a worker
- * writes them to shards (safetensors) and then the lines that refer to them to an index. docs/format.md has both.
+/* tensors.c - saves tensors during a training. They are copied to a ring buffer at once; a worker writes them to shards
+ * (safetensors), then the lines that refer to them to an index. docs/format.md describes both.
  *
- * What cannot be written is dropped from then on: a full disk ends the saving, not the training.
+ * After a write error everything further is dropped: a full disk ends the saving, not the training.
  *
- * Shards go past the page cache where the file system can do that, as copies into it take a quarter of the processor
- * time of a training with small steps. So all that is written lies at the beginning of a block, in memory as in the
- * file, and the file is cut behind the last value. */
+ * Shards bypass the page cache (O_DIRECT) if the file system supports it, as copies to it take a quarter of the CPU
+ * time of a training with small steps. So writes start at block boundaries, in memory and in the file, and the file is
+ * truncated after the last value. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,26 +16,26 @@
 #include "trail.h"
 
 #define SOON   (4u << 20)           /* bytes that are handed over at the end of a step, */
-#define LATE   UINT64_C(1000000000) /* or what there is after so many nanoseconds */
-#define SHARDS 1000000              /* that a name has digits for */
+#define LATE   UINT64_C(1000000000) /* or everything, after these nanoseconds */
+#define SHARDS 1000000              /* limit of the digits in a name */
 #define BLOCK  4096u
 
 enum rkt_put { RKT_COPIED, RKT_HAND_OVER, RKT_TOO_LARGE, RKT_ENDED };
 
-/* A value of a shard: its digest goes to a place in the lines. */
+/* A value of a shard: its digest is written at offset `place` of the lines. */
 struct rkt_value {
     uint64_t size, salt, place;
 };
 
-/* A shard to be written, in a mapping of its own with the tables and texts behind it. */
+/* A shard to be written, in a separate mapping, followed by its tables and texts. */
 struct rkt_shard {
     struct rkt_saver *saver;
     uint64_t mapped; /* bytes of this mapping */
     const uint8_t *data;
     uint64_t size; /* of the data */
-    uint64_t end;  /* where the ring is free up to once it is written */
+    uint64_t end;  /* the ring is free up to here once the shard is written */
     uint64_t count, text;
-    uint8_t *head; /* the file's, and its size: whole blocks */
+    uint8_t *head; /* the head of the file, in whole blocks */
     uint64_t head_size;
     struct rkt_value values[];
 };
@@ -45,12 +45,12 @@ struct rkt_saver {
     char path[RK_RUN_PATH + 64]; /* without an ending */
     uint8_t *ring;
     uint64_t size;
-    uint64_t begin, at, tail; /* of the shard being filled, and behind what is free; they only grow */
-    uint64_t shards, handed;  /* and when the last one was handed over */
+    uint64_t begin, at, tail; /* of the shard being filled; the ring is free before tail; they only grow */
+    uint64_t shards, handed;  /* number of shards, and time of the last hand-over */
     uint32_t lock, error;
 };
 
-static uint64_t now(void) {
+static uint64_t current_time(void) {
     struct timespec time;
     rk_call(SYS_clock_gettime, CLOCK_MONOTONIC, (long)&time, 0, 0, 0, 0);
     return (uint64_t)time.tv_sec * UINT64_C(1000000000) + (uint64_t)time.tv_nsec;
@@ -70,7 +70,7 @@ static int write_all(int fd, const void *data, uint64_t size) {
     return 0;
 }
 
-static uint64_t blocks(uint64_t size) { return (size + BLOCK - 1) & ~(uint64_t)(BLOCK - 1); }
+static uint64_t round_to_blocks(uint64_t size) { return (size + BLOCK - 1) & ~(uint64_t)(BLOCK - 1); }
 
 static char *text_of(struct rkt_shard *shard) { return (char *)(shard->values + shard->count); }
 
@@ -87,15 +87,15 @@ static void write_digests(struct rkt_shard *shard) {
 static int write_file(const struct rkt_shard *shard, const char *path, int flags) {
     int fd = rk_open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | flags, 0600);
     if (fd < 0) return -fd;
-    int error = rk_within_limit(shard->head_size + blocks(shard->size)) ? 0 : EFBIG;
+    int error = rk_within_limit(shard->head_size + round_to_blocks(shard->size)) ? 0 : EFBIG;
     if (!error) error = write_all(fd, shard->head, shard->head_size);
-    if (!error) error = write_all(fd, shard->data, flags ? blocks(shard->size) : shard->size);
+    if (!error) error = write_all(fd, shard->data, flags ? round_to_blocks(shard->size) : shard->size);
     if (!error && flags) error = (int)-rk_call(SYS_ftruncate, fd, (long)(shard->head_size + shard->size), 0, 0, 0, 0);
     rk_close(fd);
     return error;
 }
 
-/* Under a temporary name, as nobody must see half of one. */
+/* Writes a shard under a temporary name first, so that no incomplete one is visible. */
 static int write_shard(struct rkt_saver *saver, const struct rkt_shard *shard) {
     char path[sizeof(saver->path) + 32], temporary[sizeof(path)];
     size_t length = rk_append(path, sizeof(path), 0, saver->path);
@@ -114,7 +114,7 @@ static int write_shard(struct rkt_saver *saver, const struct rkt_shard *shard) {
     return error;
 }
 
-/* Whole lines or none. */
+/* Writes all lines or none. */
 static int write_lines(const struct rkt_saver *saver, const char *text, uint64_t size, int flags) {
     char path[sizeof(saver->path) + 8];
     rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, saver->path), ".jsonl");
@@ -143,7 +143,7 @@ static void save(void *job) {
 
 /* ---- the training's -------------------------------------------------------------------------------------------- */
 
-static int take_name(struct rkt_saver *saver, const char *run, const char *identity, const char *text) {
+static int create_index(struct rkt_saver *saver, const char *run, const char *identity, const char *text) {
     size_t length = rk_append(saver->path, sizeof(saver->path), 0, run);
     length = rk_append(saver->path, sizeof(saver->path), length, "/tensors");
     rk_call(SYS_mkdirat, AT_FDCWD, (long)saver->path, 0700, 0, 0, 0);
@@ -157,22 +157,22 @@ static int take_name(struct rkt_saver *saver, const char *run, const char *ident
     }
 }
 
-/* What saves this process's tensors, with the first line of its index; NULL where that cannot be: *error says why. */
+/* Creates a saver for this process, with the first line of its index; NULL on failure, with the reason in *error. */
 RK_EXPORT struct rkt_saver *reprokit_trail_saver(const char *run, const char *identity, const char *text, uint64_t size,
                                                  int *error) {
     int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
     struct rkt_saver *saver = rk_map(sizeof(*saver), protection, flags, -1, 0);
-    uint8_t *ring = rk_map(blocks(size) + BLOCK, protection, flags | MAP_NORESERVE, -1, 0);
-    *error = saver && ring ? take_name(saver, run, identity, text) : ENOMEM;
+    uint8_t *ring = rk_map(round_to_blocks(size) + BLOCK, protection, flags | MAP_NORESERVE, -1, 0);
+    *error = saver && ring ? create_index(saver, run, identity, text) : ENOMEM;
     if (*error) return NULL;
     saver->ring = ring;
-    saver->size = blocks(size);
+    saver->size = round_to_blocks(size);
     saver->worker.work = save;
-    saver->handed = now();
+    saver->handed = current_time();
     return saver;
 }
 
-/* The room for a value in the ring; 0 where what is there is to be handed over first. */
+/* Finds room for a value in the ring; false if the current shard must be handed over first, or the ring is full. */
 static bool find_room(struct rkt_saver *saver, uint64_t size) {
     uint64_t offset = saver->at % saver->size;
     if (offset + size > saver->size) {
@@ -183,22 +183,22 @@ static bool find_room(struct rkt_saver *saver, uint64_t size) {
 }
 
 static bool is_busy(const struct rkt_saver *saver) {
-    return __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST) < saver->worker.given;
+    return __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST) < saver->worker.queued;
 }
 
-static void wait_for_one(struct rkt_saver *saver) {
+static void wait_for_next_shard(struct rkt_saver *saver) {
     rkt_wait(&saver->worker, __atomic_load_n(&saver->worker.done, __ATOMIC_SEQ_CST) + 1);
 }
 
-/* Copies a value behind the ones before it; waits for the worker where the ring is full. */
+/* Copies a value after the previous ones; waits for the worker if the ring is full. */
 RK_EXPORT uint32_t reprokit_trail_put(struct rkt_saver *saver, const void *data, uint64_t size) {
     if (__atomic_load_n(&saver->error, __ATOMIC_SEQ_CST)) return RKT_ENDED;
-    if (saver->at == saver->begin && !is_busy(saver)) /* all is written: its beginning is in the caches */
+    if (saver->at == saver->begin && !is_busy(saver)) /* all is written: reuse the start, which is in the caches */
         saver->begin = saver->at = saver->tail = 0;
     if (size > saver->size / 2) return saver->at == saver->begin ? RKT_TOO_LARGE : RKT_HAND_OVER;
     while (!find_room(saver, size)) {
         if (saver->at != saver->begin) return RKT_HAND_OVER;
-        wait_for_one(saver);
+        wait_for_next_shard(saver);
         if (!is_busy(saver)) saver->begin = saver->at = saver->tail = 0;
     }
     memcpy(saver->ring + saver->at % saver->size, data, size);
@@ -206,9 +206,9 @@ RK_EXPORT uint32_t reprokit_trail_put(struct rkt_saver *saver, const void *data,
     return RKT_COPIED;
 }
 
-/* Whether what there is should be handed over at the end of this step. */
+/* Returns whether the values should be handed over at the end of this step. */
 RK_EXPORT uint32_t reprokit_trail_is_due(const struct rkt_saver *saver) {
-    return saver->at - saver->begin >= SOON || now() - saver->handed > LATE;
+    return saver->at - saver->begin >= SOON || current_time() - saver->handed > LATE;
 }
 
 static void write_head(struct rkt_shard *shard, const char *head, uint64_t size) {
@@ -220,8 +220,8 @@ static void write_head(struct rkt_shard *shard, const char *head, uint64_t size)
 
 static struct rkt_shard *new_shard(struct rkt_saver *saver, const struct rkt_value *values, uint64_t count,
                                    const char *head, uint64_t head_size, const char *text, uint64_t text_size) {
-    uint64_t table = sizeof(*values) * count, front = blocks(sizeof(struct rkt_shard) + table + text_size);
-    uint64_t size = front + blocks(8 + head_size);
+    uint64_t table = sizeof(*values) * count, front = round_to_blocks(sizeof(struct rkt_shard) + table + text_size);
+    uint64_t size = front + round_to_blocks(8 + head_size);
     struct rkt_shard *shard = rk_map(size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!shard) return NULL;
     *shard = (struct rkt_shard){.saver = saver,
@@ -236,7 +236,7 @@ static struct rkt_shard *new_shard(struct rkt_saver *saver, const struct rkt_val
     return shard;
 }
 
-static uint64_t give(struct rkt_saver *saver, struct rkt_shard *shard) {
+static uint64_t queue_shard(struct rkt_saver *saver, struct rkt_shard *shard) {
     rk_signals before = rk_block_signals();
     rk_lock(&saver->lock);
     uint64_t ticket = rkt_hand_over(&saver->worker, shard);
@@ -245,8 +245,8 @@ static uint64_t give(struct rkt_saver *saver, struct rkt_shard *shard) {
     return ticket;
 }
 
-/* Hands over the values that were put since the last time, or the one at `data`, which is read until it is written:
- * that is waited for. Returns whether that was done. */
+/* Hands over the values since the last call, or the one at `data`: then it waits until that is written. Returns 0 if
+ * memory is short. */
 RK_EXPORT uint32_t reprokit_trail_shard(struct rkt_saver *saver, const struct rkt_value *values, uint64_t count,
                                         const char *head, uint64_t head_size, const char *text, uint64_t text_size,
                                         const void *data) {
@@ -254,28 +254,28 @@ RK_EXPORT uint32_t reprokit_trail_shard(struct rkt_saver *saver, const struct rk
     if (!shard) return 0;
     shard->data = data ? data : saver->ring + saver->begin % saver->size;
     for (uint64_t i = 0; i < count; i++) shard->size += values[i].size;
-    shard->end = blocks(saver->at);
-    uint64_t ticket, shard_end = shard->end; /* the worker lets go of the shard */
-    while (!(ticket = give(saver, shard))) {
-        if (!is_busy(saver)) { /* no thread can be made */
+    shard->end = round_to_blocks(saver->at);
+    uint64_t ticket, shard_end = shard->end; /* the worker unmaps the shard */
+    while (!(ticket = queue_shard(saver, shard))) {
+        if (!is_busy(saver)) { /* no thread can be created */
             save(shard);
             break;
         }
-        wait_for_one(saver);
+        wait_for_next_shard(saver);
     }
     if (data && ticket) rkt_wait(&saver->worker, ticket);
     saver->begin = saver->at = shard_end;
-    saver->handed = now();
+    saver->handed = current_time();
     return 1;
 }
 
-/* Before a fork, and at the end: all that was handed over is written. Returns why it was not, or 0. */
+/* Writes everything that was handed over, before a fork and at the end. Returns the error, or 0. */
 RK_EXPORT uint32_t reprokit_trail_settle(struct rkt_saver *saver) {
     rkt_stop(&saver->worker, &saver->lock);
     return __atomic_load_n(&saver->error, __ATOMIC_SEQ_CST);
 }
 
-/* Lines by themselves, as when a full disk has ended all. */
+/* Writes lines alone, as after a full disk has ended the saving. */
 RK_EXPORT uint32_t reprokit_trail_lines(struct rkt_saver *saver, const char *text, uint64_t size) {
     rkt_stop(&saver->worker, &saver->lock);
     return (uint32_t)write_lines(saver, text, size, O_APPEND);

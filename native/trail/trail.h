@@ -1,8 +1,8 @@
 /* trail.h - the trail of a process: layouts of its file, which docs/format.md describes, and what the agent calls.
  *
- * A library of its own that the agent loads by ctypes where a training's framework is. What runs in its worker
- * thread (worker.c) touches no thread-local variable, allocates nothing and makes system calls directly, as that
- * thread is none of libc's. */
+ * A separate library, which the agent loads by ctypes into processes with a framework. Code of its worker thread
+ * (worker.c) uses no thread-local variable, allocates nothing and makes direct system calls, as libc does not know that
+ * thread. */
 #ifndef REPROKIT_TRAIL_H
 #define REPROKIT_TRAIL_H
 
@@ -12,9 +12,9 @@
 #define RKT_ABI         8
 #define RKT_FORMAT      4
 #define RKT_CHUNK_MAGIC 0x4B435254u
-#define RKT_SMALL       (1u << 20)  /* bytes that are digested sooner than another processor has them in its cache */
-#define RKT_KEPT        16          /* steps at either end whose single digests are kept */
-#define RKT_ROOM        (32u << 20) /* bytes for them, at most */
+#define RKT_SMALL       (1u << 20)  /* bytes that are digested faster here than another processor could load them */
+#define RKT_KEPT        16          /* first and last steps whose digests of single tensors are kept */
+#define RKT_ROOM        (32u << 20) /* maximum bytes for these digests */
 #define RKT_LARGEST     (UINT64_C(4) << 30)
 #define RKT_SERIES      4096
 #define RKT_WORDS       2500 /* bytes of the state of a Mersenne Twister: 624 words and a position */
@@ -34,17 +34,17 @@ enum rkt_flag {
     RKT_UNSTEADY_GRADIENTS = 512, /* changed while they were read */
     RKT_UNSTEADY_PARAMETERS = 1024,
     RKT_BUFFERS = 2048,
-    RKT_UNCHANGED = 4096, /* no parameter was, since the step before, as far as the framework counts changes */
+    RKT_UNCHANGED = 4096, /* no parameter changed since the previous step, by the framework's version counters */
     RKT_INPUTS = 8192,
-    RKT_INPUTS_PARTIAL = 16384, /* there were calls or arguments that do not count */
-    RKT_INPUTS_SEVERAL = 32768  /* one of which counts came after another call */
+    RKT_INPUTS_PARTIAL = 16384, /* some calls or arguments are not included */
+    RKT_INPUTS_SEVERAL = 32768  /* an included call came after another call */
 };
 
-/* What the agent knows beside of a step that is not written yet; records do not have it. */
-#define RKT_BATCH_PARTIAL (UINT64_C(1) << 32) /* a part of it could not be read, so that it does not count */
-#define RKT_CALLED        (UINT64_C(1) << 33) /* models were */
+/* Further flags of a step that is not written yet; records do not have them. */
+#define RKT_BATCH_PARTIAL (UINT64_C(1) << 32) /* a part of the batch could not be read, so that it is left out */
+#define RKT_CALLED        (UINT64_C(1) << 33) /* a model was called */
 
-/* What the agent asks of a step beside. */
+/* Options of the agent for a step. */
 enum rkt_how { RKT_HERE = 1 /* digest in this thread */, RKT_LATER = 2 /* the digests are given later */ };
 
 struct rkt_head {
@@ -69,21 +69,21 @@ struct rkt_chunk {
 };
 
 struct rkt_record {
-    uint32_t check; /* written last; 0 in a record that is not there */
+    uint32_t check; /* written last; 0 in a record that was not written */
     uint32_t flags;
     uint64_t batch, loss, gradients, parameters, torch, python, numpy;
-    uint64_t before, buffers; /* parameters as the step found them; buffers as it left them */
-    uint64_t inputs;          /* what models were called with */
+    uint64_t before, buffers; /* parameters before the step; buffers after it */
+    uint64_t inputs;          /* arguments of model calls */
 };
 
-/* The digests of a step, tensor by tensor: gradients, then parameters. */
+/* The digests of single tensors of a step: gradients, then parameters. */
 struct rkt_kept {
     uint64_t step; /* number + 1; 0 while it is written */
     uint64_t check;
     uint64_t digests[];
 };
 
-/* How numbers are laid out; a complex one is two. */
+/* Formats of numbers; a complex number is two. */
 enum rkt_format {
     RKT_OTHER, /* always finite */
     RKT_FLOAT16,
@@ -105,7 +105,7 @@ struct rkt_stretch {
     uint64_t address, size;
 };
 
-/* What the agent knows of a step: with the digests of batch and loss, and where the random states lie. */
+/* The agent's data of a step: digests of batch and loss, and addresses of the random states. */
 struct rkt_facts {
     uint64_t flags, how;
     uint64_t batch, loss, before, buffers, inputs;
@@ -124,19 +124,19 @@ struct rkt_series {
     uint64_t *sizes, *salts, *digests; /* 2 * count each */
     struct rkt_chunk *steps, *before;  /* the chunk being filled, and the one before it */
     struct rkt_chunk *tensors;         /* or NULL */
-    const uint64_t *pointers;          /* of the step under way */
-    struct rkt_record *record;         /* of the last step, NULL where there was no room */
+    const uint64_t *pointers;          /* tensors' addresses in the current step */
+    struct rkt_record *record;         /* the last step's; NULL if there was no room */
     uint64_t step;                     /* its number */
     uint64_t end;                      /* of the chunk being filled, in the file */
 };
 
 #define RKT_QUEUE 64
 
-/* A thread that works off what it is given, in that order. */
+/* A thread that processes jobs in the order of their queue. */
 struct rkt_worker {
-    uint64_t done, given; /* tickets */
+    uint64_t done, queued; /* tickets: numbers of jobs */
     uint32_t wake, waiting, stopping;
-    uint32_t thread; /* its id; the kernel zeroes it at its end */
+    uint32_t thread; /* its id; the kernel zeroes it when the thread ends */
     uint8_t *stack;
     void (*work)(void *job);
     void *queue[RKT_QUEUE];
@@ -147,7 +147,7 @@ struct rkt_trail {
     struct rkt_head *head;
     uint32_t lock;
     uint32_t series;
-    uint64_t room; /* left for the digests of single tensors */
+    uint64_t room; /* bytes left for the digests of single tensors */
     struct rkt_worker worker;
 };
 
@@ -158,13 +158,13 @@ uint64_t reprokit_trail_fold(uint64_t before, const void *data, uint64_t size, u
 uint64_t reprokit_trail_list(const uint64_t *digests, uint64_t count);
 /* finite.c */
 uint64_t reprokit_trail_finite(const uint64_t *addresses, const struct rkt_numbers *numbers, uint64_t count);
-/* file.c: under the trail's lock */
+/* file.c: called with the trail's lock held */
 struct rkt_chunk *rkt_take(struct rkt_trail *trail, const struct rkt_chunk *head);
 void rkt_unmap(const struct rkt_chunk *chunk);
 /* record.c */
 void rkt_digest_tensors(void *series);
 /* worker.c */
-uint64_t rkt_hand_over(struct rkt_worker *worker, void *job); /* a ticket, or 0: there is no worker, or no room */
+uint64_t rkt_hand_over(struct rkt_worker *worker, void *job); /* a ticket, or 0 without a worker or room */
 void rkt_wait(struct rkt_worker *worker, uint64_t ticket);
 void rkt_stop(struct rkt_worker *worker, uint32_t *lock);
 

@@ -1,8 +1,8 @@
-/* worker.c - a thread that digests tensors beside the training, or writes them.
+/* worker.c - a thread that digests or writes tensors in parallel to the training.
  *
- * Made by clone: neither libc nor the shim counts it, so that no thread of the training's gets another name, malloc
- * stays what it is in a process of one thread, and nothing of libc's is allocated for it. It shares its creator's
- * thread-local storage and must not use any: no errno, no stack protector, no lazy binding, no signal handler. */
+ * It is created by clone, so that neither libc nor the shim knows it: names of the training's threads do not change,
+ * malloc still sees a single thread, and libc allocates nothing for it. It shares its creator's thread-local storage
+ * and must not use any: no errno, no stack protector, no lazy binding, no signal handler. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -17,31 +17,33 @@
 #define SPINS 200 /* a few microseconds, in which most waits are over */
 
 static void sleep_on(uint32_t *word, uint32_t value) {
-    rk_call(SYS_futex, (long)word, FUTEX_WAIT, value, 0, 0, 0); /* not private: the kernel clears `thread` so */
+    rk_call(SYS_futex, (long)word, FUTEX_WAIT, value, 0, 0,
+            0); /* not private, as the kernel's wake of `thread` is not either */
 }
 
 static void wake(uint32_t *word) { rk_call(SYS_futex, (long)word, FUTEX_WAKE, 1 << 20, 0, 0, 0); }
 
-static void work_off(struct rkt_worker *worker) {
-    while (worker->done < __atomic_load_n(&worker->given, __ATOMIC_ACQUIRE)) {
+static void run_queued_jobs(struct rkt_worker *worker) {
+    while (worker->done < __atomic_load_n(&worker->queued, __ATOMIC_ACQUIRE)) {
         worker->work(worker->queue[worker->done % RKT_QUEUE]);
         __atomic_store_n(&worker->done, worker->done + 1, __ATOMIC_SEQ_CST);
         if (__atomic_load_n(&worker->waiting, __ATOMIC_SEQ_CST)) wake((uint32_t *)&worker->done);
     }
 }
 
-static int work_on(void *argument) {
+static int run_worker(void *argument) {
     struct rkt_worker *worker = argument;
     for (;;) {
         uint32_t calls = __atomic_load_n(&worker->wake, __ATOMIC_SEQ_CST);
-        uint32_t stopping = __atomic_load_n(&worker->stopping, __ATOMIC_SEQ_CST); /* before: what was given is done */
-        work_off(worker);
+        uint32_t stopping = __atomic_load_n(
+            &worker->stopping, __ATOMIC_SEQ_CST); /* read before the queue, so that all queued jobs are done */
+        run_queued_jobs(worker);
         if (stopping) return 0;
         sleep_on(&worker->wake, calls);
     }
 }
 
-static bool begin(struct rkt_worker *worker) {
+static bool start_worker(struct rkt_worker *worker) {
     if (worker->thread) return true;
     if (!worker->stack) worker->stack = rk_map(STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!worker->stack) return false;
@@ -50,18 +52,19 @@ static bool begin(struct rkt_worker *worker) {
     int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PARENT_SETTID |
                 CLONE_CHILD_CLEARTID;
     int error = errno;
-    int made = clone(work_on, worker->stack + STACK, flags, worker, &worker->thread, NULL, &worker->thread);
+    int thread_id = clone(run_worker, worker->stack + STACK, flags, worker, &worker->thread, NULL, &worker->thread);
     errno = error;
-    return made > 0;
+    return thread_id > 0;
 }
 
 uint64_t rkt_hand_over(struct rkt_worker *worker, void *job) {
-    if (worker->given - __atomic_load_n(&worker->done, __ATOMIC_ACQUIRE) >= RKT_QUEUE || !begin(worker)) return 0;
-    worker->queue[worker->given % RKT_QUEUE] = job;
-    __atomic_store_n(&worker->given, worker->given + 1, __ATOMIC_SEQ_CST);
+    if (worker->queued - __atomic_load_n(&worker->done, __ATOMIC_ACQUIRE) >= RKT_QUEUE || !start_worker(worker))
+        return 0;
+    worker->queue[worker->queued % RKT_QUEUE] = job;
+    __atomic_store_n(&worker->queued, worker->queued + 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&worker->wake, 1, __ATOMIC_SEQ_CST);
     wake(&worker->wake);
-    return worker->given;
+    return worker->queued;
 }
 
 void rkt_wait(struct rkt_worker *worker, uint64_t ticket) {
@@ -88,7 +91,7 @@ static void stop(struct rkt_worker *worker) {
     while ((thread = __atomic_load_n(&worker->thread, __ATOMIC_SEQ_CST))) sleep_on(&worker->thread, thread);
 }
 
-/* Lets the worker finish and end; the next job makes another. Under the lock nobody hands one over. */
+/* Lets the worker finish its jobs and end; the next job starts another. The lock keeps jobs from being queued. */
 void rkt_stop(struct rkt_worker *worker, uint32_t *lock) {
     rk_signals before = rk_block_signals();
     rk_lock(lock);
@@ -99,5 +102,5 @@ void rkt_stop(struct rkt_worker *worker, uint32_t *lock) {
 
 RK_EXPORT void reprokit_trail_wait(struct rkt_trail *trail, uint64_t ticket) { rkt_wait(&trail->worker, ticket); }
 
-/* Before a fork: a process of one thread is none of several, and no digest is cut off in the midst. */
+/* Called before a fork: a single-threaded process stays one, and no digest is interrupted. */
 RK_EXPORT void reprokit_trail_pause(struct rkt_trail *trail) { rkt_stop(&trail->worker, &trail->lock); }
