@@ -1,8 +1,8 @@
 /*
- * Compares two stretches of numbers bit for bit, and measures how far apart those are that differ.
+ * compare.c - compares two arrays of numbers bit for bit, and measures the distances of elements that differ.
  *
- * Everything works on memory that the caller holds: no allocation, no files, no globals. Bytes that are
- * equal cost a memcmp; only elements that differ are decoded. Elements need not be aligned.
+ * All functions work on the caller's memory: no allocation, no files, no globals. Equal bytes cost a memcmp; only
+ * elements that differ are decoded. Elements need not be aligned.
  */
 #include "compare.h"
 
@@ -10,11 +10,11 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define BLOCK  4096 /* bytes that are skipped at once where they are equal */
+#define BLOCK  4096 /* bytes that are compared by one memcmp */
 
 struct number {
     uint64_t code;
-    uint64_t magnitude; /* of floats the code without its sign: neighbors are one apart */
+    uint64_t magnitude; /* for floats the code without its sign, so that neighbors differ by one */
     double value;
     int negative, nan, infinite;
 };
@@ -42,7 +42,7 @@ static uint64_t load(const unsigned char *at, uint32_t size, int big_endian) {
     }
 }
 
-static double decoded_float(const struct rka_format *format, uint64_t magnitude) {
+static double decode_float(const struct rka_format *format, uint64_t magnitude) {
     if (format->bits == 64) {
         double value;
         memcpy(&value, &magnitude, 8);
@@ -89,7 +89,7 @@ static struct number float_number(const struct rka_format *format, uint64_t code
         number.magnitude = code & (sign - 1);
     }
     find_specials(format, &number);
-    number.value = number.infinite ? INFINITY : number.nan ? NAN : decoded_float(format, number.magnitude);
+    number.value = number.infinite ? INFINITY : number.nan ? NAN : decode_float(format, number.magnitude);
     if (number.negative) number.value = -number.value;
     return number;
 }
@@ -106,15 +106,15 @@ static struct number integer_number(const struct rka_format *format, uint64_t co
     return number;
 }
 
-static struct number decoded(const struct rka_format *format, uint64_t code) {
+static struct number decode(const struct rka_format *format, uint64_t code) {
     if (format->bits < 64) code &= (UINT64_C(1) << format->bits) - 1;
     return format->kind == RKA_FLOAT ? float_number(format, code) : integer_number(format, code);
 }
 
-EXPORT double rka_decode(const struct rka_format *format, uint64_t code) { return decoded(format, code).value; }
+EXPORT double rka_decode(const struct rka_format *format, uint64_t code) { return decode(format, code).value; }
 
-/* Keeps the larger distance; of equal ones the first. */
-static void keep(struct rka_extreme *extreme, double value, uint64_t whole, uint64_t at, uint64_t seen) {
+/* Updates a maximum with a distance; of equal ones the first stays. */
+static void update_extreme(struct rka_extreme *extreme, double value, uint64_t whole, uint64_t at, uint64_t seen) {
     if (seen == 0 || value > extreme->value || (value == extreme->value && whole > extreme->whole)) {
         extreme->value = value;
         extreme->whole = whole;
@@ -129,29 +129,29 @@ struct distances {
     uint64_t ulp;
 };
 
-static struct distances between(const struct rka_format *format, struct number left, struct number right) {
-    struct distances found;
+static struct distances measure_distances(const struct rka_format *format, struct number left, struct number right) {
+    struct distances distances;
     uint64_t high = left.magnitude > right.magnitude ? left.magnitude : right.magnitude;
     uint64_t low = left.magnitude > right.magnitude ? right.magnitude : left.magnitude;
-    found.ulp = left.negative == right.negative ? high - low : high + low;
-    found.absolute = format->kind == RKA_FLOAT ? fabs(left.value - right.value) : (double)found.ulp;
+    distances.ulp = left.negative == right.negative ? high - low : high + low;
+    distances.absolute = format->kind == RKA_FLOAT ? fabs(left.value - right.value) : (double)distances.ulp;
     double largest = fmax(fabs(left.value), fabs(right.value));
-    found.relative = largest > 0 ? found.absolute / largest : 0;
-    if (isinf(found.absolute)) /* the difference of two doubles need not be one */
-        found.relative = fabs(left.value / largest - right.value / largest);
-    return found;
+    distances.relative = largest > 0 ? distances.absolute / largest : 0;
+    if (isinf(distances.absolute)) /* the difference of two doubles may overflow */
+        distances.relative = fabs(left.value / largest - right.value / largest);
+    return distances;
 }
 
-static int within(const struct rka_tolerance *tolerance, struct number right, struct distances found) {
-    return found.ulp <= tolerance->ulp ||
-           found.absolute <= tolerance->absolute + tolerance->relative * fabs(right.value);
+static int is_within_tolerance(const struct rka_tolerance *tolerance, struct number right, struct distances distances) {
+    return distances.ulp <= tolerance->ulp ||
+           distances.absolute <= tolerance->absolute + tolerance->relative * fabs(right.value);
 }
 
-/* Counts one pair of components that differ; whether it is within the tolerances. */
+/* Counts a pair of components that differ; returns whether it is within the tolerances. */
 static int measure(const struct rka_format *format, const struct rka_tolerance *tolerance, uint64_t left_code,
                    uint64_t right_code, uint64_t at, struct rka_measured *measured) {
-    struct number left = decoded(format, left_code), right = decoded(format, right_code);
-    if (left.code == right.code) /* they differ in bits that no number has, of a byte that holds four */
+    struct number left = decode(format, left_code), right = decode(format, right_code);
+    if (left.code == right.code) /* they differ only in unused bits, as of a float4 in a byte */
         return 0;
     if (left.nan || right.nan) {
         measured->nan_payload += left.nan && right.nan;
@@ -162,18 +162,19 @@ static int measure(const struct rka_format *format, const struct rka_tolerance *
         measured->infinite++;
         return 0;
     }
-    struct distances found = between(format, left, right);
+    struct distances distances = measure_distances(format, left, right);
     if (format->kind == RKA_FLOAT && left.value == 0 && right.value == 0)
         measured->zero_sign++;
     else if (format->kind == RKA_FLOAT && left.negative != right.negative && left.value != 0 && right.value != 0)
         measured->sign_change++;
     else
-        measured->histogram[bucket(found.ulp)]++;
-    keep(&measured->absolute, found.absolute, format->kind == RKA_FLOAT ? 0 : found.ulp, at, measured->finite);
-    keep(&measured->relative, found.relative, 0, at, measured->finite);
-    keep(&measured->ulp, (double)found.ulp, found.ulp, at, measured->finite);
+        measured->histogram[bucket(distances.ulp)]++;
+    update_extreme(&measured->absolute, distances.absolute, format->kind == RKA_FLOAT ? 0 : distances.ulp, at,
+                   measured->finite);
+    update_extreme(&measured->relative, distances.relative, 0, at, measured->finite);
+    update_extreme(&measured->ulp, (double)distances.ulp, distances.ulp, at, measured->finite);
     measured->finite++;
-    return within(tolerance, right, found);
+    return is_within_tolerance(tolerance, right, distances);
 }
 
 static void count_element(uint64_t at, int accepted, struct rka_measured *measured) {
@@ -194,10 +195,10 @@ static void compare_numbers(const struct rka_format *format, const struct rka_to
     for (uint64_t i = 0; i < count; i++) {
         int differs = 0, accepted = 1;
         for (uint32_t part = 0; part < format->parts; part++, left += size, right += size) {
-            uint64_t one = load(left, size, left_big), other = load(right, size, right_big);
-            if (one == other) continue;
+            uint64_t left_code = load(left, size, left_big), right_code = load(right, size, right_big);
+            if (left_code == right_code) continue;
             differs = 1;
-            accepted &= measure(format, tolerance, one, other, base + i, measured);
+            accepted &= measure(format, tolerance, left_code, right_code, base + i, measured);
         }
         if (differs) count_element(base + i, accepted, measured);
     }
@@ -206,22 +207,22 @@ static void compare_numbers(const struct rka_format *format, const struct rka_to
 EXPORT void rka_compare(const struct rka_format *format, const struct rka_tolerance *tolerance, const void *left,
                         int left_big_endian, const void *right, int right_big_endian, uint64_t count, uint64_t base,
                         struct rka_measured *measured) {
-    const unsigned char *one = left, *other = right;
+    const unsigned char *left_at = left, *right_at = right;
     uint64_t size = (uint64_t)format->size * (format->kind == RKA_RAW ? 1 : format->parts);
     uint64_t step = size < BLOCK ? BLOCK / size : 1;
     measured->compared += count;
-    for (uint64_t done = 0; done < count; done += step, one += step * size, other += step * size) {
-        uint64_t some = count - done < step ? count - done : step;
-        if (left_big_endian == right_big_endian && memcmp(one, other, some * size) == 0) continue;
+    for (uint64_t done = 0; done < count; done += step, left_at += step * size, right_at += step * size) {
+        uint64_t block = count - done < step ? count - done : step;
+        if (left_big_endian == right_big_endian && memcmp(left_at, right_at, block * size) == 0) continue;
         if (format->kind == RKA_RAW)
-            compare_raw(format->size, one, other, some, base + done, measured);
+            compare_raw(format->size, left_at, right_at, block, base + done, measured);
         else
-            compare_numbers(format, tolerance, one, left_big_endian, other, right_big_endian, some, base + done,
+            compare_numbers(format, tolerance, left_at, left_big_endian, right_at, right_big_endian, block, base + done,
                             measured);
     }
 }
 
-/* Codes of less than a byte, the first in the lowest bits, to a byte each; first: the code to begin with. */
+/* Unpacks codes of less than a byte, lowest bits first, to a byte each; first: the index of the first code. */
 EXPORT void rka_unpack(uint32_t bits, uint64_t first, uint64_t count, const void *packed, void *codes) {
     const unsigned char *from = packed;
     unsigned char *to = codes;
@@ -233,7 +234,7 @@ EXPORT void rka_unpack(uint32_t bits, uint64_t first, uint64_t count, const void
     }
 }
 
-/* Copies the elements of a box from where one kind of strides (in elements) says to where the other does. */
+/* Copies a box of elements from one layout to another, given by their strides in elements. */
 EXPORT void rka_gather(uint32_t size, uint32_t rank, const uint64_t *shape, const int64_t *from_strides,
                        const int64_t *to_strides, const void *from, void *to) {
     if (rank == 0) {
@@ -248,16 +249,16 @@ EXPORT void rka_gather(uint32_t size, uint32_t rank, const uint64_t *shape, cons
 }
 
 EXPORT uint64_t rka_first_other(const void *left, const void *right, uint64_t size) {
-    const unsigned char *one = left, *other = right;
+    const unsigned char *left_bytes = left, *right_bytes = right;
     uint64_t at = 0;
-    while (at + BLOCK <= size && memcmp(one + at, other + at, BLOCK) == 0) at += BLOCK;
-    while (at < size && one[at] == other[at]) at++;
+    while (at + BLOCK <= size && memcmp(left_bytes + at, right_bytes + at, BLOCK) == 0) at += BLOCK;
+    while (at < size && left_bytes[at] == right_bytes[at]) at++;
     return at;
 }
 
 EXPORT uint64_t rka_count_other(const void *left, const void *right, uint64_t size) {
-    const unsigned char *one = left, *other = right;
+    const unsigned char *left_bytes = left, *right_bytes = right;
     uint64_t count = 0;
-    for (uint64_t i = 0; i < size; i++) count += one[i] != other[i];
+    for (uint64_t i = 0; i < size; i++) count += left_bytes[i] != right_bytes[i];
     return count;
 }

@@ -1,4 +1,4 @@
-/* What the comparison of artifacts shares between C and Python: how numbers are laid out, what is measured. */
+/* compare.h - what C and Python share for comparing artifacts: formats of numbers, and measurements. */
 #ifndef REPROKIT_ARTIFACTS_COMPARE_H
 #define REPROKIT_ARTIFACTS_COMPARE_H
 
@@ -12,19 +12,19 @@
 
 enum rka_kind { RKA_RAW, RKA_UNSIGNED, RKA_SIGNED, RKA_FLOAT };
 
-/* What the codes with all exponent bits set mean, and the one of minus zero. */
+/* Meanings of the codes with all exponent bits set, and of the code of minus zero. */
 enum rka_specials {
     RKA_NO_SPECIALS,  /* all codes are numbers */
     RKA_IEEE,         /* infinities and NaNs */
     RKA_FINITE,       /* no infinity; NaN where all bits but the sign are set */
-    RKA_UNSIGNED_ZERO /* no infinity; NaN in the place of minus zero */
+    RKA_UNSIGNED_ZERO /* no infinity; NaN instead of minus zero */
 };
 
-/* One type of elements. */
+/* The type of elements. */
 struct rka_format {
     uint32_t kind;
     uint32_t size;  /* bytes of a component in memory; of RKA_RAW of an element */
-    uint32_t bits;  /* of them that count: float4 stands in one byte */
+    uint32_t bits;  /* significant bits of a component: a float4 uses a byte */
     uint32_t parts; /* components of an element: 2 of complex numbers */
     uint32_t exponent_bits, mantissa_bits;
     int32_t bias;
@@ -32,14 +32,14 @@ struct rka_format {
     uint32_t exponents_only; /* float8_e8m0fnu: no sign, no zero, a NaN */
 };
 
-/* A distance and the element where it was first met. */
+/* A distance and the first element that has it. */
 struct rka_extreme {
     double value;
-    uint64_t whole; /* the same, exact, of integers and of units in the last place */
+    uint64_t whole; /* the exact distance of integers, or in units in the last place */
     uint64_t at;
 };
 
-/* What comparing came to so far. Fill with zeros before the first call. */
+/* The result of comparing so far. Fill with zeros before the first call. */
 struct rka_measured {
     uint64_t compared, differing, first;
     uint64_t beyond, first_beyond; /* differing elements outside of the tolerances */
@@ -50,7 +50,7 @@ struct rka_measured {
     uint64_t zero_sign, nan_payload, nan, infinite;
 };
 
-/* Within absolute + relative * the right magnitude, or within so many units in the last place. */
+/* Accepts absolute + relative * the right magnitude, or a distance of `ulp` units in the last place. */
 struct rka_tolerance {
     double absolute, relative;
     uint64_t ulp;

@@ -1,7 +1,7 @@
 /*
- * CRC-32C (Castagnoli), with which TensorFlow protects its files: by the processor where it has an instruction
- * for it, else by eight tables. The instruction takes three cycles, but one can begin in each: three stretches are
- * summed at once.
+ * crc32c.c - CRC-32C (Castagnoli), the checksum in TensorFlow's files: by the CPU's instruction if available, else by
+ * eight tables. The instruction has a latency of three cycles and a throughput of one per cycle, so three stretches are
+ * summed in parallel.
  */
 #include "compare.h"
 
@@ -14,20 +14,20 @@
 #define STRETCH    4096 /* bytes */
 
 static uint32_t tables[SLICES][256];
-static uint32_t behind[4][256]; /* what each byte of a sum becomes behind a stretch of zeros */
+static uint32_t zero_shift[4][256]; /* each byte of a sum, after a stretch of zeros */
 
-static uint32_t by_bytes(uint32_t crc, const unsigned char *at, size_t size) {
+static uint32_t sum_by_bytes(uint32_t crc, const unsigned char *at, size_t size) {
     for (size_t i = 0; i < size; i++) crc = crc >> 8 ^ tables[0][(crc ^ at[i]) & 255];
     return crc;
 }
 
-static uint32_t by_tables(uint32_t crc, const unsigned char *at, size_t size) {
+static uint32_t sum_by_tables(uint32_t crc, const unsigned char *at, size_t size) {
     for (; size >= SLICES; at += SLICES, size -= SLICES) {
         uint32_t next = 0;
         for (int i = 0; i < SLICES; i++) next ^= tables[SLICES - 1 - i][at[i] ^ (i < 4 ? crc >> 8 * i & 255 : 0)];
         crc = next;
     }
-    return by_bytes(crc, at, size);
+    return sum_by_bytes(crc, at, size);
 }
 
 __attribute__((constructor)) static void fill_tables(void) {
@@ -42,16 +42,19 @@ __attribute__((constructor)) static void fill_tables(void) {
     static const unsigned char zeros[STRETCH];
     for (uint32_t byte = 1; byte < 256; byte++)
         for (int place = 0; place < 4; place++)
-            behind[place][byte] = byte & (byte - 1) ? behind[place][byte & (byte - 1)] ^ behind[place][byte & -byte]
-                                                    : by_tables(byte << 8 * place, zeros, STRETCH);
+            zero_shift[place][byte] = byte & (byte - 1)
+                                          ? zero_shift[place][byte & (byte - 1)] ^ zero_shift[place][byte & -byte]
+                                          : sum_by_tables(byte << 8 * place, zeros, STRETCH);
 }
 
 #ifdef __x86_64__
-static uint32_t moved(uint32_t crc) {
-    return behind[0][crc & 255] ^ behind[1][crc >> 8 & 255] ^ behind[2][crc >> 16 & 255] ^ behind[3][crc >> 24];
+static uint32_t shift_by_stretch(uint32_t crc) {
+    return zero_shift[0][crc & 255] ^ zero_shift[1][crc >> 8 & 255] ^ zero_shift[2][crc >> 16 & 255] ^
+           zero_shift[3][crc >> 24];
 }
 
-__attribute__((target("sse4.2"))) static uint32_t by_processor(uint32_t crc, const unsigned char *at, size_t size) {
+__attribute__((target("sse4.2"))) static uint32_t sum_by_instruction(uint32_t crc, const unsigned char *at,
+                                                                     size_t size) {
     uint64_t wide = crc, word;
     for (; size >= 3 * STRETCH; at += 3 * STRETCH, size -= 3 * STRETCH) {
         uint64_t sums[3] = {wide, 0, 0};
@@ -60,38 +63,38 @@ __attribute__((target("sse4.2"))) static uint32_t by_processor(uint32_t crc, con
                 memcpy(&word, at + stretch * STRETCH + i, sizeof(word));
                 sums[stretch] = __builtin_ia32_crc32di(sums[stretch], word);
             }
-        wide = moved(moved((uint32_t)sums[0]) ^ (uint32_t)sums[1]) ^ sums[2];
+        wide = shift_by_stretch(shift_by_stretch((uint32_t)sums[0]) ^ (uint32_t)sums[1]) ^ sums[2];
     }
     for (; size >= sizeof(word); at += sizeof(word), size -= sizeof(word)) {
         memcpy(&word, at, sizeof(word));
         wide = __builtin_ia32_crc32di(wide, word);
     }
-    return by_bytes((uint32_t)wide, at, size);
+    return sum_by_bytes((uint32_t)wide, at, size);
 }
 #endif
 
-/* The sum of bytes that follow on those whose sum is crc; 0 before the first. */
+/* Extends the sum `crc` of preceding bytes (0 at the start) by these bytes. */
 EXPORT uint32_t rka_crc32c(uint32_t crc, const void *data, uint64_t size) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("sse4.2")) return ~by_processor(~crc, data, size);
+    if (__builtin_cpu_supports("sse4.2")) return ~sum_by_instruction(~crc, data, size);
 #endif
-    return ~by_tables(~crc, data, size);
+    return ~sum_by_tables(~crc, data, size);
 }
 
-/* The same without the processor's instruction, for a test of both. */
+/* Computes the same without the CPU's instruction, to test both. */
 EXPORT uint32_t rka_crc32c_by_tables(uint32_t crc, const void *data, uint64_t size) {
-    return ~by_tables(~crc, data, size);
+    return ~sum_by_tables(~crc, data, size);
 }
 
-/* Whether four bytes hold a sum, masked as TensorFlow stores it. */
-static int says(const unsigned char *stored, uint32_t crc) {
+/* Returns whether four bytes are a sum, masked as in TensorFlow's files. */
+static int has_checksum(const unsigned char *stored, uint32_t crc) {
     uint32_t sum;
     memcpy(&sum, stored, sizeof(sum));
     return sum == (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
 static void compare_sum(struct rka_tfrecords *state, int is_head) {
-    state->wrong = !says(state->bytes + (is_head ? 8 : 0), is_head ? rka_crc32c(0, state->bytes, 8) : state->crc);
+    state->wrong = !has_checksum(state->bytes + (is_head ? 8 : 0), is_head ? rka_crc32c(0, state->bytes, 8) : state->crc);
     if (is_head) {
         memcpy(&state->length, state->bytes, sizeof(state->length));
         state->crc = 0;
