@@ -1,6 +1,6 @@
-/* line.c - the line of a loss in metrics.jsonl, as the agent's journal writes it, for each step of a training.
+/* line.c - writes the line of a loss in metrics.jsonl, like the agent's journal, for each step of a training.
  *
- * The decimal is the shortest that means the same bits, up to the digits that always do. No locale has a say in it. */
+ * The decimal is the shortest that reads back as the same bits. It does not depend on the locale. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +10,10 @@
 #include "step.h"
 
 #define DIGITS  17
-#define DECIMAL 48  /* bytes that a decimal may take */
-#define NUMBERS 200 /* bytes of a line beside its names, and one behind it */
+#define DECIMAL 48  /* maximum bytes of a decimal */
+#define NUMBERS 200 /* maximum bytes of a line without its names, plus one */
 
-/* A line in the making: what does not fit makes it too long, and is not written. */
+/* A line under construction: text that does not fit is counted, but not written. */
 struct text {
     char *at;
     uint64_t length, room;
@@ -26,7 +26,7 @@ static void add(struct text *text, const char *more, uint64_t size) {
 
 static void add_text(struct text *text, const char *more) { add(text, more, strlen(more)); }
 
-/* Not by printf, whose code no step finds in the processor's caches. */
+/* Avoids printf, whose code is not in the CPU's caches at a step. */
 static void add_digits(struct text *text, uint64_t number, int least) {
     char digits[24];
     int at = sizeof(digits);
@@ -41,12 +41,12 @@ struct decimal {
     int count, exponent; /* of the first digit */
 };
 
-static struct decimal rounded(double value, int count) {
+static struct decimal round_to_digits(double value, int count) {
     char scientific[DECIMAL];
     struct decimal result = {.count = 0};
     const char *at = scientific;
     snprintf(scientific, sizeof(scientific), "%.*e", count - 1, value < 0 ? -value : value);
-    for (; *at && *at != 'e'; at++) /* between them stands the locale's point */
+    for (; *at && *at != 'e'; at++) /* skips the locale's decimal point */
         if (*at >= '0' && *at <= '9' && result.count < DIGITS) result.digits[result.count++] = *at;
     result.exponent = *at ? (int)strtol(at + 1, NULL, 10) : 0;
     while (result.count > 1 && result.digits[result.count - 1] == '0') result.count--;
@@ -56,10 +56,10 @@ static struct decimal rounded(double value, int count) {
 static const double tens[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
 
-/* number * 10^power as a reader rounds it, as both are exact in a double: at most 2^53, and 10^22. */
+/* Returns number * 10^power, correctly rounded: both are exact in a double, at most 2^53 and 10^22. */
 static double scaled(double number, int power) { return power < 0 ? number / tens[-power] : number * tens[power]; }
 
-static struct decimal of_digits(uint64_t number, int power) {
+static struct decimal decimal_of_integer(uint64_t number, int power) {
     struct decimal result = {.count = 0};
     char reversed[DIGITS + 1];
     int length = 0;
@@ -73,43 +73,43 @@ static struct decimal of_digits(uint64_t number, int power) {
     return result;
 }
 
-/* Of a single-precision number of usual size; false where its digits are not found so. */
-static bool short_single(double size, struct decimal *best) {
+/* Finds the shortest decimal of a single-precision number of usual size; false if this method does not apply. */
+static bool shortest_single(double size, struct decimal *best) {
     if (!(size >= 1e-5 && size < 1e9)) return false;
     int exponent = size >= 1 ? 0 : -5; /* of the first digit */
     while (scaled(1, exponent + 1) <= size) exponent++;
-    bool found = false;
+    bool is_found = false;
     for (int count = 9; count >= 6; count--) {
         int power = exponent - count + 1;
         uint64_t number = (uint64_t)(scaled(size, -power) + 0.5);
         if ((float)scaled((double)number, power) != (float)size) break;
-        *best = of_digits(number, power);
-        found = true;
+        *best = decimal_of_integer(number, power);
+        is_found = true;
     }
-    return found;
+    return is_found;
 }
 
-/* What a reader makes of it: a double, that is rounded again. */
-static double meaning(const struct decimal *decimal) {
+/* Parses a decimal as readers do: to a double, which may be rounded again. */
+static double parse_decimal(const struct decimal *decimal) {
     char text[DECIMAL];
     snprintf(text, sizeof(text), "%.*se%d", decimal->count, decimal->digits, decimal->exponent - decimal->count + 1);
     return strtod(text, NULL);
 }
 
-static bool is_same(const struct decimal *decimal, double value, bool is_single) {
-    double read = meaning(decimal), size = value < 0 ? -value : value;
+static bool reads_as(const struct decimal *decimal, double value, bool is_single) {
+    double read = parse_decimal(decimal), size = value < 0 ? -value : value;
     return is_single ? (float)read == (float)size : read == size;
 }
 
-static struct decimal shortest(double value, bool is_single) {
-    struct decimal of_usual_size;
-    if (is_single && short_single(value < 0 ? -value : value, &of_usual_size)) return of_usual_size;
-    int enough = is_single ? 9 : DIGITS, least = is_single ? 6 : 15;
-    struct decimal best = rounded(value, enough);
-    if (!is_same(&best, value, is_single)) return rounded(value, DIGITS);
-    for (int count = enough - 1; count >= least; count--) {
-        struct decimal shorter = rounded(value, count);
-        if (!is_same(&shorter, value, is_single)) break;
+static struct decimal shortest_decimal(double value, bool is_single) {
+    struct decimal single;
+    if (is_single && shortest_single(value < 0 ? -value : value, &single)) return single;
+    int max_digits = is_single ? 9 : DIGITS, min_digits = is_single ? 6 : 15;
+    struct decimal best = round_to_digits(value, max_digits);
+    if (!reads_as(&best, value, is_single)) return round_to_digits(value, DIGITS);
+    for (int count = max_digits - 1; count >= min_digits; count--) {
+        struct decimal shorter = round_to_digits(value, count);
+        if (!reads_as(&shorter, value, is_single)) break;
         best = shorter;
     }
     return best;
@@ -141,7 +141,7 @@ static void add_decimal(struct text *text, double value, bool is_single) {
         add_text(text, "null");
         return;
     }
-    struct decimal decimal = shortest(value, is_single);
+    struct decimal decimal = shortest_decimal(value, is_single);
     if (signbit(value)) add_text(text, "-");
     if (decimal.exponent >= -5 && decimal.exponent < 16) {
         add_plain(text, &decimal);
@@ -166,12 +166,12 @@ static void add_time(struct text *text, uint64_t microseconds) {
     add_digits(text, microseconds % 1000000, 6);
 }
 
-/* Where lines wait (BufferedLines of the agent). */
+/* The agent's buffer of lines (BufferedLines). */
 struct lines {
     uint64_t address, used, size;
 };
 
-/* Writes down the number, or what is too long to be taken. */
+/* Writes a line and returns its length. */
 static uint64_t write_line(const struct lines *lines, const char *head, const char *name, const uint64_t facts[3],
                            double value, bool is_single) {
     struct text text = {(char *)(uintptr_t)lines->address + lines->used, 0, lines->size - lines->used};
@@ -196,8 +196,8 @@ static uint64_t microseconds(double epoch) {
     return (uint64_t)((epoch + (double)now.tv_sec + (double)now.tv_nsec / 1e9) * 1e6);
 }
 
-/* A line is written in one piece, as the interpreter's lock is held. Where another thread writes, or is interrupted
- * by what brings this line, it is not taken. */
+/* Writes a line atomically, as the GIL is held. Refuses it while another thread is writing, or was interrupted by the
+ * code that writes this line. */
 PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *place, *guard, *numbers, *epoch, *head, *name, *step, *dtype, *value;
@@ -205,23 +205,23 @@ PyObject *rkp_loss_line(PyObject *module, PyObject *arguments) {
                            &value))
         return NULL;
     struct lines *lines = PyLong_AsVoidPtr(place);
-    const char *first = PyBytes_AsString(head), *second = PyBytes_AsString(name);
+    const char *head_text = PyBytes_AsString(head), *name_text = PyBytes_AsString(name);
     uint64_t facts[3] = {0, 0, PyLong_AsUnsignedLongLong(step)};
-    double shift = PyFloat_AsDouble(epoch);
+    double clock_offset = PyFloat_AsDouble(epoch);
     if (PyErr_Occurred()) return NULL;
     if (!PyUnicode_Check(dtype)) Py_RETURN_FALSE;
     bool is_single = !PyUnicode_CompareWithASCIIString(dtype, "float32");
-    uint64_t room = strlen(first) + strlen(second) + NUMBERS;
-    bool is_known = is_single || !PyUnicode_CompareWithASCIIString(dtype, "float64");
-    if (!is_known || !PyFloat_CheckExact(value)) Py_RETURN_FALSE;
+    uint64_t room = strlen(head_text) + strlen(name_text) + NUMBERS;
+    bool is_float = is_single || !PyUnicode_CompareWithASCIIString(dtype, "float64");
+    if (!is_float || !PyFloat_CheckExact(value)) Py_RETURN_FALSE;
     if (!lines->address || lines->used + room >= lines->size) Py_RETURN_FALSE;
     if (rkp_is_true(PyObject_CallMethodObjArgs(guard, name_of_locked, NULL))) {
         if (PyErr_Occurred()) return NULL;
         Py_RETURN_FALSE;
     }
-    facts[1] = microseconds(shift);
+    facts[1] = microseconds(clock_offset);
     facts[0] = rkp_number(PyIter_Next(numbers));
     if (PyErr_Occurred()) return NULL;
-    lines->used += write_line(lines, first, second, facts, PyFloat_AsDouble(value), is_single);
+    lines->used += write_line(lines, head_text, name_text, facts, PyFloat_AsDouble(value), is_single);
     Py_RETURN_TRUE;
 }

@@ -1,7 +1,6 @@
-/* step.c - what each step of a training asks of tensors and of random generators, without an interpreter's loop.
+/* step.c - an extension module: what the agent needs of tensors and random generators at each step of a training.
  *
- * An extension module. A step finds nothing of ours in the processor's caches: what counts is how much code and memory
- * it has to look at. */
+ * At a step none of this is in the CPU's caches, so the amount of code and memory that it touches decides its speed. */
 #include <string.h>
 
 #include "step.h"
@@ -22,21 +21,21 @@ int (*rkp_from_object)(void *object, struct dl_tensor *tensor);
 
 int rkp_is_true(PyObject *value) {
     if (!value) return -1;
-    int found = value == Py_True;
+    int is_true = value == Py_True;
     Py_DECREF(value);
-    return found;
+    return is_true;
 }
 
 uint64_t rkp_number(PyObject *value) {
     if (!value) return 0;
-    uint64_t found = PyLong_AsUnsignedLongLong(value);
+    uint64_t number = PyLong_AsUnsignedLongLong(value);
     Py_DECREF(value);
-    return found;
+    return number;
 }
 
 bool rkp_describe(PyObject *object, struct dl_tensor *tensor) {
     if (!rkp_from_object(object, tensor)) return true;
-    PyErr_Clear(); /* a sparse one */
+    PyErr_Clear(); /* a sparse tensor */
     return false;
 }
 
@@ -57,19 +56,20 @@ enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes) {
 }
 
 bool rkp_is_negative(PyObject *tensor) {
-    int found = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_neg, NULL));
+    int is_negative = rkp_is_true(PyObject_CallMethodObjArgs(tensor, name_of_is_neg, NULL));
     PyErr_Clear();
-    return found;
+    return is_negative;
 }
 
 /* ---- losses ---------------------------------------------------------------------------------------------------- */
 
-static PyObject *number(PyObject *module, PyObject *tensor) {
+static PyObject *loss_number(PyObject *module, PyObject *tensor) {
     (void)module;
     struct dl_tensor shaped;
     if ((PyObject *)Py_TYPE(tensor) != rkp_exchanged || !rkp_describe(tensor, &shaped)) Py_RETURN_NONE;
-    bool is_known = shaped.device_type == DL_CPU && shaped.code == DL_FLOAT && (shaped.bits == 32 || shaped.bits == 64);
-    if (!is_known || rkp_bytes_in_order(&shaped) != shaped.bits / 8u || rkp_is_negative(tensor)) Py_RETURN_NONE;
+    bool is_readable =
+        shaped.device_type == DL_CPU && shaped.code == DL_FLOAT && (shaped.bits == 32 || shaped.bits == 64);
+    if (!is_readable || rkp_bytes_in_order(&shaped) != shaped.bits / 8u || rkp_is_negative(tensor)) Py_RETURN_NONE;
     const char *at = (const char *)shaped.data + shaped.byte_offset;
     float single;
     double value;
@@ -87,15 +87,15 @@ static PyObject *bytes_of(PyObject *module, PyObject *tensor) {
     (void)module;
     struct dl_tensor shaped;
     if (!rkp_exchanged || !rkp_describe(tensor, &shaped)) Py_RETURN_NONE;
-    bool is_known = shaped.device_type == DL_CPU && shaped.code != DL_COMPLEX;
-    uint64_t size = is_known ? rkp_bytes_in_order(&shaped) : UINT64_MAX;
+    bool is_readable = shaped.device_type == DL_CPU && shaped.code != DL_COMPLEX;
+    uint64_t size = is_readable ? rkp_bytes_in_order(&shaped) : UINT64_MAX;
     if (!size || size == UINT64_MAX || !shaped.data || rkp_is_negative(tensor)) Py_RETURN_NONE;
     return PyMemoryView_FromMemory((char *)shaped.data + shaped.byte_offset, (Py_ssize_t)size, READ_ONLY);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------------------------- */
 
-static enum answer describe_exchanged(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
+static enum answer describe_by_exchange(PyObject *object, uint64_t *address, struct rkt_numbers *numbers) {
     struct dl_tensor tensor;
     if (!rkp_describe(object, &tensor) || tensor.device_type != DL_CPU) return UNKNOWN;
     numbers->bytes = rkp_bytes_in_order(&tensor);
@@ -110,48 +110,49 @@ static enum answer describe_exchanged(PyObject *object, uint64_t *address, struc
     return numbers->format == RKT_FORMATS || numbers->bytes == UINT64_MAX ? UNKNOWN : FINITE;
 }
 
-/* Where the numbers of a tensor lie and what they are; UNKNOWN where they do not all lie here, in order. */
-static enum answer describe(PyObject *tensor, PyObject *formats, uint64_t *address, struct rkt_numbers *numbers) {
-    enum answer found = rkp_ask(tensor, address, &numbers->bytes);
-    PyObject *dtype = found == FINITE ? PyObject_GetAttr(tensor, name_of_dtype) : NULL;
-    if (!dtype) return found == UNKNOWN ? UNKNOWN : FAILED;
+/* Finds the address and format of a tensor's numbers; UNKNOWN if it is not contiguous in this process's memory. */
+static enum answer describe_by_attributes(PyObject *tensor, PyObject *formats, uint64_t *address,
+                                          struct rkt_numbers *numbers) {
+    enum answer answer = rkp_ask(tensor, address, &numbers->bytes);
+    PyObject *dtype = answer == FINITE ? PyObject_GetAttr(tensor, name_of_dtype) : NULL;
+    if (!dtype) return answer == UNKNOWN ? UNKNOWN : FAILED;
     PyObject *format = PyDict_GetItem(formats, dtype);
     Py_DECREF(dtype);
     numbers->format = format ? PyLong_AsUnsignedLongLong(format) : RKT_OTHER;
     return PyErr_Occurred() ? FAILED : FINITE;
 }
 
-static enum answer test(PyObject *tensor, PyObject *formats) {
+static enum answer test_finite(PyObject *tensor, PyObject *formats) {
     struct rkt_numbers numbers;
-    uint64_t address, good;
-    enum answer found = UNKNOWN;
-    if ((PyObject *)Py_TYPE(tensor) == rkp_exchanged) found = describe_exchanged(tensor, &address, &numbers);
-    if (found == UNKNOWN) found = describe(tensor, formats, &address, &numbers);
-    if (found != FINITE) return found;
+    uint64_t address, finite_count;
+    enum answer answer = UNKNOWN;
+    if ((PyObject *)Py_TYPE(tensor) == rkp_exchanged) answer = describe_by_exchange(tensor, &address, &numbers);
+    if (answer == UNKNOWN) answer = describe_by_attributes(tensor, formats, &address, &numbers);
+    if (answer != FINITE) return answer;
     if (numbers.bytes <= RKT_SMALL) {
-        good = reprokit_trail_finite(&address, &numbers, 1);
+        finite_count = reprokit_trail_finite(&address, &numbers, 1);
     } else {
         Py_BEGIN_ALLOW_THREADS;
-        good = reprokit_trail_finite(&address, &numbers, 1);
+        finite_count = reprokit_trail_finite(&address, &numbers, 1);
         Py_END_ALLOW_THREADS;
     }
-    return good ? FINITE : NOT_FINITE;
+    return finite_count ? FINITE : NOT_FINITE;
 }
 
 static PyObject *are_finite(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *plain, *formats, *tensors;
     if (!PyArg_ParseTuple(arguments, "OO!O!", &plain, &PyDict_Type, &formats, &PyList_Type, &tensors)) return NULL;
-    enum answer found = FINITE;
-    for (Py_ssize_t i = 0; i < PyList_Size(tensors) && found == FINITE; i++) {
+    enum answer answer = FINITE;
+    for (Py_ssize_t i = 0; i < PyList_Size(tensors) && answer == FINITE; i++) {
         PyObject *tensor = PyList_GetItem(tensors, i);
-        Py_INCREF(tensor); /* asking it may run Python */
-        found = (PyObject *)Py_TYPE(tensor) == plain ? test(tensor, formats) : UNKNOWN;
+        Py_INCREF(tensor); /* reading its attributes may run Python code */
+        answer = (PyObject *)Py_TYPE(tensor) == plain ? test_finite(tensor, formats) : UNKNOWN;
         Py_DECREF(tensor);
     }
-    if (found == FAILED) return NULL;
-    if (found == UNKNOWN) Py_RETURN_NONE;
-    return PyBool_FromLong(found == FINITE);
+    if (answer == FAILED) return NULL;
+    if (answer == UNKNOWN) Py_RETURN_NONE;
+    return PyBool_FromLong(answer == FINITE);
 }
 
 static PyObject *use_exchange(PyObject *module, PyObject *plain) {
@@ -233,7 +234,7 @@ PyDoc_STRVAR(random_states_text,
 static PyMethodDef methods[] = {
     {"use_exchange", use_exchange, METH_O, use_exchange_text},
     {"finite", are_finite, METH_VARARGS, finite_text},
-    {"number", number, METH_O, number_text},
+    {"number", loss_number, METH_O, number_text},
     {"bytes_of", bytes_of, METH_O, bytes_of_text},
     {"changes", rkp_changes, METH_O, changes_text},
     {"same", rkp_same, METH_VARARGS, same_text},

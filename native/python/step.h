@@ -1,6 +1,6 @@
-/* step.h - what the files of the extension module share: names of attributes, and where the bytes of tensors lie.
+/* step.h - what the files of the extension module share: names of attributes, and access to the bytes of tensors.
  *
- * CPython's stable ABI of 3.7 (PEP 384), for whatever interpreter the training has. */
+ * It uses CPython's stable ABI of 3.7 (PEP 384), for any interpreter that the training has. */
 #ifndef REPROKIT_PYTHON_STEP_H
 #define REPROKIT_PYTHON_STEP_H
 
@@ -32,7 +32,7 @@
 #define DECLARE_NAME(name, text) extern PyObject *name_of_##name;
 NAMES(DECLARE_NAME)
 
-/* What DLPack has of a tensor, and the beginning of its exchange (dlpack.h, 1.3). */
+/* DLPack's struct of a tensor, and the beginning of its exchange API (dlpack.h, 1.3). */
 struct dl_tensor {
     void *data;
     int32_t device_type, device_id, ndim;
@@ -53,19 +53,18 @@ enum { DL_CPU = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5 };
 
 enum answer { FAILED = -1, NOT_FINITE, FINITE, UNKNOWN };
 
-/* Tensors of this class, and parameters, are described by this function, once there is one: one call in the place of
- * six. */
+/* The class whose tensors, and parameters, rkp_from_object describes, once set: one call instead of six. */
 extern PyObject *rkp_exchanged;
 extern int (*rkp_from_object)(void *object, struct dl_tensor *tensor);
 
-int rkp_is_true(PyObject *value);     /* -1 where it could not be had. Takes the reference. */
-uint64_t rkp_number(PyObject *value); /* an exception is set where it could not be had. Takes the reference. */
-/* What a tensor of that class, or a parameter, is; false of one that has no such description. */
+int rkp_is_true(PyObject *value);     /* -1 if value is NULL. Takes the reference. */
+uint64_t rkp_number(PyObject *value); /* sets an exception on failure. Takes the reference. */
+/* Describes a tensor of that class, or a parameter; false if it has no such description. */
 bool rkp_describe(PyObject *object, struct dl_tensor *tensor);
-uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor); /* UINT64_MAX of one that does not lie in order */
-/* A flag of PyTorch's says that numbers mean their negative, which stands in no memory. */
+uint64_t rkp_bytes_in_order(const struct dl_tensor *tensor); /* UINT64_MAX if it is not contiguous */
+/* Returns PyTorch's negation flag: the numbers in memory are the negated ones. */
 bool rkp_is_negative(PyObject *tensor);
-/* Where bytes lie, as the tensor itself says; UNKNOWN where they do not all lie here, in order. */
+/* Finds a tensor's bytes by its attributes; UNKNOWN if it is not contiguous in this process's memory. */
 enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
 
 /* trail.c */

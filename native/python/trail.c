@@ -1,10 +1,10 @@
-/* trail.c - a step of the trail in one call of the training's interpreter. */
+/* trail.c - writes a step of the trail by one call from Python. */
 #include <string.h>
 
 #include "step.h"
 
 #define MAX_AXES    16
-#define MAX_TENSORS 8 /* of a batch whose tensors are known again */
+#define MAX_TENSORS 8 /* maximum tensors of a batch that are folded one by one */
 
 PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
     (void)module;
@@ -14,7 +14,7 @@ PyObject *rkp_changes(PyObject *module, PyObject *tensors) {
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(changes);
 }
 
-/* Whether two lists have the same objects. */
+/* Returns whether two lists have the same objects. */
 PyObject *rkp_same(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *left, *right;
@@ -25,13 +25,13 @@ PyObject *rkp_same(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(is_same);
 }
 
-/* What tensors are looked at: of these two classes and of no other. */
+/* The two classes of tensors that are read. */
 struct classes {
     PyObject *plain, *parameter;
 };
 
-/* Where the bytes of a tensor lie; `shaped` is told its dtype and shape where the exchange describes it, else its code
- * is 0 and its axes are -1. False where they do not all lie here, in order. */
+/* Finds the bytes of a tensor; false if it is not contiguous in this process's memory. `shaped` gets dtype and shape if
+ * the exchange describes it, else ndim is -1. */
 static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_stretch *at, struct dl_tensor *shaped) {
     PyObject *class = (PyObject *)Py_TYPE(tensor);
     if (class != classes->plain && class != classes->parameter) return false;
@@ -49,13 +49,13 @@ static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_s
 
 /* ---- batches and losses ---------------------------------------------------------------------------------------- */
 
-/* The salts of dtypes and shapes, and the function that knows them; None of a tensor whose bytes are not all. */
+/* A cache of salts by dtype and shape, and the function that computes them: None for a tensor with more than bytes. */
 struct salts {
-    PyObject *known, *of;
+    PyObject *cache, *compute;
 };
 
-/* What stands for dtype and shape. */
-static PyObject *key_of(PyObject *tensor, const struct dl_tensor *shaped) {
+/* Returns the cache key of dtype and shape. */
+static PyObject *dtype_and_shape_key(PyObject *tensor, const struct dl_tensor *shaped) {
     int64_t words[1 + MAX_AXES] = {shaped->code | shaped->bits << 8 | (int64_t)shaped->lanes << 16};
     if (shaped->ndim >= 0) {
         memcpy(words + 1, shaped->shape, (size_t)shaped->ndim * sizeof(*words));
@@ -69,28 +69,28 @@ static PyObject *key_of(PyObject *tensor, const struct dl_tensor *shaped) {
     return key;
 }
 
-/* False where there is none, or an exception is set. */
-static bool salt_of(const struct salts *salts, PyObject *tensor, const struct dl_tensor *shaped, uint64_t *salt) {
-    PyObject *key = key_of(tensor, shaped), *number = key ? PyDict_GetItem(salts->known, key) : NULL;
+/* Finds a tensor's salt; false if it has none, or an exception is set. */
+static bool find_salt(const struct salts *salts, PyObject *tensor, const struct dl_tensor *shaped, uint64_t *salt) {
+    PyObject *key = dtype_and_shape_key(tensor, shaped), *number = key ? PyDict_GetItem(salts->cache, key) : NULL;
     Py_XINCREF(number);
     if (key && !number) {
-        number = PyObject_CallFunctionObjArgs(salts->of, tensor, NULL);
-        if (number && number != Py_None && PyDict_SetItem(salts->known, key, number)) Py_CLEAR(number);
+        number = PyObject_CallFunctionObjArgs(salts->compute, tensor, NULL);
+        if (number && number != Py_None && PyDict_SetItem(salts->cache, key, number)) Py_CLEAR(number);
     }
     Py_XDECREF(key);
-    bool is_known = number && number != Py_None;
-    if (is_known) *salt = PyLong_AsUnsignedLongLong(number);
+    bool has_salt = number && number != Py_None;
+    if (has_salt) *salt = PyLong_AsUnsignedLongLong(number);
     Py_XDECREF(number);
-    return is_known;
+    return has_salt;
 }
 
-/* False where the bytes of a tensor are not all that it is, or do not lie here, in order. */
+/* Adds a tensor to a digest; false if its bytes are not all of its state, or are not contiguous in memory. */
 static bool fold(const struct classes *classes, const struct salts *salts, PyObject *tensor, uint64_t *digest) {
     struct rkt_stretch at;
     struct dl_tensor shaped;
     uint64_t salt;
     if (!locate(classes, tensor, &at, &shaped) || shaped.ndim > MAX_AXES || rkp_is_negative(tensor)) return false;
-    if (!salt_of(salts, tensor, &shaped, &salt)) return false;
+    if (!find_salt(salts, tensor, &shaped, &salt)) return false;
     const void *data = (const void *)(uintptr_t)at.address;
     if (at.size <= RKT_SMALL) {
         *digest = reprokit_trail_fold(*digest, data, at.size, salt);
@@ -102,9 +102,9 @@ static bool fold(const struct classes *classes, const struct salts *salts, PyObj
     return true;
 }
 
-static bool parse_known(PyObject *known, struct classes *classes, struct salts *salts) {
-    return PyArg_ParseTuple(known, "OOO!O", &classes->plain, &classes->parameter, &PyDict_Type, &salts->known,
-                            &salts->of);
+static bool parse_classes(PyObject *context, struct classes *classes, struct salts *salts) {
+    return PyArg_ParseTuple(context, "OOO!O", &classes->plain, &classes->parameter, &PyDict_Type, &salts->cache,
+                            &salts->compute);
 }
 
 static bool is_few(PyObject *batch) {
@@ -112,7 +112,7 @@ static bool is_few(PyObject *batch) {
     return count >= 0 && count <= MAX_TENSORS;
 }
 
-/* The tensors of a batch, each behind which stands how often it was changed; NULL where one is no simple tensor. */
+/* Folds a batch; returns its tensors, each followed by its version counter, or NULL if one cannot be folded. */
 static PyObject *fold_each(const struct classes *classes, const struct salts *salts, PyObject *batch,
                            uint64_t *digest) {
     Py_ssize_t count = PySequence_Size(batch);
@@ -134,9 +134,9 @@ PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;
     struct salts salts;
-    PyObject *known, *tensors;
+    PyObject *context, *tensors;
     unsigned long long before;
-    if (!PyArg_ParseTuple(arguments, "OKO", &known, &before, &tensors) || !parse_known(known, &classes, &salts))
+    if (!PyArg_ParseTuple(arguments, "OKO", &context, &before, &tensors) || !parse_classes(context, &classes, &salts))
         return NULL;
     uint64_t digest = before;
     Py_ssize_t count = PySequence_Size(tensors);
@@ -151,15 +151,15 @@ PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
     return PyLong_FromUnsignedLongLong(digest);
 }
 
-/* This and what follows fill what the agent keeps of a step until it is written: the thread's struct rkt_facts. */
+/* The following functions fill the thread's struct rkt_facts, which the agent keeps until the step is written. */
 
 PyObject *rkp_trail_batch(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;
     struct salts salts;
-    PyObject *known, *batch;
+    PyObject *context, *batch;
     unsigned long long address;
-    if (!PyArg_ParseTuple(arguments, "OKO", &known, &address, &batch) || !parse_known(known, &classes, &salts))
+    if (!PyArg_ParseTuple(arguments, "OKO", &context, &address, &batch) || !parse_classes(context, &classes, &salts))
         return NULL;
     if (!is_few(batch)) Py_RETURN_NONE;
     struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
@@ -178,9 +178,9 @@ PyObject *rkp_trail_loss(PyObject *module, PyObject *arguments) {
     (void)module;
     struct classes classes;
     struct salts salts;
-    PyObject *known, *loss;
+    PyObject *context, *loss;
     unsigned long long address;
-    if (!PyArg_ParseTuple(arguments, "OKO", &known, &address, &loss) || !parse_known(known, &classes, &salts))
+    if (!PyArg_ParseTuple(arguments, "OKO", &context, &address, &loss) || !parse_classes(context, &classes, &salts))
         return NULL;
     struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
     uint64_t digest = facts->loss;
@@ -192,16 +192,16 @@ PyObject *rkp_trail_loss(PyObject *module, PyObject *arguments) {
     Py_RETURN_TRUE;
 }
 
-/* Whether the one argument of the first call since a step is the first tensor of the batch, as it came. */
+/* Returns whether the first call since a step has one argument, the unchanged first tensor of the batch. */
 PyObject *rkp_trail_input(PyObject *module, PyObject *arguments) {
     (void)module;
     PyObject *fetched, *called_with;
     unsigned long long address;
     if (!PyArg_ParseTuple(arguments, "KOO!", &address, &fetched, &PyTuple_Type, &called_with)) return NULL;
     struct rkt_facts *facts = (struct rkt_facts *)(uintptr_t)address;
-    bool is_known = PyTuple_Check(fetched) && PyTuple_Size(fetched) && PyTuple_Size(called_with) == 1 &&
-                    !(facts->flags & RKT_CALLED) && PyTuple_GetItem(called_with, 0) == PyTuple_GetItem(fetched, 0);
-    if (!is_known) Py_RETURN_FALSE;
+    bool is_first_call = PyTuple_Check(fetched) && PyTuple_Size(fetched) && PyTuple_Size(called_with) == 1 &&
+                         !(facts->flags & RKT_CALLED) && PyTuple_GetItem(called_with, 0) == PyTuple_GetItem(fetched, 0);
+    if (!is_first_call) Py_RETURN_FALSE;
     uint64_t changes = rkp_number(PyObject_GetAttr(PyTuple_GetItem(fetched, 0), name_of_version));
     if (PyErr_Occurred()) return NULL;
     if (changes != PyLong_AsUnsignedLongLong(PyTuple_GetItem(fetched, 1))) Py_RETURN_FALSE;
@@ -212,23 +212,23 @@ PyObject *rkp_trail_input(PyObject *module, PyObject *arguments) {
 
 /* ---- random generators ----------------------------------------------------------------------------------------- */
 
-/* What a module has under a name, where it is a module; borrowed. */
-static PyObject *in_module(PyObject *modules, PyObject *module, PyObject *name) {
-    PyObject *found = PyDict_GetItem(modules, module);
-    PyObject *variables = found && PyModule_Check(found) ? PyModule_GetDict(found) : NULL;
+/* Returns a module's variable as a borrowed reference; NULL if there is none. */
+static PyObject *module_variable(PyObject *modules, PyObject *module, PyObject *name) {
+    PyObject *loaded_module = PyDict_GetItem(modules, module);
+    PyObject *variables = loaded_module && PyModule_Check(loaded_module) ? PyModule_GetDict(loaded_module) : NULL;
     return variables ? PyDict_GetItem(variables, name) : NULL;
 }
 
-/* Whether Python's and NumPy's generators are still these; None of one that is not there. */
-static bool are_still(PyObject *modules, PyObject *python, PyObject *numpy) {
-    PyObject *found = in_module(modules, name_of_random, name_of_inst);
-    if ((found ? found : Py_None) != python) return false;
-    PyObject *state = in_module(modules, name_of_mtrand, name_of_rand);
+/* Returns whether Python's and NumPy's generators are still these; None stands for an absent one. */
+static bool are_generators_current(PyObject *modules, PyObject *python, PyObject *numpy) {
+    PyObject *generator = module_variable(modules, name_of_random, name_of_inst);
+    if ((generator ? generator : Py_None) != python) return false;
+    PyObject *state = module_variable(modules, name_of_mtrand, name_of_rand);
     PyObject *bits = state ? PyObject_GetAttr(state, name_of_bit_generator) : NULL;
-    bool is_still = (bits ? bits : Py_None) == numpy;
+    bool is_same = (bits ? bits : Py_None) == numpy;
     PyErr_Clear();
     Py_XDECREF(bits);
-    return is_still;
+    return is_same;
 }
 
 static PyObject *copied(uint64_t address, uint64_t size) {
@@ -244,33 +244,34 @@ PyObject *rkp_random_states(PyObject *module, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "(O!OKOKK)K", &PyDict_Type, &modules, &python, &python_at, &numpy, &numpy_at,
                           &salt, &offset))
         return NULL;
-    bool is_known = python_at && (numpy == Py_None || (numpy_at && offset)) && are_still(modules, python, numpy);
-    PyObject *state = is_known ? in_module(modules, name_of_mtrand, name_of_rand) : NULL;
-    if (!is_known || (state == NULL) != (numpy == Py_None)) Py_RETURN_NONE;
+    bool is_readable =
+        python_at && (numpy == Py_None || (numpy_at && offset)) && are_generators_current(modules, python, numpy);
+    PyObject *state = is_readable ? module_variable(modules, name_of_mtrand, name_of_rand) : NULL;
+    if (!is_readable || (state == NULL) != (numpy == Py_None)) Py_RETURN_NONE;
     PyObject *following = PyObject_GetAttr(python, name_of_gauss_next);
     if (!following) return NULL;
     return Py_BuildValue("(NNNN)", copied(python_at, RKT_WORDS), following, copied(state ? numpy_at : 0, RKT_WORDS),
                          copied(state ? (uint64_t)(uintptr_t)state + offset : 0, 16));
 }
 
-/* PyTorch's generator: the memory that it changes with, what stood there, and who copies its state anew. */
+/* PyTorch's generator: memory that changes with it, the content seen last, and a function that copies its state. */
 struct generator {
     uint64_t now, seen, size;
     PyObject *refresh;
 };
 
-/* False where an exception is set. */
-static bool is_copied(const struct generator *generator) {
+/* Copies the generator's state again if it has changed; false if an exception is set. */
+static bool refresh_state(const struct generator *generator) {
     const void *now = (const void *)(uintptr_t)generator->now, *seen = (const void *)(uintptr_t)generator->seen;
     if (now && !memcmp(now, seen, generator->size)) return true;
-    PyObject *done = PyObject_CallFunctionObjArgs(generator->refresh, NULL);
-    Py_XDECREF(done);
-    return done;
+    PyObject *result = PyObject_CallFunctionObjArgs(generator->refresh, NULL);
+    Py_XDECREF(result);
+    return result;
 }
 
 /* ---- parameters and gradients ---------------------------------------------------------------------------------- */
 
-/* A series of steps: where its parameters lay when they were last looked at, and where to say where gradients lie. */
+/* A series of steps: its function, the parameters' addresses seen last, and the array for the gradients' addresses. */
 struct steps {
     struct rkt_series *series;
     uint64_t (*take)(struct rkt_series *, const struct rkt_facts *, const uint64_t *);
@@ -278,8 +279,8 @@ struct steps {
     uint64_t *pointers;
 };
 
-static bool point_at(const struct classes *classes, const struct steps *steps, Py_ssize_t i, PyObject *parameter,
-                     PyObject *held, uint64_t *changes) {
+static bool set_gradient_pointer(const struct classes *classes, const struct steps *steps, Py_ssize_t i,
+                                 PyObject *parameter, PyObject *gradients, uint64_t *changes) {
     struct rkt_stretch at;
     struct dl_tensor shaped;
     uint64_t size = steps->series->sizes[i];
@@ -287,23 +288,25 @@ static bool point_at(const struct classes *classes, const struct steps *steps, P
     *changes += rkp_number(PyObject_GetAttr(parameter, name_of_version));
     PyObject *gradient = PyErr_Occurred() ? NULL : PyObject_GetAttr(parameter, name_of_grad);
     steps->pointers[i] = 0;
-    bool is_held = gradient == Py_None;
-    if (gradient && !is_held && locate(classes, gradient, &at, &shaped) && at.size == size && (at.address || !size)) {
+    bool is_readable = gradient == Py_None;
+    if (gradient && !is_readable && locate(classes, gradient, &at, &shaped) && at.size == size &&
+        (at.address || !size)) {
         steps->pointers[i] = at.address;
-        is_held = !PyList_Append(held, gradient);
+        is_readable = !PyList_Append(gradients, gradient);
     }
     Py_XDECREF(gradient);
-    return is_held;
+    return is_readable;
 }
 
-/* The gradients, which are to be held while they are read; NULL where some cannot be read where they lie. */
-static PyObject *point(const struct classes *classes, const struct steps *steps, PyObject *parameters,
-                       uint64_t *changes) {
+/* Collects the gradients, which must be kept alive while they are read; NULL if some cannot be read in place. */
+static PyObject *collect_gradients(const struct classes *classes, const struct steps *steps, PyObject *parameters,
+                                   uint64_t *changes) {
     Py_ssize_t count = parameters == Py_None ? 0 : PyList_Size(parameters);
-    PyObject *held = PyList_New(0);
-    for (Py_ssize_t i = 0; held && i < count; i++)
-        if (!point_at(classes, steps, i, PyList_GetItem(parameters, i), held, changes)) Py_CLEAR(held);
-    return held;
+    PyObject *gradients = PyList_New(0);
+    for (Py_ssize_t i = 0; gradients && i < count; i++)
+        if (!set_gradient_pointer(classes, steps, i, PyList_GetItem(parameters, i), gradients, changes))
+            Py_CLEAR(gradients);
+    return gradients;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------------------------- */
@@ -334,19 +337,19 @@ PyObject *rkp_trail_step(PyObject *module, PyObject *arguments) {
     memcpy(&steps.take, &(uintptr_t){function}, sizeof(steps.take));
     generator.now = now, generator.seen = copied, generator.size = copied_size;
     uint64_t changes = 0;
-    PyObject *held = NULL, *result = NULL;
-    if (are_still(modules, python, numpy) && is_copied(&generator))
-        held = point(&classes, &steps, parameters, &changes);
-    if (held) {
+    PyObject *gradients = NULL, *result = NULL;
+    if (are_generators_current(modules, python, numpy) && refresh_state(&generator))
+        gradients = collect_gradients(&classes, &steps, parameters, &changes);
+    if (gradients) {
         struct rkt_facts *gathered = (struct rkt_facts *)(uintptr_t)address, facts = *gathered;
         facts.flags |= flags | RKT_TORCH | (python_at ? RKT_PYTHON : 0) | (numpy_at ? RKT_NUMPY : 0);
         facts.how = how, facts.before = before, facts.buffers = buffers, facts.torch_more = more;
         facts.torch_state = state, facts.torch_size = state_size, facts.torch_salt = state_salt;
         facts.python_state = python_at, facts.numpy_state = numpy_at, facts.words_salt = words_salt;
         memset(gathered, 0, sizeof(*gathered));
-        result = Py_BuildValue("KKO", (unsigned long long)take(&steps, &facts), (unsigned long long)changes, held);
+        result = Py_BuildValue("KKO", (unsigned long long)take(&steps, &facts), (unsigned long long)changes, gradients);
     }
-    Py_XDECREF(held);
+    Py_XDECREF(gradients);
     if (result || PyErr_Occurred()) return result;
     Py_RETURN_NONE;
 }
