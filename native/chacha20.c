@@ -4,7 +4,7 @@
 
 #include "internal.h"
 
-typedef uint32_t lanes __attribute__((vector_size(16))); /* the same word of four blocks */
+typedef uint32_t lanes __attribute__((vector_size(16))); /* one word of each of four blocks */
 
 static inline lanes rotate(lanes value, int bits) { return (value << bits) | (value >> (32 - bits)); }
 

@@ -14,7 +14,7 @@
 #include "hooks.h"
 
 static volatile sig_atomic_t is_hiding; /* the handler below is installed */
-static struct sigaction wanted;         /* the program's own action for SIGSEGV */
+static struct sigaction program_action; /* the program's own action for SIGSEGV */
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -60,13 +60,13 @@ static void end_by_default(const siginfo_t *info) {
 }
 
 static void call_program_handler(int number, siginfo_t *info, void *context) {
-    struct sigaction action = wanted;
+    struct sigaction action = program_action;
     if (action.sa_handler == SIG_IGN && info->si_code <= 0) return;
     if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
         end_by_default(info);
         return;
     }
-    if (action.sa_flags & (int)SA_RESETHAND) wanted.sa_handler = SIG_DFL;
+    if (action.sa_flags & (int)SA_RESETHAND) program_action.sa_handler = SIG_DFL;
     sigset_t before;
     sigprocmask(SIG_BLOCK, &action.sa_mask, &before);
     if (action.sa_flags & SA_SIGINFO)
@@ -88,7 +88,7 @@ static void handler(int number, siginfo_t *info, void *context) {
 /* Installs the handler. SA_NODEFER: a CPUID in the program's own handler must be answered too. */
 static void install(void) {
     struct sigaction own = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
-    RK_REAL(sigaction)(SIGSEGV, &own, &wanted);
+    RK_REAL(sigaction)(SIGSEGV, &own, &program_action);
     is_hiding = 1;
 }
 
@@ -97,7 +97,7 @@ void rk_cpuid_start(void) {
     install();
     if (allow_cpuid(0) == 0) return;
     is_hiding = 0;
-    set_handler(&wanted);
+    set_handler(&program_action);
     rk_uncovered("cpuid");
 }
 #else
@@ -109,9 +109,9 @@ void rk_cpuid_start(void) {
 /* ---- the program's own handler ---------------------------------------------------------------------------- */
 
 static int replace_wanted(const struct sigaction *action, struct sigaction *before) {
-    struct sigaction next = action ? *action : wanted;
-    if (before) *before = wanted;
-    wanted = next;
+    struct sigaction next = action ? *action : program_action;
+    if (before) *before = program_action;
+    program_action = next;
     return 0;
 }
 

@@ -20,7 +20,7 @@
 #define MOST   (16u << 20) /* bytes of modules.paths */
 
 struct listing {
-    size_t held, length;
+    size_t unparsed, length;
     bool unnamed; /* a module's name is no path that the launcher could open */
     bool failed;  /* not everything was written */
     char input[INPUT], output[OUTPUT];
@@ -127,20 +127,20 @@ static void add_line(struct listing *listing, const char *line, size_t length) {
 }
 
 static void add_lines(struct listing *listing) {
-    char *line = listing->input, *end = line + listing->held, *feed;
+    char *line = listing->input, *end = line + listing->unparsed, *feed;
     for (; (feed = memchr(line, '\n', (size_t)(end - line))); line = feed + 1)
         add_line(listing, line, (size_t)(feed - line));
-    listing->held = (size_t)(end - line);
-    if (listing->held == INPUT) listing->held = 0; /* no line of maps is that long */
-    memmove(listing->input, line, listing->held);
+    listing->unparsed = (size_t)(end - line);
+    if (listing->unparsed == INPUT) listing->unparsed = 0; /* no line of maps is that long */
+    memmove(listing->input, line, listing->unparsed);
 }
 
 static void list_by_kernel(struct listing *listing) {
     int maps = rk_open("/proc/self/maps", O_RDONLY, 0);
     long n;
-    while (maps >= 0 && (n = rk_call(SYS_read, maps, (long)(listing->input + listing->held),
-                                     (long)(INPUT - listing->held), 0, 0, 0)) > 0) {
-        listing->held += (size_t)n;
+    while (maps >= 0 && (n = rk_call(SYS_read, maps, (long)(listing->input + listing->unparsed),
+                                     (long)(INPUT - listing->unparsed), 0, 0, 0)) > 0) {
+        listing->unparsed += (size_t)n;
         add_lines(listing);
     }
     if (maps >= 0) rk_close(maps);

@@ -1,11 +1,11 @@
-/* urandom_hook.c - the shim: records the entropy that a program is given, and gives it again.
+/* urandom_hook.c - the shim: records the entropy that a program is given, and replays it.
  *
- * Loaded by LD_PRELOAD into every dynamically linked process of a run, it takes the place of the
- * calls by which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (fill.c),
- * which appends what the real call gave to a memory-mapped file (record.c) or answers from such a
- * file (replay.c). It changes no other bytes, and outside a run it hands every call on.
+ * Loaded by LD_PRELOAD into every dynamically linked process of a run, it interposes the calls by
+ * which entropy reaches a program on Linux. Each hook is a few lines over rk_fill (fill.c), which
+ * appends the real call's bytes to a memory-mapped file (record.c) or answers from such a file
+ * (replay.c). It changes no other bytes, and outside of a run it passes every call on.
  *
- * This file holds the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
+ * This file has the calls that are entropy by their name. Beside it: devices.c (/dev/urandom through
  * descriptors and streams), children.c (threads, fork, exec), identity.c (names of processes and
  * threads), written.c (names of files written), clock.c (time of day), pids.c (process ids),
  * start.c (the constructor).
@@ -18,7 +18,7 @@
  *   - Correct before the constructor has run, in a vfork child (whose globals and thread-locals are
  *     its parent's), in a signal handler, and beside other preloaded libraries.
  *   - Descriptors are opened close-on-exec and closed before the call returns.
- *   - When it must give up it says so in the run directory and the program goes on with real entropy.
+ *   - When it must give up it notes that in the run directory, and the program continues with real entropy.
  */
 #include <errno.h>
 #include <string.h>
@@ -30,7 +30,7 @@
 
 #define INSECURE 4u /* GRND_INSECURE, of Linux 5.6 */
 
-/* What the kernel refuses it shall refuse, in a replay too. */
+/* Returns whether the kernel accepts these flags; if not, the kernel refuses the call, in a replay too. */
 static bool are_valid(unsigned flags) {
     unsigned both = GRND_RANDOM | INSECURE;
     return !(flags & ~(GRND_NONBLOCK | both)) && (flags & both) != both;
@@ -62,15 +62,14 @@ RK_EXPORT int getentropy(void *buffer, size_t size) {
     return rk_fill(RK_SOURCE_GETENTROPY, RK_CALLER(), buffer, size, &real) == (ssize_t)size ? 0 : -1;
 }
 
-/* What a library below asks for while it answers is not a request of the program's: it goes to the
- * real source unseen. */
+/* Hides the requests that a library makes while it serves one: they are not the program's. Returns the old depth. */
 static uint32_t hide_inner_requests(void) {
     uint32_t depth = rk_thread.depth;
     rk_thread.depth = RK_HIDDEN;
     return depth;
 }
 
-/* libc's cannot fail: it has other ways where the kernel refuses. */
+/* Falls back to libc's arc4random_buf, which cannot fail, if the kernel refuses. */
 static ssize_t get_arc4random(struct rk_real *self, void *buffer, size_t size) {
     (void)self;
     ssize_t given = rk_random(buffer, size, 0);
@@ -93,7 +92,7 @@ RK_EXPORT void arc4random_buf(void *buffer, size_t size) {
     rk_fill(RK_SOURCE_ARC4RANDOM_BUF, RK_CALLER(), buffer, size, &real);
 }
 
-/* Below 2^32 modulo the bound a value would be likelier than others: those are thrown away. */
+/* Draws without bias: values below 2^32 modulo the bound are rejected. */
 static ssize_t get_uniform(struct rk_real *self, void *buffer, size_t size) {
     uint32_t bound = (uint32_t)self->argument, value = 0;
     uint32_t least = bound < 2 ? 0 : -bound % bound;
@@ -136,8 +135,8 @@ __attribute__((visibility("hidden"))) long rk_syscall_early(long number, long a,
     return -1;
 }
 
-/* In assembly, because the child of a syscall(SYS_clone, ...) returns on a stack of its own: every
- * number but getrandom's, and those that clock.c looks at, is jumped on to libc without a frame of ours. */
+/* In assembly, as the child of a syscall(SYS_clone, ...) returns on another stack: all numbers but getrandom's, and
+ * those in rk_diverted (clock.c), are a jump to libc without a frame of the shim. */
 #if defined(__x86_64__)
 __asm__(".text\n.globl syscall\n.type syscall, @function\n"
         "syscall:\n"
@@ -186,11 +185,11 @@ _Static_assert(SYS_getrandom == 278 && RK_DIVERTED == 512, "the numbers in the a
 /* ---- std::random_device ----------------------------------------------------------------------------------
  *
  * libstdc++ (GCC 12 to 16) answers the default token by RDSEED or RDRAND, instructions that no hook
- * sees: PyTorch's CUDA seed comes from there. Its exported members are the place to stand, whatever
- * the token. The second is the one of GCC before 13.
+ * sees: PyTorch's CUDA seed comes from them. So its exported members are interposed, for all tokens;
+ * the second one is of GCC before 13.
  *
- * The kernel answers in its place. The object is not touched, as nobody knows whose it is: TensorFlow
- * 2.19 brings an older libstdc++ of its own, and the system's would call what it takes for a function in it.
+ * The kernel answers instead. The object is not used, as its layout is unknown: TensorFlow 2.19 has an
+ * older libstdc++ of its own, in whose objects the system's would call a wrong function pointer.
  */
 unsigned rk_random_device(void *self) __asm__("_ZNSt13random_device9_M_getvalEv");
 unsigned rk_random_device_old(void *self) __asm__("_ZNSt13random_device16_M_getval_pretr1Ev");

@@ -1,8 +1,8 @@
 /*
  * urandom_hook.h - the interface of the shim: ABI number, file layouts, exported calls.
  *
- * Read by the C code and, through cffi, by Python (reprokit/native.py), which takes what stands
- * between the two marks below. That part therefore uses only what cffi's parser knows: plain
+ * Read by the C code and, through cffi, by Python (reprokit/native.py), which parses the part
+ * between the two marks below. That part therefore uses only what cffi's parser supports: plain
  * integer #defines, enums, structs and prototypes with the types of <stdint.h>.
  *
  * All integers are little-endian (both supported processors are). All structs have no padding:
@@ -28,7 +28,7 @@
 /* What the shim does in this run. */
 enum rk_mode { RK_MODE_RECORD = 1, RK_MODE_REPLAY = 2 };
 
-/* What replay does with a request that the random profile does not hold. */
+/* How a replay answers a request that the random profile lacks. */
 enum rk_policy {
     RK_POLICY_STRICT = 1, /* stop the process: exit status 125 */
     RK_POLICY_DERIVE = 2, /* ChaCha20 under the profile's key, the identity and a counter */
@@ -65,35 +65,34 @@ enum rk_match {
     RK_MATCHES = 4
 };
 
-/* In the last, unused argument of a system call: made by the shim itself, so that the supervisor's
- * filter lets it pass. */
+/* The last, unused argument of the shim's own system calls, which the supervisor's filter lets pass. */
 #define RK_MARK 0x52504b4d
-/* The same of a request for a file of the run that this process cannot reach (reach.c). */
+/* The same argument of a request for a file of the run that this process cannot reach (reach.c). */
 #define RK_BROKER 0x52504b42
 
-/* Why the shim gave up (rk_file.gave_up), training going on without it. */
+/* Why the shim gave up (rk_file.gave_up); the training continues without it. */
 enum rk_reason {
     RK_REASON_NONE = 0,
     RK_REASON_DISK_FULL = 1,
     RK_REASON_FILE_LIMIT = 2,  /* RLIMIT_FSIZE */
-    RK_REASON_CANNOT_OPEN = 3, /* the run directory went away, became read-only, chroot */
+    RK_REASON_CANNOT_OPEN = 3, /* the run directory was removed or is read-only, or chroot */
     RK_REASON_CANNOT_MAP = 4,
-    RK_REASON_BAD_PROFILE = 5 /* replay: the profile is damaged at the point reached */
+    RK_REASON_BAD_PROFILE = 5 /* replay: the profile is damaged at the current position */
 };
 
-/* Whose cryptographic generator also serves draws that are no keys: its requests are withheld, and this is said. */
+/* Runtimes whose cryptographic generator also serves draws that are no keys: withheld, and reported. */
 enum rk_runtime { RK_RUNTIME_NONE = 0, RK_RUNTIME_GO = 1, RK_RUNTIME_JAVA = 2, RK_RUNTIME_NODE = 4 };
 
-/* Why a program is not recorded that could not say so in the run directory. */
+/* Why a program is not recorded, if it could not write this to the run directory. */
 enum rk_lost {
-    RK_LOST_PLAN = 1,  /* it cannot read what it has to do */
-    RK_LOST_FILE = 2,  /* nor write what it is given, or what agent and trail know of it */
-    RK_LOST_SHIM = 3,  /* its loader will not find the shim, and nobody supervises it */
-    RK_LOST_UNSEEN = 4 /* it has no shim that the supervisor knows of, which may not read its memory either */
+    RK_LOST_PLAN = 1,  /* it cannot read shim.plan */
+    RK_LOST_FILE = 2,  /* it cannot write its entropy file, or files of agent and trail */
+    RK_LOST_SHIM = 3,  /* its loader cannot load the shim, and there is no supervisor */
+    RK_LOST_UNSEEN = 4 /* the supervisor has seen no shim in it, and may not read its memory */
 };
 
-/* What it sends then, as a datagram to the socket of the abstract name "reprokit-" and 16 hexadecimal digits: the
- * check of REPROKIT_RUN. Whoever is on this machine can send one: it is a reason for doubt, and no proof. */
+/* The datagram that reports a lost program, to the abstract socket "reprokit-" and 16 hexadecimal digits, the check of
+ * REPROKIT_RUN. Any process of this machine can send one: it is a reason for doubt, and no proof. */
 struct rk_lost_message {
     char magic[8]; /* "RKLOST\0\0" */
     uint32_t abi;
@@ -101,7 +100,7 @@ struct rk_lost_message {
     char identity[256];
 };
 
-/* REPROKIT_RUN/shim.plan: what the launcher asks of the shim. 2048 bytes. */
+/* REPROKIT_RUN/shim.plan: the launcher's instructions for the shim. 2048 bytes. */
 struct rk_plan {
     char magic[8];          /* "RKPLAN\0\0" */
     uint32_t abi;           /* RK_ABI */
@@ -112,20 +111,20 @@ struct rk_plan {
     char profile[512];      /* replay: path of the recorded run's entropy directory */
     char shim[512];         /* path of this library, put back into LD_PRELOAD at exec */
     char python_path[512];  /* directory of the agent's sitecustomize, put back into PYTHONPATH */
-    char ranks[256];        /* " NAME=VALUE " each: the launcher's own ranks, no news in its children */
+    char ranks[256];        /* " NAME=VALUE " each: the launcher's own ranks, which name no child */
     uint32_t keyed;         /* 1: every request is answered from key, identity and a counter; nothing is stored */
-    uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids are stood in for */
+    uint32_t clock;         /* 1: the real-time clock is recorded and replayed, process ids have stand-ins */
     uint32_t hide_rdrand;   /* 1: RDRAND and RDSEED are hidden by CPUID faulting */
-    uint32_t backwards;     /* 1: listings of directories are given in the opposite order */
-    int64_t later;          /* nanoseconds that are added to the time of day */
-    uint32_t processors;    /* how many the program is told of; 0: as many as there are */
-    char host[64];          /* what it is told to be the host's name; empty: the real one */
-    uint32_t prints;        /* what of the command's is kept of what is printed: bit 0 stdout, bit 1 stderr */
+    uint32_t backwards;     /* 1: directory listings are reversed */
+    int64_t later;          /* nanoseconds added to the time of day */
+    uint32_t processors;    /* number of processors that the program sees; 0: the real one */
+    char host[64];          /* host name that the program sees; empty: the real one */
+    uint32_t prints;        /* which output of the command is stored: bit 0 stdout, bit 1 stderr */
     uint64_t printed[2][2]; /* device and inode of these */
-    uint32_t launcher;      /* the process that has them too */
+    uint32_t launcher;      /* process id of the launcher, which has them too */
     uint32_t has_pipe;      /* 1: the launcher's standard input is a pipe */
     uint64_t pipe[2];       /* device and inode of it */
-    uint32_t children;      /* replay: 1 where the recording wrote down what it started, even if that is nothing */
+    uint32_t children;      /* replay: 1 if the recording stored its children, even if it had none */
     uint8_t reserved[36];
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
@@ -144,7 +143,7 @@ struct rk_file {
     char identity[256];   /* process identity, NUL-padded */
     char program[256];    /* path of the executable, cut at 255, NUL-padded */
     uint64_t head_check;  /* reprokit_check over all before it, seed 0 */
-    /* From here on the fields change while the run goes on. */
+    /* The following fields change during the run. */
     uint64_t used;    /* bytes of the file handed out to chunks, this head included */
     uint32_t gave_up; /* enum rk_reason */
     uint32_t gave_up_errno;
@@ -155,15 +154,15 @@ struct rk_file {
     uint64_t clock_reads; /* --clock: reads of the clock that were recorded, or replayed */
     uint64_t clock_past;  /* replay: reads of the clock after all the recorded ones */
     uint64_t streams;     /* keyed: threads that asked */
-    uint64_t stand_in;    /* --clock: what native code was told to be the process id; 0 if nobody asked */
-    uint64_t ended;       /* 1: the process ended by itself, no signal and no exec ended it */
+    uint64_t stand_in;    /* --clock: the process id that native code was given; 0 if it requested none */
+    uint64_t ended;       /* 1: the process ended normally, not by a signal or an exec */
     uint64_t runtimes;    /* of withheld requests: bits of enum rk_runtime */
     uint8_t reserved[328];
 };
 
 /* REPROKIT_RUN/entropy/pool.entropy: this page, then levels. A level is a table of claims, twice as many as it has
- * slots, and the slots, pages that were handed out in their order. Level n has RK_POOL_SLOTS * 16^n slots. Of the first
- * claim of a table there are counts instead. */
+ * slots, and the slots, pages that are allocated in order. Level n has RK_POOL_SLOTS * 16^n slots. The first entry of a
+ * table holds counts instead of a claim. */
 #define RK_SLOT        4096
 #define RK_POOL_LEVELS 4
 #define RK_POOL_SLOTS  128
@@ -174,15 +173,15 @@ struct rk_pool {
     uint64_t head_check;  /* reprokit_check over all before it, seed 0 */
     uint8_t reserved[3544];
 };
-/* Where a process of an identity was given a slot. It is looked for from place 1 + hash % (places - 1) on: the n-th of
- * a hash, on all levels, is of incarnation n. */
+/* A process's claim to a slot. The search starts at place 1 + hash % (places - 1): the n-th claim of a hash, on all
+ * levels, is of incarnation n. */
 struct rk_claim {
     uint64_t hash; /* reprokit_check of the process identity, seed 0 */
     uint64_t slot; /* 1 + its number on this level; 0 where none was given */
 };
-/* In the place of a table's first claim. */
+/* The first entry of a table, instead of a claim. */
 struct rk_level {
-    uint64_t taken;    /* slots handed out; more than there are where some were asked for in vain */
+    uint64_t taken;    /* slots taken; more than there are if some attempts failed */
     uint64_t reserved; /* slots that have blocks on the disk */
 };
 
@@ -195,16 +194,16 @@ struct rk_call_site {
 };
 enum rk_child_kind {
     RK_CHILD_STARTED = 1,
-    RK_CHILD_FORKED = 2, /* it had its name and executed the program then */
+    RK_CHILD_FORKED = 2, /* named at the fork, before its program ran */
     RK_CHILD_BORN = 3,   /* it was forked, which is no program yet: without keys */
 };
 struct rk_child {
     uint64_t parent;  /* reprokit_check of the parent's identity, seeded with its incarnation */
     uint64_t thread;  /* of the thread that made it, likewise */
-    uint64_t keys[3]; /* of program and arguments: as they were, without numbers and made-up names, without values */
+    uint64_t keys[3]; /* hashes of program and arguments: exact, without numbers and generated names, without values */
     uint32_t number;
     uint32_t kind; /* enum rk_child_kind */
-    char name[60]; /* what stands behind the parent's identity and "/", NUL-padded */
+    char name[60]; /* the part after the parent's identity and "/", NUL-padded */
     struct rk_call_site place;
     uint64_t check; /* reprokit_check over all before it, seed 0 */
 };
@@ -254,20 +253,20 @@ enum rk_tag {
 #define RK_CONSOLE_FIRST  8384512
 #define RK_CONSOLE_LAST   4194304
 struct rk_console_area {
-    uint64_t number; /* areas that were begun before this one */
+    uint64_t number; /* areas that were started before this one */
     uint64_t used;   /* bytes of its records */
 };
 struct rk_console {
     char magic[8];        /* "RKCONSOL" */
     uint32_t format;      /* RK_CONSOLE_FORMAT */
-    uint32_t unseen;      /* bits as of rk_plan.prints: C's stdio printed there, which is not kept */
+    uint32_t unseen;      /* bits as of rk_plan.prints: C's stdio printed there, which is not stored */
     uint64_t current;     /* number of the area that is written */
     uint32_t pid;         /* to tell process ids that are printed */
     uint32_t incarnation; /* as of an entropy file */
     char identity[256];   /* process identity, NUL-padded */
     struct rk_console_area areas[3];
-    uint64_t dropped; /* bytes of records that were written over */
-    uint64_t lost;    /* bytes that could not be kept: a full disk, a limit */
+    uint64_t dropped; /* bytes of records that were overwritten */
+    uint64_t lost;    /* bytes that could not be stored: a full disk, a limit */
 };
 struct rk_console_record {
     uint32_t size;  /* of the bytes */

@@ -166,7 +166,7 @@ static void add_time(struct text *text, uint64_t microseconds) {
     add_digits(text, microseconds % 1000000, 6);
 }
 
-/* The agent's buffer of lines (BufferedLines). */
+/* The agent's buffer of lines (reprokit/agent/core/buffered_lines.py). */
 struct lines {
     uint64_t address, used, size;
 };

@@ -83,10 +83,10 @@ void rk_look_into(struct program *program, int pid) {
 /* ---- the shim, for programs that cannot open it --------------------------------------------------------------- */
 
 static bool is_same_file(const char *path, const char *other_path) {
-    struct stat one, other;
-    return rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&one, 0, 0, 0) == 0 &&
-           rk_call(SYS_newfstatat, AT_FDCWD, (long)other_path, (long)&other, 0, 0, 0) == 0 &&
-           one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    struct stat left, right;
+    return rk_call(SYS_newfstatat, AT_FDCWD, (long)path, (long)&left, 0, 0, 0) == 0 &&
+           rk_call(SYS_newfstatat, AT_FDCWD, (long)other_path, (long)&right, 0, 0, 0) == 0 &&
+           left.st_dev == right.st_dev && left.st_ino == right.st_ino;
 }
 
 /* Returns whether a path is the same file in the root of the process. */
@@ -163,9 +163,9 @@ static bool is_refused(long error) { return error == -EACCES || error == -EPERM 
 /* Replaces getrandom in the vDSO. /proc/PID/mem may write to a read-only page, as a private copy of the program. */
 static void replace_in_vdso(struct program *program, int pid) {
     static uint64_t offset;
-    static bool is_known;
-    if (!is_known) offset = find_getrandom_in_vdso();
-    is_known = true;
+    static bool is_searched;
+    if (!is_searched) offset = find_getrandom_in_vdso();
+    is_searched = true;
     if (!offset) return;
     uint8_t code[RK_VDSO_CODE];
     char path[64];
