@@ -177,7 +177,7 @@ struct rk_thread {
     const char *frames[RK_STREAMS]; /* stack frame of each of them */
     uint32_t detached;              /* forked by a signal handler inside a request: see identity.c */
     uint32_t threads;               /* created by this one */
-    uint32_t children;              /* likewise */
+    uint32_t children;              /* child processes created by this thread */
     uint32_t strangers;             /* replay: children without a recorded counterpart */
     int vfork_pid;                  /* the vfork child named last; vfork_birth is its identity */
     struct rk_birth vfork_birth, fork_birth;

@@ -76,7 +76,7 @@ static void use_slot(int fd, uint64_t slot) {
     }
     rk_call(SYS_pread64, fd, (long)&head, sizeof(head), (long)slot, 0, 0);
     static const char nothing[sizeof(head.magic)];
-    if (memcmp(head.magic, nothing, sizeof(nothing)) == 0) return; /* likewise */
+    if (memcmp(head.magic, nothing, sizeof(nothing)) == 0) return; /* killed before it wrote the head */
     int rest = head.used > RK_SLOT ? open_file(RK_REST) : -1;
     uint64_t size = rest >= 0 ? size_of(rest) : 0;
     if (rest >= 0)

@@ -40,7 +40,7 @@ struct program {
     char inherited[RK_IDENTITY]; /* REPROKIT_ID of its environment */
     char identity[RK_IDENTITY];
     char executable[64]; /* a link to it */
-    char loader[256];    /* the path of its dynamic loader, where it has one */
+    char loader[256];    /* the path of its dynamic loader, or empty */
 };
 
 struct thread {
@@ -57,7 +57,7 @@ struct thread {
 struct process {
     struct watch watch; /* of its pidfd */
     int id;
-    int fd; /* a pidfd, -1 where there is none */
+    int fd; /* a pidfd, or -1 */
     uint64_t started;
     int executing; /* a thread whose exec call was seen: further requests of it mean that the exec failed */
     struct program *program;
