@@ -1,10 +1,10 @@
-/* child_keys.c - programs that are started: which child of the recording each of them is.
+/* child_keys.c - matches the children that a replay starts or forks with the children of the recording.
  *
- * Numbers alone would give a child another's entropy as soon as one run starts a helper more than the other: a
- * compiler, a probe. So a recording writes down what each child was started with, and by which line of a script as
- * far as the agent says so; a replay gives a child the name of the recorded one that was started likewise. What was
- * forked has a name before it becomes a program. A child that the recording does not know is called so ("?"), and takes
- * nobody's name.
+ * By numbers alone a child would get another one's entropy if one run starts an additional helper, such as a compiler.
+ * So a recording stores keys of each child's program and arguments, and hashes of the call site: the lines of the
+ * script that started it, if the agent reports them. A replay names a child after the recorded one with the same keys
+ * and call site. A forked process has a name before it executes a program. A child without a recorded counterpart is
+ * marked by "?" in its name and takes no recorded name.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -16,28 +16,28 @@
 _Static_assert(sizeof(struct rk_child) == 128, "the layout of a recorded child");
 
 #define FILE_NAME "/children.entropy"
-#define MOST      (1u << 20) /* children that are looked at */
+#define MOST      (1u << 20) /* recorded children that are read */
 
-/* ---- what is known of a recording's children ------------------------------------------------------------------- */
+/* ---- the recording's children ---------------------------------------------------------------------------------- */
 
-/* Shared with what this process forks, which may take a child when it becomes a program. */
-struct known {
+/* The recorded children of a process. Shared with its forks, which may claim a child when they execute a program. */
+struct recording {
     const struct rk_child *children;
     uint32_t count;
-    uint32_t disturbed; /* not all that were forked come as in the recording */
-    uint8_t taken[];    /* by child */
+    uint32_t disturbed; /* the forked children differ from the recording's */
+    uint8_t taken[];    /* for each child: 1 once it was claimed */
 };
 
-static struct known nothing; /* an older recording: numbers are all there is */
-static struct known *known;  /* of this process's own children; NULL before the first */
-static uint32_t incarnation; /* of the process that began a child last: this one, or its parent before it forked */
+static struct recording numbers_only;   /* an older recording, which stored no children */
+static struct recording *own_recording; /* of this process's own children; NULL before the first */
+static uint32_t incarnation; /* of the process that created a child last: this one, or its parent before it forked */
 
-/* A process that was forked, until it executes a program for the first time. */
+/* The state of a forked process until it executes its first program. */
 static struct {
-    struct known *known; /* of its parent's children */
-    struct rk_child wanted;
+    struct recording *recording; /* of its parent's children */
+    struct rk_child child;
     char identity[RK_IDENTITY]; /* its parent's; then that of the program */
-    bool waits, is_named;
+    bool is_pending, is_named;
 } forked;
 
 static const struct rk_child *map_children(uint32_t *count) {
@@ -53,28 +53,30 @@ static const struct rk_child *map_children(uint32_t *count) {
     return children;
 }
 
-static struct known *look_up(void) {
+static struct recording *map_recording(void) {
     uint32_t count = 0;
     const struct rk_child *children = map_children(&count);
-    if (!children && !rk_plan.children) return &nothing;
+    if (!children && !rk_plan.children) return &numbers_only;
     if (!children) count = 0;
-    struct known *found =
-        rk_map(sizeof(*found) + count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (!found) return &nothing;
-    found->children = children;
-    found->count = count;
-    return found;
+    struct recording *recording =
+        rk_map(sizeof(*recording) + count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!recording) return &numbers_only;
+    recording->children = children;
+    recording->count = count;
+    return recording;
 }
 
-/* NULL where numbers are all there is. */
-static struct known *known_children(void) {
+/* Returns the recorded children; NULL if children have numbers only. */
+static struct recording *recorded_children(void) {
     if (rk_plan.mode != RK_MODE_REPLAY) return NULL;
-    struct known *now = __atomic_load_n(&known, __ATOMIC_ACQUIRE), *none = NULL;
-    if (!now) {
-        now = look_up();
-        if (!__atomic_compare_exchange_n(&known, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) now = none;
+    struct recording *recording = __atomic_load_n(&own_recording, __ATOMIC_ACQUIRE), *expected = NULL;
+    if (!recording) {
+        recording = map_recording();
+        if (!__atomic_compare_exchange_n(&own_recording, &expected, recording, false, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE))
+            recording = expected;
     }
-    return now == &nothing ? NULL : now;
+    return recording == &numbers_only ? NULL : recording;
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------ */
@@ -92,8 +94,8 @@ static bool follows(const char *text, size_t at, const char *before) {
     return at >= length && memcmp(text + at - length, before, length) == 0;
 }
 
-/* How long a name is that another run makes up anew, of a temporary file or by a hash; 0 where there is none. */
-static size_t made_up(const char *text, size_t at) {
+/* Returns the length of a generated name (a temporary file, a hash), which varies between runs; 0 if there is none. */
+static size_t generated_name_length(const char *text, size_t at) {
     if (at > 0 && is_of_word(text[at - 1])) return 0;
     if (follows(text, at, "/tmp/") || strncmp(text + at, "tmp", 3) == 0) return strcspn(text + at, "/ \t\n\"',:;");
     size_t length = 0, digits = 0;
@@ -105,11 +107,11 @@ static bool is_descriptor(const char *text, size_t at) {
     return follows(text, at, "fd=") || follows(text, at, "fd/") || follows(text, at, "handle=");
 }
 
-/* Adds a text to a key: descriptors only as such; if asked for, any number and made-up name only as such. */
-static void add(uint64_t *key, const char *text, size_t size, bool generally) {
+/* Adds a text to a key, with "#" for each descriptor and, if is_general, for each number and generated name. */
+static void add_to_key(uint64_t *key, const char *text, size_t size, bool is_general) {
     for (size_t at = 0; at < size;) {
-        size_t skipped = generally ? made_up(text, at) : 0;
-        if (!skipped && is_digit(text[at]) && (generally || is_descriptor(text, at)))
+        size_t skipped = is_general ? generated_name_length(text, at) : 0;
+        if (!skipped && is_digit(text[at]) && (is_general || is_descriptor(text, at)))
             skipped = strspn(text + at, "0123456789");
         mix(key, skipped ? '#' : text[at]);
         at += skipped ? skipped : 1;
@@ -117,8 +119,8 @@ static void add(uint64_t *key, const char *text, size_t size, bool generally) {
     mix(key, 0);
 }
 
-/* What of an argument says what the program is to do: a script, code and the names of options, not their values. */
-static size_t telling_part(const char *argument, bool is_first) {
+/* Returns the length of an argument's stable part: all of a script or code, the name of an option without its value. */
+static size_t stable_length(const char *argument, bool is_first) {
     if (is_first || strpbrk(argument, " \n")) return strlen(argument);
     return *argument == '-' ? strcspn(argument, "=") : 0;
 }
@@ -126,113 +128,118 @@ static size_t telling_part(const char *argument, bool is_first) {
 static void make_keys(struct rk_child *child, const char *file, char *const arguments[]) {
     if (!file) file = arguments && *arguments ? *arguments : "";
     const char *slash = strrchr(file, '/'), *program = slash ? slash + 1 : file;
-    for (int i = 0; i < RK_CHILD_KEYS; i++) add(&child->keys[i], program, strlen(program), false);
+    for (int i = 0; i < RK_CHILD_KEYS; i++) add_to_key(&child->keys[i], program, strlen(program), false);
     for (size_t i = 1; arguments && arguments[0] && arguments[i]; i++) {
         size_t size = strlen(arguments[i]);
-        add(&child->keys[0], arguments[i], size, false);
-        add(&child->keys[1], arguments[i], size, true);
-        add(&child->keys[2], arguments[i], telling_part(arguments[i], i == 1), true);
+        add_to_key(&child->keys[0], arguments[i], size, false);
+        add_to_key(&child->keys[1], arguments[i], size, true);
+        add_to_key(&child->keys[2], arguments[i], stable_length(arguments[i], i == 1), true);
     }
 }
 
 static uint64_t hash_of(const char *text) { return rk_check(text, strlen(text), 0); }
 
-static uint32_t hash_of_some(const char *text) { return text ? (uint32_t)hash_of(text) | 1 : 0; }
+/* Returns a hash that is never 0 of a text, and 0 without one. */
+static uint32_t hash_or_zero(const char *text) { return text ? (uint32_t)hash_of(text) | 1 : 0; }
 
 RK_EXPORT void reprokit_call_site(const char *lines, const char *files, const char *sources) {
     if (!rk_active()) return;
     rk_process_check();
     rk_thread_check()->place = (struct rk_call_site){
-        .lines = hash_of_some(lines), .files = hash_of_some(files), .sources = hash_of_some(sources)};
+        .lines = hash_or_zero(lines), .files = hash_or_zero(files), .sources = hash_or_zero(sources)};
 }
 
 /* ---- matching -------------------------------------------------------------------------------------------------- */
 
-/* From the most alike on: with the same arguments, also where another thread of a pool started it; with other
- * numbers and made-up names in them; with other values of options. */
+/* From the strictest rule on: the same arguments, also if another thread of a pool started the child; other numbers
+ * and generated names; other values of options. */
 static const struct {
     uint8_t key;
     bool by_any_thread, by_number;
-} likenesses[] = {{0, false, true}, {0, false, false}, {0, true, false}, {1, false, false}, {2, false, false}};
+} match_rules[] = {{0, false, true}, {0, false, false}, {0, true, false}, {1, false, false}, {2, false, false}};
 
-/* From the nearest on: the same lines of the script; any of a script that was edited; where no script is known, or the
- * recording's next child of that thread has come, so that nobody else will ask. */
-enum nearness { SAME_LINES, EDITED, ANY_PLACE, NEARNESSES };
+/* How call sites are compared, from the strictest rule on: the same lines of the script; any lines of a script that was
+ * edited; any call site, if one of them is unknown or a later recorded child of the thread was claimed already, so that
+ * no other child will match this one. */
+enum site_rule { SAME_LINES, EDITED_SCRIPT, ANY_SITE, SITE_RULES };
 
-static bool is_near(const struct rk_child *child, const struct rk_child *wanted, enum nearness nearness,
-                    uint32_t last) {
-    const struct rk_call_site *place = &child->place, *here = &wanted->place;
-    if (nearness == SAME_LINES) return place->lines == here->lines;
-    if (nearness == EDITED) return place->files == here->files && place->sources != here->sources;
-    return !place->lines || !here->lines || (child->thread == wanted->thread && child->number < last);
+/* last: the result of last_claimed(), which only ANY_SITE needs. */
+static bool is_site_matching(const struct rk_child *child, const struct rk_child *target, enum site_rule rule,
+                             uint32_t last) {
+    const struct rk_call_site *recorded = &child->place, *current = &target->place;
+    if (rule == SAME_LINES) return recorded->lines == current->lines;
+    if (rule == EDITED_SCRIPT) return recorded->files == current->files && recorded->sources != current->sources;
+    return !recorded->lines || !current->lines || (child->thread == target->thread && child->number < last);
 }
 
+/* Returns whether the same thread of the same process created both. */
 static bool are_siblings(const struct rk_child *child, const struct rk_child *other) {
     return child->parent == other->parent && child->thread == other->thread;
 }
 
-/* The number of the recorded child that came last of those that have come. */
-static uint32_t last_taken(const struct known *of, const struct rk_child *wanted) {
+/* Returns the highest number of the claimed children that the target's thread created. */
+static uint32_t last_claimed(const struct recording *recording, const struct rk_child *target) {
     uint32_t last = 0;
-    for (uint32_t i = 0; i < of->count; i++)
-        if (of->children[i].number > last && are_siblings(of->children + i, wanted) &&
-            __atomic_load_n(&of->taken[i], __ATOMIC_ACQUIRE))
-            last = of->children[i].number;
+    for (uint32_t i = 0; i < recording->count; i++)
+        if (recording->children[i].number > last && are_siblings(recording->children + i, target) &&
+            __atomic_load_n(&recording->taken[i], __ATOMIC_ACQUIRE))
+            last = recording->children[i].number;
     return last;
 }
 
-static bool is_whole(const struct rk_child *child) {
+static bool is_intact(const struct rk_child *child) {
     return child->check == rk_check(child, offsetof(struct rk_child, check), 0) &&
            memchr(child->name, 0, sizeof(child->name));
 }
 
-static const struct rk_child *oldest(const struct known *of, const struct rk_child *wanted, size_t likeness,
-                                     enum nearness nearness) {
-    const struct rk_child *found = NULL;
-    uint8_t key = likenesses[likeness].key;
-    uint32_t last = nearness == ANY_PLACE ? last_taken(of, wanted) : 0;
-    for (uint32_t i = 0; i < of->count; i++) {
-        const struct rk_child *child = of->children + i;
-        if (child->keys[key] != wanted->keys[key] || child->parent != wanted->parent || child->kind != wanted->kind ||
-            (child->thread != wanted->thread && !likenesses[likeness].by_any_thread) ||
-            (child->number != wanted->number && likenesses[likeness].by_number) ||
-            !is_near(child, wanted, nearness, last) || __atomic_load_n(&of->taken[i], __ATOMIC_ACQUIRE) ||
-            (found && found->number <= child->number))
+static const struct rk_child *oldest_match(const struct recording *recording, const struct rk_child *target,
+                                           size_t rule, enum site_rule site_rule) {
+    const struct rk_child *match = NULL;
+    uint8_t key = match_rules[rule].key;
+    uint32_t last = site_rule == ANY_SITE ? last_claimed(recording, target) : 0;
+    for (uint32_t i = 0; i < recording->count; i++) {
+        const struct rk_child *child = recording->children + i;
+        if (child->keys[key] != target->keys[key] || child->parent != target->parent || child->kind != target->kind ||
+            (child->thread != target->thread && !match_rules[rule].by_any_thread) ||
+            (child->number != target->number && match_rules[rule].by_number) ||
+            !is_site_matching(child, target, site_rule, last) ||
+            __atomic_load_n(&recording->taken[i], __ATOMIC_ACQUIRE) || (match && match->number <= child->number))
             continue;
-        if (is_whole(child)) found = child;
+        if (is_intact(child)) match = child;
     }
-    return found;
+    return match;
 }
 
-/* Several that were forked may execute the same program at once: each is the recorded one of its number, until one
- * turns out to be another. */
-static const struct rk_child *take(struct known *of, const struct rk_child *wanted) {
-    bool has_number = wanted->kind == RK_CHILD_FORKED && !__atomic_load_n(&of->disturbed, __ATOMIC_ACQUIRE);
-    for (size_t i = 0; i < NEARNESSES * RK_LENGTH(likenesses); i++) {
-        size_t likeness = i % RK_LENGTH(likenesses);
-        if (likenesses[likeness].by_number && !has_number) continue;
-        const struct rk_child *found;
-        while ((found = oldest(of, wanted, likeness, i / RK_LENGTH(likenesses)))) {
-            if (__atomic_exchange_n(&of->taken[found - of->children], 1, __ATOMIC_ACQ_REL)) continue;
-            if (has_number && !likenesses[likeness].by_number) __atomic_store_n(&of->disturbed, 1, __ATOMIC_RELEASE);
-            return found;
+/* Claims the best match. Several forked processes may execute the same program at once: numbers decide between them
+ * until one of them does not match. */
+static const struct rk_child *claim_match(struct recording *recording, const struct rk_child *target) {
+    bool has_number = target->kind == RK_CHILD_FORKED && !__atomic_load_n(&recording->disturbed, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < SITE_RULES * RK_LENGTH(match_rules); i++) {
+        size_t rule = i % RK_LENGTH(match_rules);
+        if (match_rules[rule].by_number && !has_number) continue;
+        const struct rk_child *match;
+        while ((match = oldest_match(recording, target, rule, i / RK_LENGTH(match_rules)))) {
+            if (__atomic_exchange_n(&recording->taken[match - recording->children], 1, __ATOMIC_ACQ_REL)) continue;
+            if (has_number && !match_rules[rule].by_number)
+                __atomic_store_n(&recording->disturbed, 1, __ATOMIC_RELEASE);
+            return match;
         }
     }
-    if (has_number) __atomic_store_n(&of->disturbed, 1, __ATOMIC_RELEASE);
+    if (has_number) __atomic_store_n(&recording->disturbed, 1, __ATOMIC_RELEASE);
     return NULL;
 }
 
 /* ---- names ----------------------------------------------------------------------------------------------------- */
 
-static struct rk_child begin(const struct rk_thread *thread, enum rk_child_kind kind) {
-    if (kind == RK_CHILD_STARTED) incarnation = rk_process->incarnation; /* which a forked child's is not yet */
+static struct rk_child new_child(const struct rk_thread *thread, enum rk_child_kind kind) {
+    if (kind == RK_CHILD_STARTED) incarnation = rk_process->incarnation; /* a forked child has none yet */
     uint64_t parent = rk_check(rk_identity, strlen(rk_identity), incarnation);
     return (struct rk_child){
         .parent = parent, .thread = hash_of(thread->identity), .kind = kind, .place = thread->place};
 }
 
-/* Behind the name of its parent, which is as of rk_child_identity. */
-static void write_down(struct rk_child *child, const char *identity) {
+/* Writes a child to the recording, by the part of its name after its parent's (rk_child_identity). */
+static void write_child(struct rk_child *child, const char *identity) {
     const char *slash = strrchr(identity, '/');
     if (rk_plan.mode != RK_MODE_RECORD) return;
     rk_append(child->name, sizeof(child->name), 0, slash ? slash + 1 : identity);
@@ -240,7 +247,7 @@ static void write_down(struct rk_child *child, const char *identity) {
     rk_append_line("/entropy" FILE_NAME, (const char *)child, sizeof(*child));
 }
 
-static void name_as_known(char *text, const char *parent, const struct rk_child *child, const char *more) {
+static void name_as_recorded(char *text, const char *parent, const struct rk_child *child, const char *more) {
     size_t length = rk_append(text, RK_IDENTITY, 0, parent);
     length = rk_append(text, RK_IDENTITY, length, "/");
     length = rk_append(text, RK_IDENTITY, length, child->name);
@@ -248,24 +255,25 @@ static void name_as_known(char *text, const char *parent, const struct rk_child 
     rk_shorten(text);
 }
 
-/* Where a process cannot reach the run directory, the recorded one could not either: its children are those behind the
- * last one that it could write down. */
-static uint32_t number_unknown(const struct known *of, struct rk_thread *thread, const struct rk_child *wanted,
-                               bool *is_stranger) {
+/* Numbers a child that the recording lacks. If this process cannot reach the run directory, neither could the recorded
+ * one: its further children are numbered after the last one that it wrote. */
+static uint32_t number_of_stranger(const struct recording *recording, struct rk_thread *thread,
+                                   const struct rk_child *target, bool *is_stranger) {
     char path[RK_RUN_PATH + 16];
     uint32_t last = 0;
     rk_append(path, sizeof(path), rk_append(path, sizeof(path), 0, rk_run), "/entropy");
     *is_stranger = rk_call(SYS_faccessat, AT_FDCWD, (long)path, 0, 0, 0, 0) == 0;
-    for (uint32_t i = 0; i < of->count && !*is_stranger; i++) {
-        const struct rk_child *child = of->children + i;
-        if (are_siblings(child, wanted) && child->number > last) last = child->number;
+    for (uint32_t i = 0; i < recording->count && !*is_stranger; i++) {
+        const struct rk_child *child = recording->children + i;
+        if (are_siblings(child, target) && child->number > last) last = child->number;
     }
     return last + ++thread->strangers;
 }
 
-static void name_born(char *text, const struct rk_thread *thread, const struct rk_birth *birth) {
+/* Names a child after its recorded counterpart, or by its number. */
+static void name_by_birth(char *text, const struct rk_thread *thread, const struct rk_birth *birth) {
     if (birth->recorded) {
-        name_as_known(text, rk_identity, birth->recorded, "");
+        name_as_recorded(text, rk_identity, birth->recorded, "");
         return;
     }
     rk_child_identity(text, thread, birth->number);
@@ -274,95 +282,99 @@ static void name_born(char *text, const struct rk_thread *thread, const struct r
 
 void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birth, const char *file,
                      char *const arguments[]) {
-    struct known *of = known_children();
+    struct recording *recording = recorded_children();
     bool is_new = !birth->number;
     if (is_new) {
-        struct rk_child child = begin(thread, RK_CHILD_STARTED);
+        struct rk_child child = new_child(thread, RK_CHILD_STARTED);
         make_keys(&child, file, arguments);
-        birth->recorded = of ? take(of, &child) : NULL;
+        birth->recorded = recording ? claim_match(recording, &child) : NULL;
         if (birth->recorded)
             birth->number = birth->recorded->number;
         else
-            birth->number = of ? number_unknown(of, thread, &child, &birth->is_stranger) : ++thread->children;
+            birth->number =
+                recording ? number_of_stranger(recording, thread, &child, &birth->is_stranger) : ++thread->children;
         child.number = birth->number;
         rk_child_identity(text, thread, birth->number);
-        write_down(&child, text);
+        write_child(&child, text);
     }
-    name_born(text, thread, birth);
+    name_by_birth(text, thread, birth);
 }
 
-/* Whether the recording says by which lines this process forked. */
-static bool knows_births(const struct known *of, const struct rk_child *wanted) {
-    for (uint32_t i = 0; of && i < of->count; i++)
-        if (of->children[i].parent == wanted->parent && of->children[i].kind == RK_CHILD_BORN) return true;
+/* Returns whether the recording has call sites of this process's forks. */
+static bool has_fork_sites(const struct recording *recording, const struct rk_child *target) {
+    for (uint32_t i = 0; recording && i < recording->count; i++)
+        if (recording->children[i].parent == target->parent && recording->children[i].kind == RK_CHILD_BORN)
+            return true;
     return false;
 }
 
-/* Those that the recording started without a fork, or forked by a line of a script, are no others. */
-static uint32_t next_fork(const struct known *of, struct rk_thread *thread, const struct rk_child *wanted) {
+/* Numbers a forked child, skipping recorded children that a script's line forked or that were started directly. */
+static uint32_t next_fork_number(const struct recording *recording, struct rk_thread *thread,
+                                 const struct rk_child *target) {
     thread->children++;
-    for (uint32_t i = 0; of && i < of->count; i++) {
-        const struct rk_child *child = of->children + i;
-        if (!are_siblings(child, wanted) || child->kind == RK_CHILD_FORKED) continue;
+    for (uint32_t i = 0; recording && i < recording->count; i++) {
+        const struct rk_child *child = recording->children + i;
+        if (!are_siblings(child, target) || child->kind == RK_CHILD_FORKED) continue;
         if (child->number == thread->children) thread->children++;
     }
     return thread->children;
 }
 
 void rk_number_fork(struct rk_thread *thread) {
-    struct known *of = known_children();
-    struct rk_child child = begin(thread, RK_CHILD_STARTED);
+    struct recording *recording = recorded_children();
+    struct rk_child child = new_child(thread, RK_CHILD_STARTED);
     struct rk_birth *birth = &thread->fork_birth;
     *birth = (struct rk_birth){0};
     child.kind = RK_CHILD_BORN;
-    if (child.place.lines && knows_births(of, &child)) {
-        birth->recorded = take(of, &child);
-        birth->number = birth->recorded ? birth->recorded->number : number_unknown(of, thread, &child, &birth->is_stranger);
+    if (child.place.lines && has_fork_sites(recording, &child)) {
+        birth->recorded = claim_match(recording, &child);
+        birth->number = birth->recorded ? birth->recorded->number
+                                        : number_of_stranger(recording, thread, &child, &birth->is_stranger);
         return;
     }
-    child.number = birth->number = next_fork(of, thread, &child);
+    child.number = birth->number = next_fork_number(recording, thread, &child);
     if (!child.place.lines) return;
     char identity[RK_IDENTITY];
     rk_child_identity(identity, thread, child.number);
-    write_down(&child, identity);
+    write_child(&child, identity);
 }
 
-void rk_name_forked(char *text, const struct rk_thread *thread) { name_born(text, thread, &thread->fork_birth); }
+void rk_name_forked(char *text, const struct rk_thread *thread) { name_by_birth(text, thread, &thread->fork_birth); }
 
 void rk_forked(const struct rk_thread *thread) {
-    forked.known = known_children();
-    forked.wanted = begin(thread, RK_CHILD_FORKED);
-    forked.wanted.number = thread->fork_birth.is_stranger ? 0 : thread->fork_birth.number;
+    forked.recording = recorded_children();
+    forked.child = new_child(thread, RK_CHILD_FORKED);
+    forked.child.number = thread->fork_birth.is_stranger ? 0 : thread->fork_birth.number;
     memcpy(forked.identity, rk_identity, sizeof(forked.identity));
-    forked.waits = true;
+    forked.is_pending = true;
     forked.is_named = false;
-    known = NULL;
+    own_recording = NULL;
 }
 
-/* Whether the recording knows a program by the number that a process was forked with. */
-static bool is_anothers(const struct known *of, const struct rk_child *wanted) {
-    for (uint32_t i = 0; i < of->count; i++) {
-        const struct rk_child *child = of->children + i;
-        if (are_siblings(child, wanted) && child->kind == wanted->kind && child->number == wanted->number) return true;
+/* Returns whether the recording has a program with the number of this forked process. */
+static bool is_number_recorded(const struct recording *recording, const struct rk_child *target) {
+    for (uint32_t i = 0; i < recording->count; i++) {
+        const struct rk_child *child = recording->children + i;
+        if (are_siblings(child, target) && child->kind == target->kind && child->number == target->number) return true;
     }
     return false;
 }
 
 static void name_forked(const char *file, char *const arguments[]) {
     char parent[RK_IDENTITY];
-    make_keys(&forked.wanted, file, arguments);
-    write_down(&forked.wanted, rk_identity);
-    const struct rk_child *found = forked.known ? take(forked.known, &forked.wanted) : NULL;
+    make_keys(&forked.child, file, arguments);
+    write_child(&forked.child, rk_identity);
+    const struct rk_child *match = forked.recording ? claim_match(forked.recording, &forked.child) : NULL;
     memcpy(parent, forked.identity, sizeof(parent));
     rk_append(forked.identity, RK_IDENTITY, rk_append(forked.identity, RK_IDENTITY, 0, rk_identity), "+");
-    if (found) name_as_known(forked.identity, parent, found, "+");
-    if (!found && forked.known && is_anothers(forked.known, &forked.wanted))
+    if (match) name_as_recorded(forked.identity, parent, match, "+");
+    if (!match && forked.recording && is_number_recorded(forked.recording, &forked.child))
         rk_append(forked.identity, RK_IDENTITY, strlen(forked.identity), "?");
     forked.is_named = true;
 }
 
 void rk_name_executed(char *text, const char *file, char *const arguments[]) {
-    if (!forked.waits) {
+    if (!forked.is_pending) {
         rk_append(text, RK_IDENTITY, rk_append(text, RK_IDENTITY, 0, rk_identity), "+");
         return;
     }
