@@ -181,7 +181,7 @@ struct rk_thread {
     uint32_t strangers;             /* replay: children without a recorded counterpart */
     int vfork_pid;                  /* the vfork child named last; vfork_birth is its identity */
     struct rk_birth vfork_birth, fork_birth;
-    struct rk_call_site place; /* of the script that makes a child */
+    struct rk_call_site place; /* the script's lines that are starting a child */
     char identity[RK_IDENTITY];
     int64_t clock_last;  /* replay: the time this thread was given last, in nanoseconds */
     int64_t clock_ahead; /* nanoseconds by which that was ahead of the monotonic clock */
