@@ -211,9 +211,10 @@ static const struct rk_child *oldest_match(const struct recording *recording, co
 }
 
 /* Claims the best match. Several forked processes may execute the same program at once: numbers decide between them
- * until one of them does not match. */
+ * until one of them does not match. One that the recording did not fork has none. */
 static const struct rk_child *claim_match(struct recording *recording, const struct rk_child *target) {
-    bool has_number = target->kind == RK_CHILD_FORKED && !__atomic_load_n(&recording->disturbed, __ATOMIC_ACQUIRE);
+    bool has_number =
+        target->kind == RK_CHILD_FORKED && target->number && !__atomic_load_n(&recording->disturbed, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < SITE_RULES * RK_LENGTH(match_rules); i++) {
         size_t rule = i % RK_LENGTH(match_rules);
         if (match_rules[rule].by_number && !has_number) continue;

@@ -104,6 +104,9 @@ def call_site(frame: FrameType | None) -> tuple[bytes, bytes, bytes]:
 
 
 def _source(file: str) -> bytes:
+    """Return the beginning of a file's content; nothing of a pipe, as a read would wait for its writer."""
+    if not os.path.isfile(file):
+        return b""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

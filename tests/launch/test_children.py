@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interpreters import interpreter
-from tests.support import Reprokit
+from tests.support import LIMIT, Reprokit
 
 TRAININGS = Path(__file__).parent.parent / "trainings"
 TRAINING, ALIKE = (str(TRAININGS / name) for name in ("started_helpers.py", "alike_helpers.py"))
@@ -64,6 +65,45 @@ def compare_alike(reprokit: Reprokit, python: str, when: str, edited: bool) -> N
 @pytest.mark.parametrize("when", ["empty", "filled"])
 def test_helpers_with_the_command_line_of_others(reprokit: Reprokit, when: str) -> None:
     compare_alike(reprokit, sys.executable, when, edited=False)
+
+
+AT_ONCE = """
+import os, sys
+PROGRAM = [sys.executable, "-S", "-c", "import os; print(os.environ['NUMBER'], os.urandom(8).hex(), flush=True)"]
+
+def execute_once_told(number):
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(reader, 1)
+        os.execve(sys.executable, PROGRAM, {**os.environ, "NUMBER": str(number)})
+    return pid, writer
+
+def go_on(pid, writer):
+    os.write(writer, b" ")
+    os.waitpid(pid, 0)
+
+if os.path.exists("filled"):
+    go_on(*execute_once_told("helper"))
+for child in reversed([execute_once_told(number) for number in range(3)]):
+    go_on(*child)
+"""
+
+
+def test_a_helper_more_leaves_forks_their_numbers_that_execute_in_another_order(reprokit: Reprokit) -> None:
+    reprokit.script("train.py", AT_ONCE)
+    recorded = reprokit.record(sys.executable, "train.py")
+    reprokit.script("filled", "")
+    replayed = reprokit.run("replay", str(reprokit.last))
+    assert list(drawn(recorded.stdout)) == ["2", "1", "0"], recorded.stderr
+    assert {**drawn(replayed.stdout), "helper": ""} == {**drawn(recorded.stdout), "helper": ""}, replayed.stderr
+
+
+def test_a_script_from_a_fifo_may_fork(reprokit: Reprokit) -> None:
+    os.mkfifo(reprokit.directory / "fifo")
+    run = reprokit.start("record", "-o", "recorded", "--", sys.executable, "fifo")
+    (reprokit.directory / "fifo").write_text("import os\nif os.fork():\n    os.wait()\n    print('waited')\n")
+    assert run.communicate(timeout=LIMIT)[0] == "waited\n"
 
 
 @pytest.mark.slow
