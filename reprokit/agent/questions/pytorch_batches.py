@@ -1,7 +1,7 @@
-"""The batches of a training's loaders from a step on: kept, or given in the place of another run's own.
+"""Saves the batches of a training's data loaders from a step on, or replaces them by those of another run.
 
-Loaders are told apart by the place in the script that iterates over them. What another place fetches, as an
-evaluation's, is left alone.
+Loaders are identified by the line of the script that iterates over them. What another line fetches, as an
+evaluation does, is left alone.
 """
 
 from __future__ import annotations
@@ -19,110 +19,110 @@ if TYPE_CHECKING:
 
     from ..events import BatchDue, BatchFetched, LoaderBegan, LoaderExhausted
 
-MAX_BYTES = 512 << 20  # of batches that are kept
-AHEAD = 8  # batches that a loop may have fetched before the step that has the first of them
+MAX_BYTES = 512 << 20  # of saved batches
+AHEAD = 8  # batches that a loop may have prefetched when the step that uses the first of them begins
 
 
 class BatchStream:
-    """What loaders give from the first step of the question on."""
+    """Saves or replaces what data loaders return from the first step of the question on."""
 
     def __init__(self, answers: StateAnswers) -> None:
         self._answers = answers
         self._counts: dict[str, int] = {}  # batches fetched, by place
-        self._recent: list[tuple[str, Any]] = []  # the last before the first step; None: there was none left
-        self._is_kept = False
+        self._recent_batches: list[tuple[str, Any]] = []  # the last ones before the first step; None: exhausted
+        self._is_saving = False
         self._is_saved = False
         self._tensors = SnapshotTensors()
-        self._nodes: list[Any] = []  # place and node of each batch that is kept
-        self._lead: dict[str, int] = {}  # of them, those that had been fetched when the first step began
-        self._given: dict[str, list[Any]] | None = None  # what is to be given, by place
+        self._saved_batches: list[Any] = []  # place and node of each batch
+        self._lead: dict[str, int] = {}  # saved batches that had been fetched when the first step began
+        self._replacements: dict[str, list[Any]] | None = None  # nodes of another run's batches, by place
         self._reader: Any = None
-        self._next: dict[str, int] = {}  # which of them is given next
+        self._next_positions: dict[str, int] = {}  # of the next replacement, by place
 
     def fetched_by_place(self) -> dict[str, int]:
-        """Return how many batches were fetched until now."""
+        """Return how many batches each place has fetched so far."""
         return dict(self._counts)
 
     @property
     def is_at_first(self) -> bool:
-        """Whether the batch that was fetched last is the first step's."""
+        """Whether the last fetched batch belongs to the first step of the question."""
         return self._counts == self._answers.fetched
 
-    # Kept
+    # Saving
 
     def fetched(self, event: BatchFetched) -> None:
-        """A loader has given a batch."""
+        """Count a batch that a loader returned, and save it."""
         place = place_of(event.began)
         self._counts[place] = self._counts.get(place, 0) + 1
-        self._take(place, event.batch)
+        self._record(place, event.batch)
 
     def exhausted(self, event: LoaderExhausted) -> None:
-        """A loader has none left."""
-        self._take(place_of(event.began), None)
+        """Save that a loader has no batches left."""
+        self._record(place_of(event.began), None)
 
-    def _take(self, place: str, batch: Any) -> None:
-        if self._is_kept:
-            self._put_down(place, batch)
-        elif self._answers.keeps and self._answers.window.step >= self._answers.first - AHEAD:
-            self._recent = [*self._recent, (place, batch)][-AHEAD:]
+    def _record(self, place: str, batch: Any) -> None:
+        if self._is_saving:
+            self._save_batch(place, batch)
+        elif self._answers.saves_state and self._answers.window.step >= self._answers.first - AHEAD:
+            self._recent_batches = [*self._recent_batches, (place, batch)][-AHEAD:]
 
-    def keep(self) -> None:
-        """From now on all are kept, and the last that were fetched, which a loop may have taken ahead."""
-        self._is_kept = True
-        for place, batch in self._recent:
+    def start_saving(self) -> None:
+        """Save all batches from now on, and the last ones fetched, which a loop may have prefetched."""
+        self._is_saving = True
+        for place, batch in self._recent_batches:
             lead = self._lead.get(place, 0) + (batch is not None)
-            if lead:  # else it is the end of the epoch before
+            if lead:  # else it is the end of the previous epoch
                 self._lead[place] = lead
-                self._put_down(place, batch)
-        self._recent = []
+                self._save_batch(place, batch)
+        self._recent_batches = []
 
-    def _put_down(self, place: str, batch: Any) -> None:
+    def _save_batch(self, place: str, batch: Any) -> None:
         if self._is_saved or sum(part.nbytes for part in self._tensors.parts) > MAX_BYTES:
             return
-        node = None if batch is None else self._tensors.pack(f"batch.{len(self._nodes)}", copy.deepcopy(batch))
-        self._nodes.append([place, node])
+        node = None if batch is None else self._tensors.pack(f"batch.{len(self._saved_batches)}", copy.deepcopy(batch))
+        self._saved_batches.append([place, node])
 
     def updated(self) -> None:
-        """A step is over."""
-        if self._is_kept and self._answers.window.is_over:
+        """Save the snapshot once the question's steps are over."""
+        if self._is_saving and self._answers.window.is_over:
             self.finish()
 
     def finish(self) -> None:
-        """Save what was kept."""
-        if self._is_kept and not self._is_saved:
+        """Write the saved batches to a snapshot."""
+        if self._is_saving and not self._is_saved:
             self._is_saved = True
-            self._answers.save(DATA, {"batches": self._nodes, "lead": self._lead}, self._tensors.parts)
+            self._answers.save(DATA, {"batches": self._saved_batches, "lead": self._lead}, self._tensors.parts)
 
-    # Given
+    # Replacing
 
     def due(self, event: BatchDue) -> None:
-        """Give another run's batch, where this one is at the first of them."""
+        """Replace a batch by another run's, once this run is at the first of them."""
         if DATA not in self._answers.parts:
             return
-        if self._given is None:
-            self._begin()
+        if self._replacements is None:
+            self._load_replacements()
         place = place_of(event.began)
-        given, number = (self._given or {}).get(place, []), self._counts.get(place, 0)
-        position = self._next.get(place, 0)
-        if number < self._answers.fetched.get(place, 0) - self._lead.get(place, 0) or position >= len(given):
+        replacements, number = (self._replacements or {}).get(place, []), self._counts.get(place, 0)
+        position = self._next_positions.get(place, 0)
+        if number < self._answers.fetched.get(place, 0) - self._lead.get(place, 0) or position >= len(replacements):
             return
-        self._next[place] = position + 1
-        node = given[position]
+        self._next_positions[place] = position + 1
+        node = replacements[position]
         event.outlasts = node is not None
         event.replace = _none_left if node is None else lambda own: self._reader.value(node, own)
 
-    def _begin(self) -> None:
-        file = self._answers.kept(DATA)
+    def _load_replacements(self) -> None:
+        file = self._answers.snapshot_to_restore(DATA)
         assert file is not None
         self._reader = SnapshotReader(sys.modules["torch"], file.tensors)
-        self._given = {}
+        self._replacements = {}
         for place, node in file.header["batches"]:
             if file.header["lead"].get(place):
-                self._given.setdefault(place, []).append(node)
-        for place, lead in file.header["lead"].items():  # no more than this run fetches until its first step
-            wanted = self._lead[place] = min(lead, self._answers.fetched.get(place, 0))
-            starts = [at for at, node in enumerate(self._given[place]) if node is not None]
-            del self._given[place][: starts[lead - wanted]]
+                self._replacements.setdefault(place, []).append(node)
+        for place, lead in file.header["lead"].items():  # no more than this run fetches before its first step
+            shorter_lead = self._lead[place] = min(lead, self._answers.fetched.get(place, 0))
+            starts = [position for position, node in enumerate(self._replacements[place]) if node is not None]
+            del self._replacements[place][: starts[lead - shorter_lead]]
 
 
 def _none_left(_own: Any) -> Any:
@@ -130,5 +130,5 @@ def _none_left(_own: Any) -> Any:
 
 
 def place_of(began: LoaderBegan | None) -> str:
-    """Return the line that iterates over a loader, whose directory may be another in each run."""
+    """Return file name and line that iterate over a loader; without the directory, which may differ between runs."""
     return "" if began is None else f"{os.path.basename(began.place[0])}:{began.place[1]}"

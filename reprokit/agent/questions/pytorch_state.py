@@ -1,4 +1,4 @@
-"""The state that steps of PyTorch find: models, averages of them, optimizers, schedules, scalers and generators."""
+"""Reads and restores what PyTorch's steps start from: models, averages, optimizers, schedules, scalers, generators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..pytorch import private_api
 from ..pytorch.state import entries_of, named_tensors, parts_of
 from ..pytorch.tensors import entry
 from .pytorch_batches import BatchStream
-from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, short, state_digest
+from .training_state import BUFFERS, OPTIMIZER, PARAMETERS, SCALER, SETTINGS, StateAnswers, shorten, state_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,19 +31,19 @@ GENERATORS["numpy"] = "NumPy generator"
 
 
 class PytorchState:
-    """Looks at a training where a model is first called for a step."""
+    """Reads and restores the state of a training when a model is first called in a step."""
 
     def __init__(self, agent: Agent, answers: StateAnswers) -> None:
         self._agent, self._answers = agent, answers
         self._torch: Any = sys.modules["torch"]
         self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
         self._random = RandomStates(self._torch)
-        # What gives the states of generators when a loader began, or gave a batch, for the step under way.
+        # The states of generators when a loader began or returned a batch, for the current step.
         self._at_loader: Any = None
         self._at_batch: Any = None
-        self._generator: Any = None  # of the loader that began last, if it has its own
+        self._loader_generator: Any = None  # of the loader that began last, if it has its own generator
         self._batches = BatchStream(answers)
-        self._calls = 0  # of models, for the step under way
+        self._model_calls = 0  # of the current step
         atexit.register(agent.attempt, self._batches.finish)
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -60,79 +60,79 @@ class PytorchState:
         }
 
     def failed(self, error: Exception, handler: Handler) -> None:
-        """What is not known of a step is no answer."""
+        """Log that a handler failed: an incomplete state is no answer."""
         self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
-    # Moments
+    # Events
 
     def _loader_began(self, event: events.LoaderBegan) -> None:
-        """Before the loader draws its order."""
+        """Restore and read the generators before a loader draws its order."""
         generator = getattr(event.loader, "generator", None)
         if generator is None:
             generator = getattr(getattr(event.loader, "sampler", None), "generator", None)
-        self._generator = generator
-        is_next = self._answers.is_first and not self._calls
-        file = self._answers.kept("state") if is_next else None
+        self._loader_generator = generator
+        is_next = self._answers.is_first and not self._model_calls
+        file = self._answers.snapshot_to_restore("state") if is_next else None
         if file is not None:
-            self._put_generators(file, "random_at_loader")
+            self._restore_generators(file, "random_at_loader")
         self._at_loader = self._states()
 
     def _batch_fetched(self, event: events.BatchFetched) -> None:
-        """Before the script makes anything of a batch, such as one with noise."""
+        """Restore and read the generators before the script uses a batch, as to add noise."""
         answers = self._answers
         self._batches.fetched(event)
-        if not answers.is_first or self._calls:
+        if not answers.is_first or self._model_calls:
             return
-        file = answers.kept("state") if self._batches.is_at_first else None
+        file = answers.snapshot_to_restore("state") if self._batches.is_at_first else None
         if file is not None:
-            self._put_generators(file, "random_at_batch")
+            self._restore_generators(file, "random_at_batch")
         self._at_batch = self._states()
 
     def _states(self) -> Any:
-        """Return the states of generators as they are now: what gives them, and that of the loader's own."""
+        """Return a function that gives the current states of generators, and the state of the loader's own."""
         self._random.keep()
-        own = None if self._generator is None else self._generator.get_state()
-        return self._random.taken(), own
+        state = None if self._loader_generator is None else self._loader_generator.get_state()
+        return self._random.taken(), state
 
     def _model_called(self, event: events.ModelCalled) -> None:
         if not event.has_gradients or not getattr(event.module, "training", True):
             return
-        self._calls += 1
+        self._model_calls += 1
         answers = self._answers
-        if self._calls > 1 or not list(self._optimizers) or not (answers.is_logged or answers.is_first):
+        if self._model_calls > 1 or not list(self._optimizers) or not (answers.is_logged or answers.is_first):
             return
-        file = answers.kept("state") if answers.is_first else None
+        file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
-            self._put(file)
+            self._restore(file)
         if answers.is_logged:
             answers.log_parts(self._digests(), fetched=self._batches.fetched_by_place())
-        if answers.is_first and answers.keeps:
-            answers.attempt("the state was not kept", self._keep)
-            self._batches.keep()
+        if answers.is_first and answers.saves_state:
+            answers.attempt("the state was not kept", self._save)
+            self._batches.start_saving()
 
     def _updated(self, event: events.UpdateDone) -> None:
         answers = self._answers
         if not answers.window.updated(event.optimizer):
             return
         if answers.window.step <= answers.first + 1 and not answers.every:
-            answers.log(calls=self._calls)
-        self._calls, self._at_loader, self._at_batch = 0, None, None
+            answers.log(calls=self._model_calls)
+        self._model_calls, self._at_loader, self._at_batch = 0, None, None
         self._batches.updated()
 
-    # What there is
+    # Reading
 
     def _tensors(self) -> tuple[NamedTensors, NamedTensors, NamedTensors, dict[int, str]]:
-        """Return parameters, buffers, tensors of models that no optimizer trains, and names by identity."""
+        """Return parameters, buffers, tensors of models that no optimizer trains, and names by id()."""
         trained = [parameter for optimizer in self._optimizers for parameter in torch_state.parameters_of(optimizer)]
         modules = self._hooks().modules
         owners = modules.owners(trained, self._torch.nn.Module)
         parameters: NamedTensors = {}
         buffers: NamedTensors = {}
         for number, owner in enumerate(owners):
-            for prefix, own, beside in parts_of(owner):
+            for prefix, own, own_buffers in parts_of(owner):
                 head = f"model#{number}.{prefix}" if len(owners) > 1 else prefix
                 parameters.update({head + name: tensor for name, tensor in own.items() if tensor is not None})
-                buffers.update({head + name: tensor for name, tensor in beside.items() if tensor is not None})
+                buffers.update({head + name: tensor for name, tensor in own_buffers.items() if tensor is not None})
         names = {id(tensor): name for name, tensor in (*parameters.items(), *buffers.items())}
         for number, parameter in enumerate(trained):
             if id(parameter) not in names:
@@ -142,10 +142,10 @@ class PytorchState:
         counts: dict[str, int] = {}
         for root in modules.outermost():
             kind = type(root).__name__
-            found = {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names}
-            if found:
+            unnamed = {name: tensor for name, tensor in named_tensors(parts_of(root)) if id(tensor) not in names}
+            if unnamed:
                 number = counts[kind] = counts.get(kind, -1) + 1
-                others.update({f"{kind}#{number}.{name}": tensor for name, tensor in found.items()})
+                others.update({f"{kind}#{number}.{name}": tensor for name, tensor in unnamed.items()})
         return parameters, buffers, others, names
 
     def _hooks(self) -> Any:
@@ -155,29 +155,29 @@ class PytorchState:
         torch = self._torch
         with torch.no_grad(), private_api.without_overrides(torch):
             *models, names = self._tensors()
-            found = dict(
-                zip((PARAMETERS, BUFFERS, OTHERS), ({n: _digest(t) for n, t in one.items()} for one in models))
+            digests = dict(
+                zip((PARAMETERS, BUFFERS, OTHERS), ({n: _digest(t) for n, t in tensors.items()} for tensors in models))
             )
-            found.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
+            digests.update({part: {} for part in (OPTIMIZER, SETTINGS, SCHEDULE, SCALER)})
             for number, optimizer in enumerate(self._optimizers):
                 for key, value in _settings(number, optimizer):
-                    found[SETTINGS].update(_digests_of(key, value))
+                    digests[SETTINGS].update(_digests_of(key, value))
                 for parameter in torch_state.parameters_of(optimizer):
                     state = optimizer.state.get(parameter, {})
-                    found[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
-            for kind, made in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
-                for number, owner in enumerate(made):
-                    found[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
+                    digests[OPTIMIZER].update(_digests_of(f"optimizer#{number}.{names[id(parameter)]}", state))
+            for kind, objects in ((SCHEDULE, self._schedules), (SCALER, self._scalers)):
+                for number, owner in enumerate(objects):
+                    digests[kind].update(_digests_of(f"{type(owner).__name__}#{number}", _state_of(owner)))
         self._random.keep()
         for name, state in self._random.kept().items():
-            found[GENERATORS[name]] = {name: state_digest(state)}
-        if self._generator is not None:
-            found[LOADER] = {LOADER: state_digest(self._generator.get_state())}
-        return found
+            digests[GENERATORS[name]] = {name: state_digest(state)}
+        if self._loader_generator is not None:
+            digests[LOADER] = {LOADER: state_digest(self._loader_generator.get_state())}
+        return digests
 
-    # Into a snapshot, and back
+    # Saving and restoring
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         tensors = torch_state.SnapshotTensors()
         *models, names = self._tensors()
         header: dict[str, Any] = {}
@@ -185,71 +185,71 @@ class PytorchState:
             header[part] = {name: tensors.put(f"{part}.{name}", tensor) for name, tensor in named.items()}
         header["optimizers"] = [
             torch_state.take_optimizer(
-                tensors, number, one, [names[id(parameter)] for parameter in torch_state.parameters_of(one)]
+                tensors, number, optimizer, [names[id(parameter)] for parameter in torch_state.parameters_of(optimizer)]
             )
-            for number, one in enumerate(self._optimizers)
+            for number, optimizer in enumerate(self._optimizers)
         ]
         header["schedules"] = torch_state.take_all(tensors, "schedule", list(self._schedules))
         header["scalers"] = torch_state.take_all(tensors, "scaler", list(self._scalers))
         moments = {"random": self._states(), "random_at_loader": self._at_loader, "random_at_batch": self._at_batch}
-        for moment, taken in moments.items():
-            if taken is not None:
-                states, own = taken
+        for moment, recorded in moments.items():
+            if recorded is not None:
+                states, state = recorded
                 header[moment] = torch_state.take_random(tensors, states(), moment)
-                header[f"{LOADER} {moment}"] = None if own is None else tensors.pack(f"{LOADER} {moment}", own)
+                header[f"{LOADER} {moment}"] = None if state is None else tensors.pack(f"{LOADER} {moment}", state)
         self._answers.save("state", header, tensors.parts)
 
-    def _put(self, file: Any) -> None:
-        """Put in the parts that were asked for, last of all the generators."""
+    def _restore(self, file: Any) -> None:
+        """Restore the parts of the state that the question names, the generators last."""
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
         attempt = self._answers.attempt
         for part, named in zip((PARAMETERS, BUFFERS, OTHERS), self._tensors()):
             if part in parts:
-                attempt(part, self._put_tensors, named, header[part], reader)
-        for optimizer, entry_ in zip(self._optimizers, header["optimizers"]):
-            attempt(OPTIMIZER, self._put_optimizer, optimizer, entry_, reader)
-        for part, made, kept in (
+                attempt(part, self._restore_tensors, named, header[part], reader)
+        for optimizer, saved in zip(self._optimizers, header["optimizers"]):
+            attempt(OPTIMIZER, self._restore_optimizer, optimizer, saved, reader)
+        for part, objects, saved_states in (
             (SCHEDULE, self._schedules, header["schedules"]),
             (SCALER, self._scalers, header["scalers"]),
         ):
-            for owner, entry_ in zip(made, kept) if part in parts else ():
-                attempt(part, torch_state.put_stateful, owner, entry_, reader)
-        self._put_generators(file, "random")
+            for owner, saved in zip(objects, saved_states) if part in parts else ():
+                attempt(part, torch_state.put_stateful, owner, saved, reader)
+        self._restore_generators(file, "random")
 
-    def _put_tensors(self, named: NamedTensors, kept: dict[str, str], reader: torch_state.SnapshotReader) -> None:
+    def _restore_tensors(self, named: NamedTensors, keys: dict[str, str], reader: torch_state.SnapshotReader) -> None:
         with self._torch.no_grad():
-            for name, key in kept.items():
+            for name, key in keys.items():
                 named[name].data.copy_(reader.tensor(key))
 
-    def _put_optimizer(self, optimizer: Any, kept: Any, reader: torch_state.SnapshotReader) -> None:
+    def _restore_optimizer(self, optimizer: Any, saved: Any, reader: torch_state.SnapshotReader) -> None:
         parts = self._answers.parts
         if parts.isdisjoint((OPTIMIZER, SETTINGS)):
             return
         groups, state = [dict(group) for group in optimizer.param_groups], dict(optimizer.state)
-        torch_state.put_optimizer(optimizer, kept, reader)
+        torch_state.put_optimizer(optimizer, saved, reader)
         if SETTINGS not in parts:
-            for group, before in zip(optimizer.param_groups, groups):
-                group.update(before)
+            for group, own_settings in zip(optimizer.param_groups, groups):
+                group.update(own_settings)
         if OPTIMIZER not in parts:
             optimizer.state.clear()
             optimizer.state.update(state)
 
-    def _put_generators(self, file: Any, which: str) -> None:
+    def _restore_generators(self, file: Any, moment: str) -> None:
         header, reader, parts = file.header, torch_state.SnapshotReader(self._torch, file.tensors), self._answers.parts
-        states = header.get(which) or {}
+        states = header.get(moment) or {}
         chosen = {name: states[name] for name in states if GENERATORS[name] in parts}
         self._answers.attempt("generators", torch_state.put_random, self._torch, chosen, reader)
-        own = header.get(f"{LOADER} {which}")
-        if LOADER in parts and own is not None and self._generator is not None:
-            self._answers.attempt(LOADER, lambda: self._generator.set_state(reader.value(own)))
+        state = header.get(f"{LOADER} {moment}")
+        if LOADER in parts and state is not None and self._loader_generator is not None:
+            self._answers.attempt(LOADER, lambda: self._loader_generator.set_state(reader.value(state)))
 
 
 def _digest(tensor: Any) -> str:
-    return short(entry("", tensor)[3])
+    return shorten(entry("", tensor)[3])
 
 
 def _digests_of(name: str, value: Any) -> dict[str, str]:
-    return {key: short(digest) for key, _, _, digest in entries_of(name, value)}
+    return {key: shorten(digest) for key, _, _, digest in entries_of(name, value)}
 
 
 def _settings(number: int, optimizer: Any) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
-"""Answers what state the first steps of a training find, keeps it, or puts in parts of what another run has kept.
+"""Logs the state that the first steps of a training start from, saves it, or restores parts that another run saved.
 
-The state of a step is taken where a model is first called for it: all that was loaded is in its place, and nothing of
-the step has changed it yet.
+The state of a step is read when the step first calls a model: all checkpoints are loaded by then, and nothing of
+the step has changed the state yet.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 PARAMETERS, BUFFERS, DATA = "parameters", "buffers", "data"
 OPTIMIZER, SETTINGS, SCALER = "optimizer", "settings", "scaler"
-ALL = "*"  # names what stands for all tensors and values of a part
-LOGGED = 16  # steps whose state is digested
+ALL = "*"  # the name of one digest for all tensors and values of a part
+LOGGED = 16  # number of steps whose state is logged
 FILE = "state.jsonl"
 
 
 def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: Events) -> EventListener | None:
-    """Return who answers for a framework."""
+    """Return the listener that answers questions about the state of this framework's training."""
     answers = StateAnswers(agent, question)
     if framework == "torch":
         from .pytorch_state import PytorchState
@@ -44,62 +44,62 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, events: 
     return None
 
 
-def short(digest: str) -> str:
-    """Return as much of a digest as is needed to tell two values apart."""
+def shorten(digest: str) -> str:
+    """Return the first 16 hexadecimal digits of a digest, which are enough to distinguish two values."""
     return digest.rpartition(":")[2][:16]
 
 
-def text_short(text: str) -> str:
-    """Return the digest of something that has a text."""
+def text_digest(text: str) -> str:
+    """Return the shortened SHA-256 digest of a text."""
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def state_digest(state: Any) -> str:
-    """Return the digest of what a generator says of its state: numbers and arrays in tuples and lists."""
+    """Return the digest of a generator's state: numbers and arrays, nested in tuples and lists."""
     if isinstance(state, (list, tuple)):
-        return text_short(" ".join(map(state_digest, state)))
-    return text_short(repr(state.tolist() if hasattr(state, "tolist") else state))
+        return text_digest(" ".join(map(state_digest, state)))
+    return text_digest(repr(state.tolist() if hasattr(state, "tolist") else state))
 
 
 class StateAnswers:
-    """What was asked of this process, and where its answers go."""
+    """The question about this process's state, and the files that its answers are written to."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         asked = question["state"]
         self.window = StepWindow(question["steps"])
         self.first = int(question["steps"]["first"])
         self.every: int = asked["every"]
-        self.keeps: bool = asked["keeps"]
+        self.saves_state: bool = asked["keeps"]
         self.parts = frozenset(asked["parts"])
         self.fetched: Mapping[str, int] = asked["fetched"]
-        self._agent, self._put = agent, asked["put"]
+        self._agent, self._restore_from = agent, asked["put"]
         self._answers = f"{agent.run}/answers"
 
     @property
     def is_first(self) -> bool:
-        """Whether the first of the steps asked about is under way."""
+        """Whether the current step is the first one that the question is about."""
         return self.window.step == self.first
 
     @property
     def is_logged(self) -> bool:
-        """Whether the state of the step under way is digested."""
+        """Whether digests of the current step's state are logged."""
         if self.every:
             return self.window.is_open and self.window.step % self.every == 0
         return self.window.is_open and self.window.step < self.first + LOGGED
 
     def log(self, **fields: object) -> None:
-        """Write a line about the step under way."""
+        """Append a line about the current step to the answers."""
         line = {"process": self._agent.journal.identity, "step": self.window.step, **fields}
         append(f"{self._answers}/{FILE}", to_json(line).encode() + b"\n")
 
     def log_parts(self, parts: dict[str, dict[str, str]], **fields: object) -> None:
-        """Write the digests of the state that the step under way finds."""
+        """Log digests of the state that the current step starts from."""
         if self.every:
-            parts = {part: {ALL: text_short(" ".join(parts[part].values()))} for part in parts if part != DATA}
+            parts = {part: {ALL: text_digest(" ".join(parts[part].values()))} for part in parts if part != DATA}
         self.log(parts=parts, **fields)
 
     def attempt(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what may fail on what a script made; say so then."""
+        """Call a function that may fail on the script's objects; log its exception and return None then."""
         try:
             return function(*arguments)
         except Exception as error:
@@ -108,16 +108,16 @@ class StateAnswers:
             return None
 
     def save(self, kind: str, header: Mapping[str, Any], parts: Iterable[Part]) -> None:
-        """Keep values and tensors."""
-        Store(f"{self._answers}/{kind}").save(SnapshotContents({**self._who(), **header}, list(parts)))
+        """Save values and tensors as a snapshot."""
+        Store(f"{self._answers}/{kind}").save(SnapshotContents({**self._identity(), **header}, list(parts)))
 
-    def kept(self, kind: str) -> SnapshotFile | None:
-        """Return what another run has kept for a process like this; None where nothing is to be put in."""
-        if not self._put:
+    def snapshot_to_restore(self, kind: str) -> SnapshotFile | None:
+        """Return the snapshot that another run saved for the same rank; None if nothing is to be restored."""
+        if not self._restore_from:
             return None
-        who = self._who()
+        who = self._identity()
         rank = "" if who["rank"] is None else f"-rank{who['rank']}"
-        return SnapshotFile(f"{self._put}/{kind}/{PREFIX}{0:08d}{rank}")
+        return SnapshotFile(f"{self._restore_from}/{kind}/{PREFIX}{0:08d}{rank}")
 
-    def _who(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
         return {"step": 0, "rank": numeric_variable("RANK")}
