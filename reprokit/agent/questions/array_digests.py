@@ -1,4 +1,4 @@
-"""Digests of arrays on this side, and copies of them for calls that are kept."""
+"""Digests of NumPy arrays in host memory, and copies of arrays for calls that are saved."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class ArrayDigests:
-    """Digests what calls are given, and give."""
+    """Computes digests of the inputs and outputs of calls."""
 
     def __init__(self, agent: Agent) -> None:
         self._library = trail_library.Library(trail_library.path_of(agent.run) or "")
 
     def of(self, arrays: Sequence[Any], others: Sequence[Any] = ()) -> int:
-        """Return the digest of contiguous arrays and of other things together."""
+        """Return one digest of contiguous arrays and of other values."""
         library = self._library
         digest: int = library.text(repr(others)) if others else 0
         for array in arrays:
             if array.dtype.hasobject:
-                digest = self.joined(digest, library.text(repr(array.tolist())))
+                digest = self.combine(digest, library.text(repr(array.tolist())))
             else:
-                place = array.__array_interface__["data"][0]
-                digest = library.fold(digest, place, array.nbytes, trail_library.salt(array.dtype.name, array.shape))
+                address = array.__array_interface__["data"][0]
+                digest = library.fold(digest, address, array.nbytes, trail_library.salt(array.dtype.name, array.shape))
         return digest
 
-    def joined(self, one: int, other: int) -> int:
-        """Return the digest of two."""
-        return self._library.of_list([one, other])
+    def combine(self, first: int, second: int) -> int:
+        """Return one digest of two digests."""
+        return self._library.of_list([first, second])
 
 
 class ArrayCalls:
-    """Logs calls of a framework by the arrays that they are given, and give."""
+    """Logs calls of a framework by the arrays that go in and come out."""
 
-    _before: Callable[..., Any]  # returns what is known of a call before it is made
-    _after: Callable[..., Any]  # of that and its result
+    _before: Callable[..., Any]  # returns a record of a call before it is executed
+    _after: Callable[..., Any]  # called with that record and the result
 
     def __init__(self, log: CallLog) -> None:
         self._log, self._agent = log, log.agent
         self._digests = ArrayDigests(log.agent)
-        self._thread = threading.local()  # .busy: what is executed now is ours
+        self._thread = threading.local()  # .busy: the agent itself is executing
         self.watching = False
 
     def watch(self, is_on: bool) -> None:
-        """Begin or cease to log."""
+        """Start or stop logging."""
         self.watching = is_on
 
-    def _logged(self, make: Callable[[], Any], *arguments: Any) -> Any:
-        """Make a call, and log it."""
+    def _log_call(self, call: Callable[[], Any], *arguments: Any) -> Any:
+        """Execute a call, and log it unless the agent itself makes it."""
         if getattr(self._thread, "busy", False):
-            return make()
-        seen = self._ours(self._before, *arguments)
-        result = make()
-        if seen is not None:
-            self._ours(self._after, seen, result)
+            return call()
+        record = self._run_unlogged(self._before, *arguments)
+        result = call()
+        if record is not None:
+            self._run_unlogged(self._after, record, result)
         return result
 
-    def _ours(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Do what is no part of the training."""
+    def _run_unlogged(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function of the agent, whose own calls are not logged."""
         self._thread.busy = True
         try:
             return self._agent.attempt(function, *arguments)
@@ -77,12 +77,12 @@ class ArrayCalls:
 
 
 def signature(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what tells the arrays of one call from those of another."""
+    """Return the dtypes and shapes of a call's arrays."""
     return tuple([(array.dtype, array.shape) for array in arrays])
 
 
-def described(framework: str, version: str, name: str, device: str, arrays: Sequence[Any], **more: Any) -> Any:
-    """Return an operator with what it is called on, for the log."""
+def description(framework: str, version: str, name: str, device: str, arrays: Sequence[Any], **attributes: Any) -> Any:
+    """Return the log's description of an operator and the arrays that it is called on."""
     return {
         "framework": framework,
         "version": version,
@@ -91,26 +91,26 @@ def described(framework: str, version: str, name: str, device: str, arrays: Sequ
         "device": device,
         "dtypes": [array.dtype.name for array in arrays[:64]],
         "shapes": [list(array.shape) for array in arrays[:64]],
-        "attributes": more,
+        "attributes": attributes,
     }
 
 
-def stable(value: Any) -> Any:
-    """Return what has the same text in each process."""
+def stable_value(value: Any) -> Any:
+    """Return a value whose text is the same in each process."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (list, tuple)):
-        return [stable(item) for item in value]
+        return [stable_value(item) for item in value]
     if isinstance(value, _PLAIN):
         return value
-    kind = getattr(value, "as_datatype_enum", None)  # of TensorFlow's types
-    return type(value).__name__ if kind is None else kind
+    type_number = getattr(value, "as_datatype_enum", None)  # of TensorFlow's dtypes
+    return type(value).__name__ if type_number is None else type_number
 
 
-def parts(kind: str, arrays: Sequence[Any]) -> list[Part]:
-    """Return copies, as what they were read from may change."""
-    kept = [(number, array.copy()) for number, array in enumerate(arrays) if array.dtype.name in DTYPES]
-    return [_part(f"{kind}.{number}", array) for number, array in kept]
+def copied_parts(kind: str, arrays: Sequence[Any]) -> list[Part]:
+    """Return copies of arrays, as their memory may change."""
+    copies = [(number, array.copy()) for number, array in enumerate(arrays) if array.dtype.name in DTYPES]
+    return [_part(f"{kind}.{number}", array) for number, array in copies]
 
 
 def _part(name: str, array: Any) -> Part:

@@ -1,4 +1,4 @@
-"""Sees each call that JAX executes, with digests of its inputs and outputs: jitted functions, and single operators."""
+"""Logs each call that JAX executes, with digests of inputs and outputs: jitted functions and single operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from ..core.patching import replace
 from ..core.user_frames import where
-from .array_digests import ArrayCalls, described, parts, signature
+from .array_digests import ArrayCalls, copied_parts, description, signature
 from .operator_log import NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Seen in 0.10.2: what executes a compiled function, and what hands its later calls to C++, past that.
+# Seen in 0.10.2: the class that executes compiled functions, and the function by which C++ takes over later calls.
 _EXECUTING, _EXECUTABLE = "jax._src.interpreters.pxla", "ExecuteReplicated"
 _CALLING, _SHORT_CUT = "jax._src.pjit", "_get_fastpath_data"
 PRIVATE_NAMES = (f"{_EXECUTING}.{_EXECUTABLE}.__call__", f"{_CALLING}.{_SHORT_CUT}")
 
 
 def source(log: CallLog) -> JaxCalls | None:
-    """Return what sees the calls."""
+    """Return the source of JAX's calls; None and a warning if this release is unknown."""
     executing, calling = sys.modules.get(_EXECUTING), sys.modules.get(_CALLING)
     if not hasattr(executing, _EXECUTABLE) or not hasattr(calling, _SHORT_CUT):
         log.agent.warn("functions of this JAX cannot be logged: 0.10 is known")
@@ -31,10 +31,10 @@ def source(log: CallLog) -> JaxCalls | None:
 
 
 class JaxCalls(ArrayCalls):
-    """The calls of this process."""
+    """Logs the calls of JAX in this process."""
 
     def begin(self) -> None:
-        """See what is executed."""
+        """Patch the execution of compiled functions, and disable the path by which later calls avoid it."""
         replace(sys.modules[_CALLING], _SHORT_CUT, self._make_short_cut)
         replace(getattr(sys.modules[_EXECUTING], _EXECUTABLE), "__call__", self._make_call)
 
@@ -48,7 +48,7 @@ class JaxCalls(ArrayCalls):
         def call(executable: Any, *arguments: Any) -> Any:
             if not self.watching:
                 return original(executable, *arguments)
-            return self._logged(lambda: original(executable, *arguments), executable, arguments)
+            return self._log_call(lambda: original(executable, *arguments), executable, arguments)
 
         return call
 
@@ -57,37 +57,41 @@ class JaxCalls(ArrayCalls):
         frames, name = where(5), str(executable.name)
 
         def describe() -> Any:
-            return described("jax", str(sys.modules["jax"].__version__), name, str(executable.backend.platform), arrays)
+            return description(
+                "jax", str(sys.modules["jax"].__version__), name, str(executable.backend.platform), arrays
+            )
 
-        named = {"phase": "forward", "node": "", "where": frames}
-        place = self._log.number("place", tuple(frames), lambda: named)
+        call_site = {"phase": "forward", "node": "", "where": frames}
+        place = self._log.number("place", tuple(frames), lambda: call_site)
         operator = self._log.number("operator", (name, signature(arrays)), describe)
-        keeping = None
-        if self._log.keeps(name, frames) and self._log.has_room(sum(array.nbytes for array in arrays)):
-            keeping = parts("inputs", arrays)
-        # References are read and written beside the arguments, callbacks may do whatever they like.
-        hides = bool(others) or executable.mut is not None or executable.has_host_callbacks
-        return operator, place, self._digests.of(arrays), hides, keeping
+        saved_inputs = None
+        if self._log.saves(name, frames) and self._log.reserve(sum(array.nbytes for array in arrays)):
+            saved_inputs = copied_parts("inputs", arrays)
+        # References are read and written beside the arguments, and callbacks may have any effect.
+        has_hidden_inputs = bool(others) or executable.mut is not None or executable.has_host_callbacks
+        return operator, place, self._digests.of(arrays), has_hidden_inputs, saved_inputs
 
-    def _after(self, seen: Any, result: Any) -> None:
-        operator, place, inputs, hides, keeping = seen
+    def _after(self, record: Any, result: Any) -> None:
+        operator, place, inputs, has_hidden_inputs, saved_inputs = record
         arrays, others = _read(result)
         outputs = self._digests.of(arrays)
-        if keeping is not None:
-            self._log.keep(keeping, parts("outputs", arrays))
-        flags = (0 if arrays else NO_OUTPUTS) | (UNREAD if hides or others else 0)
-        # Of what depends on something unseen it is not said that its inputs are equal where its outputs differ.
-        self._log.put(operator, place, flags, self._digests.joined(inputs, outputs) if hides else inputs, outputs)
+        if saved_inputs is not None:
+            self._log.save(saved_inputs, copied_parts("outputs", arrays))
+        flags = (0 if arrays else NO_OUTPUTS) | (UNREAD if has_hidden_inputs or others else 0)
+        # Where hidden inputs exist, outputs that differ must not appear to follow from equal inputs.
+        self._log.put(
+            operator, place, flags, self._digests.combine(inputs, outputs) if has_hidden_inputs else inputs, outputs
+        )
 
 
 def _read(values: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Return arrays with the values on this process's devices, and what cannot be read."""
-    numpy, found, others = sys.modules["numpy"], [], []
-    for value in [getattr(value, "_base_array", value) for value in values]:  # of keys of random generators
+    """Return the arrays of the values on this process's devices, and the values that cannot be read."""
+    numpy, arrays, others = sys.modules["numpy"], [], []
+    for value in [getattr(value, "_base_array", value) for value in values]:  # typed keys of random generators
         if hasattr(value, "addressable_shards"):
-            found += [numpy.ascontiguousarray(shard.data) for shard in value.addressable_shards]
+            arrays += [numpy.ascontiguousarray(shard.data) for shard in value.addressable_shards]
         elif isinstance(value, (bool, int, float, complex)) or hasattr(value, "__array_interface__"):
-            found.append(numpy.ascontiguousarray(value))
+            arrays.append(numpy.ascontiguousarray(value))
         else:
             others.append(value)
-    return found, others
+    return arrays, others

@@ -1,7 +1,7 @@
-"""The log of calls of operators, whatever framework makes them: digests of inputs and outputs, place, thread and step.
+"""Logs operator calls of all frameworks: digests of inputs and outputs, place, thread and step.
 
 A call takes 32 bytes in answers/PID-N.calls; PID-N.names says what its numbers stand for (docs/format.md). A call may
-also be kept whole, its inputs and outputs as safetensors.
+also be saved with its inputs and outputs, as safetensors.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from ..events import Events, Handler, TrainingEvent
 
     class CallSource(Protocol):
-        """What sees the calls of a framework."""
+        """Observes the calls of a framework."""
 
         def begin(self) -> None:
-            """Prepare, once, what sees them."""
+            """Install the observers, once."""
 
         def watch(self, is_on: bool) -> None:
-            """Begin or cease to log."""
+            """Start or stop logging."""
 
 
 FORMAT = 1
 CALL = struct.Struct("<IIHHIQQ")  # operator, place, thread, flags, step, digests of inputs and outputs
-NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags; unread: a tensor could not be, so that its digest says less
-MAX_CALLS = 1 << 20  # of a process
+NO_OUTPUTS, DRAWS, UNREAD = 1, 2, 4  # flags; UNREAD: a tensor was unreadable and is not in the digest
+MAX_CALLS = 1 << 20  # per process
 MAX_THREADS = 1 << 16
-MAX_NAMES = 100_000  # operators, places and threads
-MAX_KEPT = 64  # calls
-MAX_BYTES = 1 << 30  # of all kept calls of a process together
-WAITING = 4096  # calls until they are written
+MAX_NAMES = 100_000  # each of operators, places and threads
+MAX_SAVED = 64  # calls
+MAX_BYTES = 1 << 30  # of all inputs saved by a process
+BUFFERED = 4096  # calls until they are flushed
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -52,7 +52,7 @@ _SOURCES = {"jax": "jax_calls", "torch": "pytorch_calls", "tensorflow": "tensorf
 
 
 def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events: Events | None) -> CallLog | None:
-    """Return what logs the calls of this framework."""
+    """Return the log of this framework's calls; None if they cannot be seen."""
     if framework not in _SOURCES:
         return None
     log = CallLog(agent, question)
@@ -64,14 +64,14 @@ def listener(agent: Agent, question: Mapping[str, Any], framework: str, _events:
 
 
 class LogFiles:
-    """The two files of this process: fixed records, and a line of JSON for each name."""
+    """The two files of this process: records of fixed size, and a line of JSON for each name."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: begin files of its own."""
+        """Start new, empty files; in a forked child these are its own."""
         self.calls: list[Any] = []
         self._names: list[str] = []
         self._numbers: dict[str, dict[Any, int]] = {"operator": {}, "place": {}, "thread": {}}
@@ -79,19 +79,19 @@ class LogFiles:
         self._stem = ""
         self.count = 0
 
-    def number(self, kind: str, key: Any, describe: Callable[..., dict[str, Any]], *of: Any) -> int:
+    def number(self, kind: str, key: Any, describe: Callable[..., dict[str, Any]], *arguments: Any) -> int:
         """Return the number of an operator, place or thread; its name is written before the next calls."""
         numbers = self._numbers[kind]
-        found = numbers.get(key)
-        if found is None:
+        assigned = numbers.get(key)
+        if assigned is None:
             if len(numbers) >= MAX_NAMES:
                 raise OverflowError(f"there are more than {MAX_NAMES} {kind}s")
-            found = numbers[key] = len(numbers)
-            self._names.append(to_json({"kind": kind, "number": found, **describe(*of)}) + "\n")
-        return found
+            assigned = numbers[key] = len(numbers)
+            self._names.append(to_json({"kind": kind, "number": assigned, **describe(*arguments)}) + "\n")
+        return assigned
 
     def write(self) -> None:
-        """Write what waits."""
+        """Flush the buffered calls and names."""
         calls, self.calls = self.calls, []
         names, self._names = self._names, []
         if not calls:
@@ -104,7 +104,7 @@ class LogFiles:
 
     @property
     def stem(self) -> str:
-        """What the names of the files of this process begin with."""
+        """The path of this process's files without their endings."""
         self._open()
         return self._stem
 
@@ -125,20 +125,20 @@ class LogFiles:
 
 
 class CallLog:
-    """The calls of this process, within the steps of the question."""
+    """Logs the operator calls of this process within the steps of the question."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         self.agent = agent
         self._window = StepWindow(question["steps"])
         self._files = LogFiles(agent)
         self.number = self._files.number
-        self.eager = bool(question["operators"].get("eager"))  # what XLA compiles is executed operator by operator
-        self._kept: Mapping[str, Any] | None = question["operators"].get("keep")
-        self._left, self._room = MAX_KEPT, MAX_BYTES
+        self.eager = bool(question["operators"].get("eager"))  # execute what XLA compiles operator by operator
+        self._call_to_save: Mapping[str, Any] | None = question["operators"].get("keep")
+        self._calls_left, self._bytes_left = MAX_SAVED, MAX_BYTES
         self._source: CallSource | None = None
 
     def begin(self, source: CallSource) -> None:
-        """Log from here on, if the first step is asked for."""
+        """Install the source of calls; log from now on if the first step is asked for."""
         import atexit
 
         self._source = source
@@ -159,7 +159,7 @@ class CallLog:
                 self._source.watch(self._window.is_open)
 
     def put(self, call: int, place: int, flags: int, inputs: int, outputs: int) -> None:
-        """Log a call by the numbers of operator and place."""
+        """Log a call of an operator at a place, both given by their numbers."""
         files = self._files
         if files.count >= MAX_CALLS:
             self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
@@ -167,26 +167,26 @@ class CallLog:
         files.count += 1
         thread = files.number("thread", get_ident(), _thread) % MAX_THREADS
         files.calls.append(CALL.pack(call, place, thread, flags, self._window.step, inputs, outputs))
-        if len(files.calls) >= WAITING:
+        if len(files.calls) >= BUFFERED:
             files.write()
 
-    # Calls that are kept whole
+    # Calls saved with inputs and outputs
 
-    def keeps(self, name: str, where: list[Any]) -> bool:
-        """Return whether a call is to be kept."""
-        kept = self._kept
-        if kept is None or name != kept["operator"] or self._left <= 0:
+    def saves(self, name: str, where: list[Any]) -> bool:
+        """Return whether a call's inputs and outputs are to be saved."""
+        asked = self._call_to_save
+        if asked is None or name != asked["operator"] or self._calls_left <= 0:
             return False
-        return bool((list(where[0][:2]) if where else []) == kept["place"])
+        return bool((list(where[0][:2]) if where else []) == asked["place"])
 
-    def has_room(self, size: int) -> bool:
-        """Return whether a call whose inputs have so many bytes may be kept; it counts as kept then."""
-        self._left -= 1
-        self._room -= size
-        return self._room > 0
+    def reserve(self, size: int) -> bool:
+        """Count a call as saved; return whether its inputs of this many bytes are within the limit."""
+        self._calls_left -= 1
+        self._bytes_left -= size
+        return self._bytes_left > 0
 
-    def keep(self, inputs: list[Part], outputs: list[Part]) -> None:
-        """Write the inputs and outputs of the call that is logged next."""
+    def save(self, inputs: list[Part], outputs: list[Part]) -> None:
+        """Save the inputs and outputs of the call that is logged next."""
         for kind, parts in (("inputs", inputs), ("outputs", outputs)):
             path = f"{self._files.stem}-{self._files.count}.{kind}"
             with open(os.open(path, _NEW, 0o600), "wb", buffering=0) as file:
@@ -194,9 +194,9 @@ class CallLog:
 
 
 def _thread() -> dict[str, Any]:
-    """Return the name of this thread; one of an engine's has none."""
+    """Return the name of the current thread: "m" for the main one, "engine" if Python did not start it."""
     threading = sys.modules.get("threading")
     ident = get_ident()
     if threading is None or threading.main_thread().ident == ident:
         return {"name": "m"}
-    return {"name": next((one.name for one in threading.enumerate() if one.ident == ident), "engine")}
+    return {"name": next((thread.name for thread in threading.enumerate() if thread.ident == ident), "engine")}

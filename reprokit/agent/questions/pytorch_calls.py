@@ -1,4 +1,4 @@
-"""Sees each call of an operator of PyTorch, with digests of its inputs and outputs."""
+"""Logs each operator call of PyTorch, with digests of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ATOMS = frozenset([bool, int, float, complex, str, type(None)])
 
 
 def source(log: CallLog) -> PytorchCalls | None:
-    """Return what sees PyTorch's operators, which has begun to."""
+    """Return the source of PyTorch's calls; None and a warning before PyTorch 2.0."""
     torch: Any = sys.modules["torch"]
     if not private_api.sees_operators(torch):
         log.agent.warn(f"operators of PyTorch {torch.__version__} cannot be logged: it must be 2.0 or newer")
@@ -44,7 +44,7 @@ def source(log: CallLog) -> PytorchCalls | None:
 
 
 class LoggedOperator(Operator):
-    """An operator, and where its results are beside what it returns."""
+    """An operator, with its outputs beside the return value."""
 
     def __init__(self, torch: Any, function: Any) -> None:
         super().__init__(function)
@@ -56,10 +56,10 @@ class LoggedOperator(Operator):
             for number, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        # What lies in memory that nobody has filled, or in the storage of a loader's worker, no call has computed.
-        given = any("Storage" in str(argument.type) for argument in arguments)
-        self.is_silent = self.is_silent or self.is_uninitialized or given
-        # What a collective writes is there only when it was waited for.
+        # No call computes the content of uninitialized memory, or of the shared storage of a loader's worker.
+        takes_storage = any("Storage" in str(argument.type) for argument in arguments)
+        self.is_silent = self.is_silent or self.is_uninitialized or takes_storage
+        # The outputs of a collective are complete only once it was waited for.
         self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
         self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
         first = {self.names[0]} if self.overwrites else set()
@@ -67,15 +67,15 @@ class LoggedOperator(Operator):
         if self.has_no_outputs_yet:
             self.unread |= {name for name in self.names if name.startswith("output")}
 
-    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Return the arguments whose values go in."""
+    def input_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Return the arguments whose values are inputs."""
         if not self.unread:
             return [*args, *kwargs.values()]
         named = [*zip(self.names, args), *kwargs.items()]
         return [value for name, value in named if name not in self.unread]
 
-    def results(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
-        """Return what it has returned and written, without states and workspaces that nobody fills."""
+    def output_values(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
+        """Return the returned and written values, without random states and workspaces that nobody fills."""
         if type(result) is tuple and len(result) == len(self._is_compared):
             result = [value for value, is_compared in zip(result, self._is_compared) if is_compared]
         written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
@@ -83,7 +83,7 @@ class LoggedOperator(Operator):
 
 
 class PytorchCalls:
-    """The calls of this process."""
+    """Logs the operator calls of PyTorch in this process."""
 
     def __init__(self, log: CallLog, torch: Any) -> None:
         self._log, self._agent, self._torch = log, log.agent, torch
@@ -94,14 +94,14 @@ class PytorchCalls:
         self.watching = False
 
     def begin(self) -> None:
-        """Follow what begins from here on."""
+        """Follow new threads, and compilers as they are imported."""
         self._modes.follow_threads()
         self._agent.listeners.append((COMPILERS, self._watch_graphs))
         if not self._modes.can_compile:
             self._agent.warn("before PyTorch 2.10, what torch.compile compiles is executed eagerly while it is logged")
 
     def watch(self, is_on: bool) -> None:
-        """Begin or cease to log."""
+        """Start or stop logging."""
         self.watching = is_on
         if is_on:
             self._modes.enter()
@@ -111,17 +111,17 @@ class PytorchCalls:
     # Calls
 
     def call(self, mode: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call, and log it."""
+        """Execute a call, and log it."""
         try:
-            seen = self._before(mode.places, function, args, kwargs)
+            record = self._before(mode.places, function, args, kwargs)
         except Exception as error:
             self._agent.failed(self._before, error)
-            seen = None
+            record = None
             pass_on(error)
         result = passed_on(self._torch, function, args, kwargs)
-        if seen is not None:
+        if record is not None:
             try:
-                self._after(seen, args, kwargs, result)
+                self._after(record, args, kwargs, result)
             except Exception as error:
                 self._agent.failed(self._after, error)
                 pass_on(error)
@@ -131,14 +131,14 @@ class PytorchCalls:
         operator = self._operators.get(function)
         if operator is None:
             if private_api.schema(function) is None:
-                return None  # an operator of higher order: those that it is made of are seen
+                return None  # an operator of higher order, whose inner operators are seen
             operator = self._operators[function] = LoggedOperator(self._torch, function)
         if operator.is_silent and not places.made_node():
             return None
         where, phase = places.of_call(3)
         if operator.is_silent or phase == OURS:
             return None
-        values, others = _flat(self._torch.Tensor, operator.read(args, kwargs))
+        values, others = _flat(self._torch.Tensor, operator.input_values(args, kwargs))
         shapes = tuple([(value.dtype, value.shape) for value in values])
         call = self._log.number("operator", (function, shapes), _described, operator, values, args, kwargs)
         node = places.node_name() if phase == BACKWARD else ""
@@ -148,24 +148,24 @@ class PytorchCalls:
             flags |= DRAWS
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
         inputs = self._digests.of(values, others)
-        keeping = _copies(self._log, values) if self._log.keeps(operator.name, where) else None
-        return operator, call, place, flags, inputs, keeping
+        saved_inputs = _copies(self._log, values) if self._log.saves(operator.name, where) else None
+        return operator, call, place, flags, inputs, saved_inputs
 
-    def _after(self, seen: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        operator, call, place, flags, inputs, keeping = seen
+    def _after(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        operator, call, place, flags, inputs, saved_inputs = record
         outputs: Any = 0
         if not flags & NO_OUTPUTS:
-            values, others = _flat(self._torch.Tensor, operator.results(args, kwargs, result))
+            values, others = _flat(self._torch.Tensor, operator.output_values(args, kwargs, result))
             outputs = self._digests.of(values, others)
-            if keeping is not None:
-                self._log.keep(keeping, _parts("outputs", values))
+            if saved_inputs is not None:
+                self._log.save(saved_inputs, _parts("outputs", values))
         if self._digests.take_unread():
             flags |= UNREAD
         if type(inputs) is not int or type(outputs) is not int:
-            inputs, outputs = self._digests.here(inputs), self._digests.here(outputs)
+            inputs, outputs = self._digests.resolve(inputs), self._digests.resolve(outputs)
         self._log.put(call, place, flags, inputs, outputs)
 
-    # What torch.compile made
+    # Graphs compiled by torch.compile
 
     def _watch_graphs(self, _name: str, module: ModuleType) -> None:
         graph = graph_class(module)
@@ -176,11 +176,11 @@ class PytorchCalls:
         def call(graph: Any, inputs: Any) -> Any:
             if not self.watching:
                 return original(graph, inputs)
-            values, others = _flat(self._torch.Tensor, list(inputs))  # which it empties
-            seen = self._agent.attempt(self._before_graph, graph, values, others)
+            values, others = _flat(self._torch.Tensor, list(inputs))  # a copy: the graph empties its list
+            record = self._agent.attempt(self._before_graph, graph, values, others)
             result = original(graph, inputs)
-            if seen is not None:
-                self._agent.attempt(self._after_graph, seen, values, result)
+            if record is not None:
+                self._agent.attempt(self._after_graph, record, values, result)
             return result
 
         return call
@@ -190,17 +190,17 @@ class PytorchCalls:
         shapes = tuple([(value.dtype, value.shape) for value in values])
         operator = self._log.number("operator", (COMPILED, shapes), _named, COMPILED, "", values, {}, {})
         place = self._log.number("place", (phase, "", *where), _place, phase, "", where)
-        keeping = _copies(self._log, values) if self._log.keeps(COMPILED, where) else None
-        return operator, place, self._digests.of(values, others), keeping
+        saved_inputs = _copies(self._log, values) if self._log.saves(COMPILED, where) else None
+        return operator, place, self._digests.of(values, others), saved_inputs
 
-    def _after_graph(self, seen: Any, inputs: list[Any], result: Any) -> None:
-        operator, place, digest, keeping = seen
-        values, others = _flat(self._torch.Tensor, [*result, *inputs])  # of which it may have changed some
+    def _after_graph(self, record: Any, inputs: list[Any], result: Any) -> None:
+        operator, place, digest, saved_inputs = record
+        values, others = _flat(self._torch.Tensor, [*result, *inputs])  # the graph may change inputs in place
         outputs = self._digests.of(values, others)
-        if keeping is not None:
-            self._log.keep(keeping, _parts("outputs", values))
+        if saved_inputs is not None:
+            self._log.save(saved_inputs, _parts("outputs", values))
         flags = UNREAD if self._digests.take_unread() else 0
-        self._log.put(operator, place, flags, self._digests.here(digest), self._digests.here(outputs))
+        self._log.put(operator, place, flags, self._digests.resolve(digest), self._digests.resolve(outputs))
 
 
 def _place(phase: str, node: str, where: list[Any]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def _named(
 
 
 def _flat(tensor: type, values: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the tensors in arguments or results, and the rest."""
+    """Return the tensors among arguments or results, and the other values."""
     tensors: list[Any] = []
     others: list[Any] = []
     for value in values:
@@ -249,15 +249,15 @@ def _states(torch: Any, values: list[Any], others: list[Any], device: Any) -> li
     """Return the state of the generator that a call draws from."""
     generator = next((value for value in others if isinstance(value, torch.Generator)), None)
     if generator is None:
-        place = next((value.device for value in values if not value.is_cpu), torch.device(device or "cpu"))
-        if place.type == "cuda":
-            return [torch.cuda.get_rng_state(place)]
+        drawing_device = next((value.device for value in values if not value.is_cpu), torch.device(device or "cpu"))
+        if drawing_device.type == "cuda":
+            return [torch.cuda.get_rng_state(drawing_device)]
         generator = torch.default_generator
     return [generator.get_state()]
 
 
 class CallDigests:
-    """Digests of tensors and numbers together; what lies on a device is digested there."""
+    """Computes one digest of tensors and other values; tensors on devices are digested there."""
 
     def __init__(self, agent: Agent, torch: Any) -> None:
         path = trail_library.path_of(agent.run)
@@ -267,14 +267,14 @@ class CallDigests:
         self._texts: dict[str, int] = {}
 
     def of(self, tensors: list[Any], others: list[Any]) -> Any:
-        """Return the digest; of tensors on devices, what `here` makes it of."""
+        """Return the digest; if tensors are on devices, what resolve() turns into the digest."""
         digest = self._text(others) if others else 0
         if not tensors:
             return digest
-        found = self._contents.simple(digest, tensors)
-        if found is not None:
-            return found
-        late = []
+        simple = self._contents.simple(digest, tensors)
+        if simple is not None:
+            return simple
+        pending = []
         for tensor in tensors:
             if self._is_permuted(tensor):
                 salt = trail_library.salt(dtype_name(tensor), (*tensor.shape, *tensor.stride()))
@@ -282,11 +282,11 @@ class CallDigests:
             elif tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
                 digest = self._contents.tensor(digest, tensor)
             else:
-                late.append(devices.digest(self._torch, tensor, self._contents.salt(tensor)))
-        return (digest, late) if late else digest
+                pending.append(devices.digest(self._torch, tensor, self._contents.salt(tensor)))
+        return (digest, pending) if pending else digest
 
     def _is_permuted(self, tensor: Any) -> bool:
-        """Return whether its bytes lie here without gaps, in the order of a transposed matrix or of channels last."""
+        """Return whether a host tensor is dense, in the order of a transposed matrix or of channels last."""
         if (
             type(tensor) not in self._contents.native_state[:2]
             or not tensor.is_cpu
@@ -299,33 +299,33 @@ class CallDigests:
             return bool(tensor.stride() == (1, tensor.shape[0]))
         return tensor.dim() == 4 and bool(tensor.is_contiguous(memory_format=self._torch.channels_last))
 
-    def here(self, digest: Any) -> int:
-        """Return a digest, once those of devices have arrived."""
+    def resolve(self, digest: Any) -> int:
+        """Wait for the digests of devices, and return the digest of all together."""
         if type(digest) is int:
             return digest
-        before, late = digest
-        for value in self._torch.stack(late).cpu().tolist():
-            before = trail_library.mix(before + value)
-        return int(before)
+        combined, pending = digest
+        for value in self._torch.stack(pending).cpu().tolist():
+            combined = trail_library.mix(combined + value)
+        return int(combined)
 
     def take_unread(self) -> bool:
-        """Return whether a tensor could not be read since this was asked last."""
-        was, self._contents.has_unreadable = self._contents.has_unreadable, False
-        return was
+        """Return whether a tensor could not be read since the last call of this method."""
+        had_unreadable, self._contents.has_unreadable = self._contents.has_unreadable, False
+        return had_unreadable
 
     def _text(self, others: list[Any]) -> int:
         is_plain = _ATOMS.issuperset(map(type, others))
         text = repr(others if is_plain else [_stable(value) for value in others])
-        found = self._texts.get(text)
-        if found is None:
+        digest = self._texts.get(text)
+        if digest is None:
             if len(self._texts) >= MAX_TEXTS:
                 self._texts.clear()
-            found = self._texts[text] = self._library.text(text)
-        return found
+            digest = self._texts[text] = self._library.text(text)
+        return digest
 
 
 def _stable(value: Any) -> Any:
-    """Return what has the same text in each process."""
+    """Return a value whose text is the same in each process."""
     kind = type(value)
     if kind in _ATOMS:
         return value
@@ -335,14 +335,14 @@ def _stable(value: Any) -> Any:
 
 
 def _copies(log: CallLog, tensors: list[Any]) -> list[Part] | None:
-    """Return copies of the inputs of a call, as it may change them; None where there is no room."""
-    if not log.has_room(sum(map(size_of, tensors))):
+    """Return copies of a call's inputs, as the call may change them; None if the limit is reached."""
+    if not log.reserve(sum(map(size_of, tensors))):
         return None
     return _parts("inputs", [tensor.detach().clone() for tensor in tensors])
 
 
 def _parts(kind: str, tensors: list[Any]) -> list[Part]:
-    kept = SnapshotTensors()
+    snapshot = SnapshotTensors()
     for position, tensor in enumerate(tensors):
-        kept.put(f"{kind}.{position}", tensor)
-    return kept.parts
+        snapshot.put(f"{kind}.{position}", tensor)
+    return snapshot.parts

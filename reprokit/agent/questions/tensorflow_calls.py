@@ -1,8 +1,8 @@
-"""Sees each call of an operator of TensorFlow, with digests of its inputs and outputs: eager ones, and functions'.
+"""Logs each operator call of TensorFlow, eager or in a function, with digests of its inputs and outputs.
 
-While it watches, functions are executed operator by operator, without what TensorFlow's optimizer makes of their
-graphs; the trail says whether that is the same training. One that XLA compiles, or in which operators wait for each
-other, is a call by itself.
+During logging, functions are executed operator by operator, without the optimizations of TensorFlow's graphs;
+the trail shows whether that is the same training. A function that XLA compiles, or whose operators wait for each
+other, is logged as a single call.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..tensorflow import private_api
 from ..tensorflow.function_runs import FunctionRun, attributes_of, count_outputs, flat, function_names
 from ..tensorflow.operator_doors import EagerCall, OperatorDoors, frames_of_caller
 from ..tensorflow.tensors import view
-from .array_digests import ArrayCalls, described, parts, signature, stable
+from .array_digests import ArrayCalls, copied_parts, description, signature, stable_value
 from .operator_log import DRAWS, NO_OUTPUTS, UNREAD, CallLog
 
 TYPE_CHECKING = False
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _RESOURCE, _VARIANT = 20, 21
 _WAITING = ("Collective", "Nccl", "Send", "Recv", "_Send", "_Recv")
 _FIRST_FLOW = frozenset(["Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"])  # of TensorFlow 1
-_ASSIGN = "AssignVariableOp"  # whose variable is not read: it may have no value yet
-MAX_DEPTH = 32  # of functions in functions
+_ASSIGN = "AssignVariableOp"  # its variable is not read, as it may be uninitialized
+MAX_DEPTH = 32  # of nested functions
 
 
 def source(log: CallLog) -> TensorflowCalls | None:
-    """Return what sees TensorFlow's operators; None where somebody does already."""
+    """Return the source of TensorFlow's calls; None if its release is unknown, or calls are watched already."""
     if not hasattr(private_api.module("eager"), "TFE_Py_FastPathExecute"):
         log.agent.warn("operators of this TensorFlow cannot be logged: it must be 2.4 or newer")
         return None
@@ -42,31 +42,31 @@ def source(log: CallLog) -> TensorflowCalls | None:
 
 
 class LoggedCall:
-    """A call that is being made, as far as it was logged before."""
+    """A call that is being executed: what was logged before it."""
 
-    __slots__ = ("flags", "handles", "hides", "inputs", "keeping", "operator", "place")
+    __slots__ = ("flags", "handles", "has_hidden_inputs", "inputs", "operator", "place", "saved_inputs")
 
     def __init__(self, operator: int, place: int, flags: int, inputs: int) -> None:
         self.operator, self.place, self.flags, self.inputs = operator, place, flags, inputs
-        self.handles: list[Any] = []  # of variables that it may change
-        self.hides = False  # it depends on what cannot be read
-        self.keeping: list[Part] | None = None
+        self.handles: list[Any] = []  # of variables that the call may change
+        self.has_hidden_inputs = False  # it depends on a value that cannot be read
+        self.saved_inputs: list[Part] | None = None
 
 
 class TensorflowCalls(ArrayCalls):
-    """The calls of this process."""
+    """Logs the operator calls of TensorFlow in this process."""
 
     def __init__(self, log: CallLog) -> None:
         super().__init__(log)
         self._doors = OperatorDoors(self)
         self._reader = _ValueReader()
-        self._functions = _KnownFunctions(eager=log.eager)
+        self._functions = _CalledFunctions(eager=log.eager)
         self._run = FunctionRun(self, only_needed=True)
         self._places: dict[tuple[str, str], tuple[int, list[Any]]] = {}
         self._constants: dict[tuple[str, str], Any] = {}
 
     def begin(self) -> None:
-        """See what goes through TensorFlow's doors, and which graphs functions have."""
+        """Watch the functions through which TensorFlow executes operators, and the graphs of functions."""
         self._execute = self._reader.execute = private_api.executor()
         self._doors.watch()
         self._agent.listeners.append((["tensorflow"], lambda *_: self._functions.watch()))
@@ -74,14 +74,14 @@ class TensorflowCalls(ArrayCalls):
     # Eager calls
 
     def call(self, call: EagerCall, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Make a call through a door, and log it."""
+        """Execute a call that came through one of the watched functions, and log it."""
         definition = private_api.definition(call.name)
         if definition is None:
             return self._function(call, original, arguments)
         if not _is_logged(call.name):
             return original(*arguments)
         attributes = dict(zip(call.attributes[::2], call.attributes[1::2]))
-        return self._logged(
+        return self._log_call(
             lambda: original(*arguments), call.name, definition, call.inputs, attributes, self._eager_place
         )
 
@@ -93,8 +93,8 @@ class TensorflowCalls(ArrayCalls):
         return self._place(phase, node, where), where
 
     def _place(self, phase: str, node: str, where: list[Any]) -> int:
-        named = {"phase": phase, "node": node, "where": where}
-        return self._log.number("place", (phase, node, *where), lambda: named)
+        call_site = {"phase": phase, "node": node, "where": where}
+        return self._log.number("place", (phase, node, *where), lambda: call_site)
 
     # Functions
 
@@ -103,26 +103,26 @@ class TensorflowCalls(ArrayCalls):
         if self._agent.attempt(self._functions.are_followed, self._run, call.name):
             return self._run.run(call.name, call.name, call.inputs)
         name = f"tf.function {graphs.readable(call.name)}"
-        return self._logged(lambda: original(*arguments), name, None, call.inputs, {}, self._eager_place)
+        return self._log_call(lambda: original(*arguments), name, None, call.inputs, {}, self._eager_place)
 
     def follows(self, node: Any) -> bool:
-        """Return whether what a node calls is to be executed operator by operator."""
+        """Return whether the functions that a node calls are executed operator by operator."""
         return all(self._functions.is_followed.get(name) for name in function_names(node))
 
     def result(self, owner: str, node: Any, definition: Any, inputs: list[Any]) -> list[Any]:
-        """Execute a node of a function, and log it."""
+        """Execute a node of a function's graph, and log it."""
         if node.op == "Const":
             return [self._constant(owner, node)]
         attributes = attributes_of(node, definition)
-        outputs, given = count_outputs(definition, attributes), flat(attributes)
+        outputs, flat_attributes = count_outputs(definition, attributes), flat(attributes)
 
-        def make() -> list[Any]:
-            return self._execute(node.op, inputs, given, outputs, node.device)
+        def execute() -> list[Any]:
+            return self._execute(node.op, inputs, flat_attributes, outputs, node.device)
 
         if not _is_logged(node.op) and not any(function_names(node)):
-            return make()
+            return execute()
         name = " ".join([node.op, *map(graphs.readable, function_names(node))])
-        return self._logged(make, name, definition, inputs, attributes, lambda _: self._node_place(owner, node))  # type: ignore[no-any-return]
+        return self._log_call(execute, name, definition, inputs, attributes, lambda _: self._node_place(owner, node))  # type: ignore[no-any-return]
 
     def _constant(self, owner: str, node: Any) -> Any:
         key = owner, node.name
@@ -150,46 +150,50 @@ class TensorflowCalls(ArrayCalls):
     ) -> LoggedCall:
         number, where = place(name)
         read = self._reader.read(inputs, variables=name != _ASSIGN)
-        plain = {key: stable(attributes[key]) for key in sorted(attributes) if key[:1] != "_"}  # a map has no order
-        known = {key: value for key, value in plain.items() if graphs.simple(value) is not None}
+        plain = {
+            key: stable_value(attributes[key]) for key in sorted(attributes) if key[:1] != "_"
+        }  # a map has no order
+        simple = {key: value for key, value in plain.items() if graphs.simple(value) is not None}
 
         def describe() -> dict[str, Any]:
             version = str(sys.modules["tensorflow"].__version__)
-            return described("tensorflow", version, name, _device(inputs), read.arrays, **known)  # type: ignore[no-any-return]
+            return description("tensorflow", version, name, _device(inputs), read.arrays, **simple)  # type: ignore[no-any-return]
 
         operator = self._log.number("operator", (name, signature(read.arrays), str(plain)), describe)
         digest = self._digests.of(read.arrays, [read.others, plain])
         call = LoggedCall(operator, number, DRAWS if graphs.DRAWING.match(name) else 0, digest)
         call.handles = read.handles
-        call.hides = read.misses or (definition is not None and definition.is_stateful and not read.handles)
-        if self._log.keeps(name, where) and self._log.has_room(sum(array.nbytes for array in read.arrays)):
-            call.keeping = parts("inputs", read.arrays)
+        call.has_hidden_inputs = read.has_unreadable or (
+            definition is not None and definition.is_stateful and not read.handles
+        )
+        if self._log.saves(name, where) and self._log.reserve(sum(array.nbytes for array in read.arrays)):
+            call.saved_inputs = copied_parts("inputs", read.arrays)
         return call
 
     def _after(self, call: LoggedCall, result: Any) -> None:
         read = self._reader.read([result, *call.handles], variables=True)
-        flags = call.flags | (UNREAD if call.hides or read.misses else 0)
+        flags = call.flags | (UNREAD if call.has_hidden_inputs or read.has_unreadable else 0)
         outputs = self._digests.of(read.arrays)
         if not read.arrays:
             flags |= NO_OUTPUTS
-        # Of what depends on something unseen it is not said that its inputs are equal where its outputs differ.
-        inputs = self._digests.joined(call.inputs, outputs) if call.hides else call.inputs
-        if call.keeping is not None:
-            self._log.keep(call.keeping, parts("outputs", read.arrays))
+        # Where hidden inputs exist, outputs that differ must not appear to follow from equal inputs.
+        inputs = self._digests.combine(call.inputs, outputs) if call.has_hidden_inputs else call.inputs
+        if call.saved_inputs is not None:
+            self._log.save(call.saved_inputs, copied_parts("outputs", read.arrays))
         self._log.put(call.operator, call.place, flags, inputs, outputs)
 
 
-class _KnownFunctions:
+class _CalledFunctions:
     """The functions that were called, with their graphs."""
 
     def __init__(self, *, eager: bool) -> None:
-        self._eager = eager  # those that XLA compiles too are executed operator by operator
+        self._eager = eager  # also execute functions that XLA compiles operator by operator
         self._called: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         self._graphs: dict[str, Any] = {}
-        self.is_followed: dict[str, bool] = {}  # whether it is executed operator by operator
+        self.is_followed: dict[str, bool] = {}  # by name: whether it is executed operator by operator
 
     def watch(self) -> None:
-        """Note which function is about to be called."""
+        """Patch calls of functions, to know each function by its name before it is executed."""
         owner = getattr(private_api.module("atomic"), "AtomicFunction", None)
         if owner is not None:
             replace(owner, "call_flat", self._make_call_flat)
@@ -204,22 +208,22 @@ class _KnownFunctions:
     def are_followed(self, run: FunctionRun, name: str) -> bool:
         """Return whether a function is executed operator by operator."""
         if name not in self.is_followed:
-            self._look(run, name, private_api.function_graph(self._called.get(name)), MAX_DEPTH)
+            self._inspect(run, name, private_api.function_graph(self._called.get(name)), MAX_DEPTH)
         return self.is_followed[name]
 
-    def _look(self, run: FunctionRun, name: str, graph: Any, depth: int) -> bool:
+    def _inspect(self, run: FunctionRun, name: str, graph: Any, depth: int) -> bool:
         if name in self.is_followed:
             return self.is_followed[name]
         self._graphs[name] = graph
-        self.is_followed[name] = False  # while it is not known
+        self.is_followed[name] = False  # until it is known, as a function may call itself
         plan = run.plan(name)
         follows = depth > 0 and (self._eager or not plan.is_compiled)
         for node, _, definition, _ in plan.nodes:
             if node.op in _FIRST_FLOW or node.op.startswith(_WAITING) or definition is None:
                 follows = False
             for inner in function_names(node):
-                known = None if graph is None else private_api.function_in(graph, inner)
-                self._look(run, inner, private_api.function_graph(known), depth - 1)
+                callee = None if graph is None else private_api.function_in(graph, inner)
+                self._inspect(run, inner, private_api.function_graph(callee), depth - 1)
         self.is_followed[name] = follows
         return follows
 
@@ -234,63 +238,65 @@ class _KnownFunctions:
 
 
 class ReadValues:
-    """What a call is given, or gives."""
+    """The inputs or the outputs of a call."""
 
-    __slots__ = ("arrays", "handles", "misses", "others")
+    __slots__ = ("arrays", "handles", "has_unreadable", "others")
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
         self.handles: list[Any] = []  # of variables
         self.others: list[Any] = []
-        self.misses = False  # there is something that cannot be read
+        self.has_unreadable = False  # a value cannot be read
 
 
 class _ValueReader:
-    """Reads values where they lie."""
+    """Reads tensors and variables without copying, if they are in host memory."""
 
     def __init__(self) -> None:
         self.execute: Callable[..., list[Any]] = lambda *_: []
 
     def read(self, values: Iterable[Any], *, variables: bool) -> ReadValues:
-        """Return the values of tensors and of variables, if those are wanted, and the rest."""
-        found = ReadValues()
+        """Return the values of tensors, of variables if asked for, and the other values."""
+        result = ReadValues()
         for value in values:
-            self._add(found, value, variables)
-        return found
+            self._add(result, value, variables)
+        return result
 
-    def _add(self, found: ReadValues, value: Any, variables: bool) -> None:
+    def _add(self, result: ReadValues, value: Any, variables: bool) -> None:
         if isinstance(value, (list, tuple)):
             for part in value:
-                self._add(found, part, variables)
+                self._add(result, part, variables)
         elif hasattr(value, "handle"):
-            self._add(found, value.handle, variables)
+            self._add(result, value.handle, variables)
         elif not private_api.has_value(value):
             if hasattr(value, "__array_interface__"):
-                found.arrays.append(sys.modules["numpy"].ascontiguousarray(value))
+                result.arrays.append(sys.modules["numpy"].ascontiguousarray(value))
             else:
-                found.others.append(stable(value))
+                result.others.append(stable_value(value))
         else:
             kind = private_api.signature(value)[0]
             if kind == _RESOURCE:
-                self._add_variable(found, value, variables)
+                self._add_variable(result, value, variables)
             elif kind == _VARIANT:
-                found.misses = True
+                result.has_unreadable = True
             else:
-                found.arrays.append(_array(value))
+                result.arrays.append(_array(value))
 
-    def _add_variable(self, found: ReadValues, handle: Any, variables: bool) -> None:
+    def _add_variable(self, result: ReadValues, handle: Any, variables: bool) -> None:
         kind = private_api.type_in_variable(handle)
         if not kind:
-            found.misses = True
+            result.has_unreadable = True
             return
-        found.handles.append(handle)
+        result.handles.append(handle)
         if variables and self.execute("VarIsInitializedOp", [handle], (), 1)[0].numpy():
-            found.arrays.append(_array(self.execute("ReadVariableOp", [handle], ("dtype", kind), 1)[0]))
+            result.arrays.append(_array(self.execute("ReadVariableOp", [handle], ("dtype", kind), 1)[0]))
 
 
 def _array(tensor: Any) -> Any:
     array = view(tensor)
-    return sys.modules["numpy"].ascontiguousarray(tensor.numpy()) if array is None else array  # texts, other devices
+    return (
+        sys.modules["numpy"].ascontiguousarray(tensor.numpy()) if array is None else array
+    )  # strings, and tensors on other devices
 
 
 def _device(inputs: Sequence[Any]) -> str:
