@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reprokit.agent.questions.tensor_rules import Choice, TensorMatcher
-from reprokit.agent.questions.tensor_writer import NumbersOf, TensorLibrary, TensorWriter
+from reprokit.agent.questions.tensor_writer import NumberArray, TensorLibrary, TensorWriter
 from reprokit.native import trail_path
 from tests.questions.test_tensors import Saved
 
@@ -35,7 +35,7 @@ def writer_in(run: Path) -> Any:
 def put(writer: TensorWriter, step: int, data: bytes) -> None:
     room = ctypes.create_string_buffer(data, max(len(data), 1))
     place = ctypes.addressof(room), len(data)
-    writer.put((step, "train", "x", 0), FULL, "uint8", (len(data),), place, lambda: NumbersOf(0, 0, True, None))
+    writer.put((step, "train", "x", 0), FULL, "uint8", (len(data),), place, lambda: NumberArray(0, 0, True, None))
 
 
 def test_values_of_all_sizes_pass_a_small_buffer(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_values_of_all_sizes_pass_a_small_buffer(tmp_path: Path) -> None:
     values = [os.urandom(size) for size in sizes]
     for step, data in enumerate(values):
         put(writer, step, data)
-        writer.passed(step, ["train"])
+        writer.end_step(step, ["train"])
         if step == 30:  # as before a fork: the thread ends, and is made again
             writer._settle()
     writer.finish()
@@ -77,7 +77,7 @@ writer, said = writer_in(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
 for step in range(6):
     put(writer, step, bytes(300_000 if step == 3 else 1000))
-    writer.passed(step, ["train"])
+    writer.end_step(step, ["train"])
     writer._hand_over() if not writer.has_ended else None
     writer._settle()
 writer.finish()
@@ -102,7 +102,7 @@ def test_reductions_are_those_of_the_numbers() -> None:
     names = ["min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2"]
     for dtype in ("float32", "float64"):
         array = numpy.random.default_rng(3).normal(size=1003).astype(dtype)
-        numbers = NumbersOf(array.ctypes.data, array.size, dtype == "float64", array)
+        numbers = NumberArray(array.ctypes.data, array.size, dtype == "float64", array)
         found = library.reductions(numbers, [*names, *(f"abs_{name}" for name in names)])
         for prefix, exact in (("", array.astype("float64")), ("abs_", abs(array.astype("float64")))):
             expected = {"l1": abs(exact).sum(), "l2": numpy.sqrt((exact**2).sum()), "variance": exact.var()}
@@ -110,6 +110,6 @@ def test_reductions_are_those_of_the_numbers() -> None:
                 wanted = expected.get(name, getattr(exact, name, lambda: None)())
                 assert found[prefix + name] == pytest.approx(wanted, rel=1e-12, abs=1e-300), (dtype, prefix, name)
     bad = numpy.array([1.0, numpy.nan, 3.0])
-    found = library.reductions(NumbersOf(bad.ctypes.data, 3, True, bad), ["min", "max", "mean"])
+    found = library.reductions(NumberArray(bad.ctypes.data, 3, True, bad), ["min", "max", "mean"])
     assert all(number != number for number in found.values())
-    assert library.reductions(NumbersOf(0, 0, True, None), names) == {}
+    assert library.reductions(NumberArray(0, 0, True, None), names) == {}

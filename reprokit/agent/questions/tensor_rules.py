@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 TRAIN, EVAL, PREDICT, GLOBAL = "train", "eval", "predict", "global"
-MAX_NAMES = 10_000  # that are remembered to name those near to a pattern that matched none
+MAX_NAMES = 10_000  # remembered, to suggest similar ones for a pattern without a match
 MAX_NEAR = 3
 
 
 class Choice:
-    """What is saved of a tensor: all of it, or what its numbers come to."""
+    """What is saved of a tensor: all its values, or reductions of them."""
 
     def __init__(self, rules: Sequence[TensorMatcher]) -> None:
         self.is_full = any(not rule.reductions for rule in rules)
@@ -23,7 +23,7 @@ class Choice:
 
 
 class TensorMatcher:
-    """One rule: a tensor is chosen if one of its collections is named, or a pattern is found in its name."""
+    """One rule: it chooses a tensor if it names one of its collections, or a pattern matches its name."""
 
     def __init__(self, rule: Mapping[str, Any]) -> None:
         self.collections = frozenset(rule["collections"])
@@ -31,75 +31,75 @@ class TensorMatcher:
         self.modes = frozenset(rule["modes"])
         self.reductions: tuple[str, ...] = tuple(rule["reductions"])
         self._spans = [(span["first"], span["last"], span["every"]) for span in rule["steps"]]
-        self.unmatched = {*self.collections, *rule["patterns"]}  # what has chosen nothing so far
+        self.unmatched = {*self.collections, *rule["patterns"]}  # collections and patterns without a match so far
 
     def is_due(self, step: int) -> bool:
-        """Return whether it is about this step."""
+        """Return whether the rule applies to a step."""
         for first, last, every in self._spans:
             if first <= step and (last is None or step <= last) and not (step - first) % every:
                 return True
         return False
 
     def chooses(self, name: str, collections: Sequence[str], mode: str) -> bool:
-        """Return whether it is about this tensor."""
+        """Return whether the rule chooses a tensor."""
         if not (mode in self.modes or GLOBAL in self.modes):
             return False
-        by = self.collections.intersection(collections)
-        by = by.union(pattern.pattern for pattern in self.patterns if pattern.search(name))
-        self.unmatched -= by
-        return bool(by)
+        matches = self.collections.intersection(collections)
+        matches = matches.union(pattern.pattern for pattern in self.patterns if pattern.search(name))
+        self.unmatched -= matches
+        return bool(matches)
 
 
 class TensorRules:
-    """All rules, and those of the present step."""
+    """All rules, and those that apply to the current step."""
 
     def __init__(self, rules: Sequence[Mapping[str, Any]]) -> None:
         self._rules = [TensorMatcher(rule) for rule in rules]
-        self._known: dict[Any, Choice | None] = {}
+        self._choices: dict[Any, Choice | None] = {}
         self._due: tuple[TensorMatcher, ...] = ()
         self._names: set[str] = set()
         self.begin(0)
 
     def are_due(self, step: int) -> bool:
-        """Return whether any rule is about a step."""
+        """Return whether any rule applies to a step."""
         return any(rule.is_due(step) for rule in self._rules)
 
     def begin(self, step: int) -> None:
-        """Note which step is under way."""
+        """Select the rules that apply to a step that begins."""
         due = tuple([rule for rule in self._rules if rule.is_due(step)])
         if due != self._due:
-            self._due, self._known = due, {}
+            self._due, self._choices = due, {}
 
     def wants(self, *collections: str, ever: bool = False) -> bool:
-        """Return whether tensors of one of these collections may be saved, in this step or ever."""
+        """Return whether tensors of these collections may be saved, in the current step or in any."""
         rules = self._rules if ever else self._due
         return any(rule.patterns or not rule.collections.isdisjoint(collections) for rule in rules)
 
     def asks_for(self, name: str) -> bool:
-        """Return whether a rule of this step names a collection of one tensor, be it by a pattern, beside `all`."""
+        """Return whether a rule of this step names a collection of one tensor, also by a pattern, but not as `all`."""
         return any(
             name in rule.collections or any(pattern.pattern and pattern.search(name) for pattern in rule.patterns)
             for rule in self._due
         )
 
     def choice(self, name: str, collections: Sequence[str], mode: str) -> Choice | None:
-        """Return what of a tensor is saved in this step, if anything."""
+        """Return what is saved of a tensor in this step; None if nothing."""
         key = name, mode
-        if key not in self._known:
+        if key not in self._choices:
             rules = [rule for rule in self._due if rule.chooses(name, collections, mode)]
-            self._known[key] = Choice(rules) if rules else None
+            self._choices[key] = Choice(rules) if rules else None
             if len(self._names) < MAX_NAMES:
                 self._names.add(name)
-        return self._known[key]
+        return self._choices[key]
 
     def problems(self) -> Iterator[str]:
-        """Yield a line for each pattern and collection that has chosen nothing."""
+        """Yield a line for each pattern and collection that matched no tensor."""
         from difflib import get_close_matches
 
         for rule in self._rules:
             for word in sorted(rule.unmatched):
-                near = get_close_matches(word, sorted(self._names), MAX_NEAR, 0.4)
-                advice = f"; names near to it: {', '.join(near)}" if near else ""
+                similar = get_close_matches(word, sorted(self._names), MAX_NEAR, 0.4)
+                advice = f"; names near to it: {', '.join(similar)}" if similar else ""
                 if word in rule.collections:
                     yield f"--tensors: no tensor of the collection {word} was seen in these steps"
                 else:

@@ -1,6 +1,6 @@
 """Saves values of tensors in the run directory: shards, and an index of one line a value (docs/format.md).
 
-The library copies values into a buffer at once; a thread of its own, which libc does not count, writes them.
+The native library copies values into a buffer immediately; a thread of its own, unknown to libc, writes them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ COPIED, HAND_OVER, TOO_LARGE, ENDED = range(4)  # enum rkt_put of native/trail/t
 REDUCTIONS = ("min", "max", "sum", "mean", "variance", "std", "prod", "l1", "l2")  # enum rkt_reduction
 SECOND_PASS = frozenset(["variance", "std", "abs_variance", "abs_std"])
 ABSOLUTE = "abs_"
-_AS_PARTS = {"complex128": ("F64", (2,)), "complex32": ("F16", (2,))}  # which safetensors lacks
+_AS_PARTS = {"complex128": ("F64", (2,)), "complex32": ("F16", (2,))}  # dtypes that safetensors lacks
 _REASONS = {28: "disk-full", 122: "disk-full", 27: "disk-full"}  # ENOSPC, EDQUOT, EFBIG
 
 
-class NumbersOf:
-    """Numbers in memory that can be reduced: float32 or float64."""
+class NumberArray:
+    """Floating-point numbers in memory that can be reduced: float32 or float64."""
 
     def __init__(self, address: int, count: int, is_double: bool, owner: Any) -> None:
         self.address, self.count, self.is_double = address, count, is_double
-        self.owner = owner  # lives until they were read
+        self.owner = owner  # kept alive until the numbers are read
 
 
 class TensorLibrary:
-    """The functions of the trail's library that save tensors."""
+    """The functions of the trail's native library that save tensors."""
 
     def __init__(self, path: str) -> None:
         number, word, pointer, text = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p
@@ -54,21 +54,21 @@ class TensorLibrary:
         self.lines = function("lines", word, pointer, text, number)
         self._reduce = function("reduce", None, number, number, word, word, word, ctypes.POINTER(ctypes.c_double))
 
-    def reductions(self, numbers: NumbersOf, names: Sequence[str]) -> dict[str, float]:
-        """Return what the numbers come to."""
+    def reductions(self, numbers: NumberArray, names: Sequence[str]) -> dict[str, float]:
+        """Return the reductions of these names, computed over the numbers."""
         results: dict[str, float] = {}
-        room = (ctypes.c_double * len(REDUCTIONS))()
+        buffer = (ctypes.c_double * len(REDUCTIONS))()
         for prefix in ("", ABSOLUTE):
-            wanted = [name for name in names if name.startswith(ABSOLUTE) == bool(prefix)]
-            if wanted and numbers.count:
-                second = not SECOND_PASS.isdisjoint(wanted)
-                self._reduce(numbers.address, numbers.count, numbers.is_double, bool(prefix), second, room)
-                results.update({name: room[REDUCTIONS.index(name[len(prefix) :])] for name in wanted})
+            selected = [name for name in names if name.startswith(ABSOLUTE) == bool(prefix)]
+            if selected and numbers.count:
+                needs_second_pass = not SECOND_PASS.isdisjoint(selected)
+                self._reduce(numbers.address, numbers.count, numbers.is_double, bool(prefix), needs_second_pass, buffer)
+                results.update({name: buffer[REDUCTIONS.index(name[len(prefix) :])] for name in selected})
         return {name: results[name] for name in names if name in results}
 
 
 class TensorWriter:
-    """Writes the tensors of this process; made when there is the first of them."""
+    """Writes the tensors of this process; opens its files when the first one arrives."""
 
     def __init__(self, agent: Agent, framework: str, buffer: int) -> None:
         self._agent, self._framework, self._buffer = agent, framework, buffer
@@ -76,12 +76,12 @@ class TensorWriter:
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child, whose parent's file is another one."""
-        self._lock = allocate_lock()  # which another thread may have held when the parent was forked
+        """Start without files; in a forked child, those in use are the parent's."""
+        self._lock = allocate_lock()  # a new one: another thread may have held it at the fork
         self._library: TensorLibrary | None = None
         self._saver = 0
         self._shard = 0
-        self._heads: list[str] = []
+        self._head_entries: list[str] = []
         self._values: list[bytes] = []
         self._lines: list[str] = []
         self._length = self._offset = 0
@@ -105,44 +105,46 @@ class TensorWriter:
         self._library = library
 
     def declare(self, name: str, collections: Sequence[str], facts: Callable[[], Mapping[str, object]]) -> None:
-        """Say once what a tensor is."""
+        """Write, once, a tensor's collections and facts."""
         if name not in self._declared:
             self._declared.add(name)
             self._line({"tensor": name, "collections": list(collections), **facts()})
 
     def put(
-        self, at: tuple[int, str, str, int], choice: Choice, dtype: str, shape: tuple[int, ...], place: tuple[int, int],
-        numbers: Callable[[], NumbersOf],
+        self, value_key: tuple[int, str, str, int], choice: Choice, dtype: str, shape: tuple[int, ...],
+        memory: tuple[int, int], numbers: Callable[[], NumberArray],
     ) -> None:  # fmt: skip
-        """Save a value, of which the address and the number of bytes are given."""
+        """Save a value that lies in memory, given as its address and its size in bytes."""
         if self.has_ended:
             return
         with self._lock:
             if self._library is None:
                 self._begin()
-            head, kind, _ = known = self._kinds.get((dtype, shape)) or self._kind(dtype, shape)
-            step, mode, name, call = at
+            head, kind, _ = spelling = self._kinds.get((dtype, shape)) or self._kind(dtype, shape)
+            step, mode, name, call = value_key
             line = f'{{"step":{step},"mode":"{mode}","name":{to_json(name)},"call":{call},{kind}'
             if choice.reductions:
                 assert self._library is not None
-                found = self._library.reductions(numbers(), choice.reductions)
-                self._add(f'{line},"reductions":{to_json({key: _readable(found[key]) for key in found})}}}\n')
+                reductions = self._library.reductions(numbers(), choice.reductions)
+                self._add(f'{line},"reductions":{to_json({key: _readable(reductions[key]) for key in reductions})}}}\n')
             if choice.is_full and not head:
                 self._drop(step, mode, name, "unreadable")
             elif choice.is_full:
-                self._copy(line, known, place)
+                self._copy(line, spelling, memory)
 
     def _kind(self, dtype: str, shape: tuple[int, ...]) -> tuple[str, str, int]:
-        """Return parts of the lines of a shard's head and of the index, and what stands for both in a digest."""
-        spelled, more = _AS_PARTS.get(dtype, (DTYPES.get(dtype, ""), ()))
-        is_known = spelled in SIZES and spelled != COMPLEX
-        head = f'{{"dtype":"{spelled}","shape":{to_json([*shape, *more])},"data_offsets":[' if is_known else ""
+        """Return parts of a shard's header and of an index line for a dtype and shape, and their salt for digests."""
+        spelled, extra_axis = _AS_PARTS.get(dtype, (DTYPES.get(dtype, ""), ()))
+        is_supported = spelled in SIZES and spelled != COMPLEX
+        head = (
+            f'{{"dtype":"{spelled}","shape":{to_json([*shape, *extra_axis])},"data_offsets":[' if is_supported else ""
+        )
         kind = f'"dtype":{to_json(dtype)},"shape":{to_json(list(shape))}'
-        found = self._kinds[(dtype, shape)] = head, kind, trail_library.salt(dtype, shape)
-        return found
+        spelling = self._kinds[(dtype, shape)] = head, kind, trail_library.salt(dtype, shape)
+        return spelling
 
-    def _copy(self, line: str, kind: tuple[str, str, int], place: tuple[int, int]) -> None:
-        address, size = place
+    def _copy(self, line: str, spelling: tuple[str, str, int], memory: tuple[int, int]) -> None:
+        address, size = memory
         assert self._library is not None
         answer = self._library.put(self._saver, address, size)
         if answer == HAND_OVER:
@@ -151,10 +153,10 @@ class TensorWriter:
         if answer == ENDED:
             self._end()
             return
-        key = len(self._heads)
-        self._heads.append(f'"{key}":{kind[0]}{self._offset},{self._offset + size}]}}')
+        key = len(self._head_entries)
+        self._head_entries.append(f'"{key}":{spelling[0]}{self._offset},{self._offset + size}]}}')
         start = f'{line},"shard":{self._shard},"key":"{key}","digest":"'
-        self._values.append(struct.pack("<3Q", size, kind[2], self._length + len(start)))
+        self._values.append(struct.pack("<3Q", size, spelling[2], self._length + len(start)))
         self._add(f'{start}{"0" * 16}"}}\n')
         self._offset += size
         if answer == TOO_LARGE:
@@ -167,18 +169,18 @@ class TensorWriter:
     def _line(self, fields: Mapping[str, object]) -> None:
         self._add(to_json(fields) + "\n")
 
-    def drop(self, step: int, mode: str, name: str, why: str) -> None:
-        """Say, once, that a tensor is not saved."""
+    def drop(self, step: int, mode: str, name: str, reason: str) -> None:
+        """Record, once per reason, that a tensor is not saved."""
         with self._lock:
-            self._drop(step, mode, name, why)
+            self._drop(step, mode, name, reason)
 
-    def _drop(self, step: int, mode: str, name: str, why: str) -> None:
-        if (name, why) not in self._dropped:
-            self._dropped.add((name, why))
-            self._line({"dropped": step, "mode": mode, "why": why, "name": name})
+    def _drop(self, step: int, mode: str, name: str, reason: str) -> None:
+        if (name, reason) not in self._dropped:
+            self._dropped.add((name, reason))
+            self._line({"dropped": step, "mode": mode, "why": reason, "name": name})
 
-    def passed(self, step: int, modes: Sequence[str]) -> None:
-        """All values of a step are there."""
+    def end_step(self, step: int, modes: Sequence[str]) -> None:
+        """Record that all values of a step are written."""
         if self.has_ended:
             return
         with self._lock:
@@ -192,17 +194,17 @@ class TensorWriter:
 
     def _hand_over(self, address: int = 0) -> None:
         assert self._library is not None
-        head, text = ("{" + ",".join(self._heads) + "}").encode(), "".join(self._lines).encode()
+        head, text = ("{" + ",".join(self._head_entries) + "}").encode(), "".join(self._lines).encode()
         values = b"".join(self._values)
-        given = values, len(self._values), head, len(head), text, len(text), address
-        if not self._library.shard(self._saver, *given):
+        arguments = values, len(self._values), head, len(head), text, len(text), address
+        if not self._library.shard(self._saver, *arguments):
             raise MemoryError("no tensors are saved any more, as there is no memory")
         self._shard += bool(self._values)
-        self._heads, self._values, self._lines = [], [], []
+        self._head_entries, self._values, self._lines = [], [], []
         self._length = self._offset = 0
 
     def _end(self) -> None:
-        """Nothing more can be written: the training goes on."""
+        """Stop saving after an error of writing; the training continues."""
         if self._library is None or self.has_ended:
             return
         self.has_ended = True
@@ -212,12 +214,12 @@ class TensorWriter:
         self._library.lines(self._saver, line.encode(), len(line))
 
     def _settle(self) -> None:
-        """Before a fork: the thread ends what it does, and is made again when it is needed."""
+        """Flush before a fork: the native thread ends, and is started again when needed."""
         if self._library is not None:
             self._library.settle(self._saver)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining values and the end of the index."""
         if self._library is None or self.has_ended:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""Saves tensors of TensorFlow and Keras: variables and optimizer state as an update finds them, gradients, what layers
-and losses returned under a gradient tape, what a step of fit was given and returned, and its validation losses. Of an
-evaluation or prediction by Keras it has what layers returned of the last batch.
+"""Saves tensors of TensorFlow and Keras: variables and optimizer state before an update, gradients, outputs of layers
+and losses under a gradient tape, inputs and results of a step of fit, and its validation losses. Of an evaluation or
+prediction by Keras it saves the outputs of layers for the last batch.
 
-In a function's graph variables beside take gradients and outputs, where these are asked for.
+In a function's graph, extra variables capture gradients and outputs, if these are asked for.
 """
 
 from __future__ import annotations
@@ -31,69 +31,69 @@ if TYPE_CHECKING:
     from ..events import Handler, TrainingEvent
     from .tensors import SavedSteps
 
-_ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # as layers of them are called
+_ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # and their layers' classes
 LOSS = "loss"
 BY_XLA = "XLA compiles the step"
 BY_ALL_REPLICAS = "all replicas compute it together"
 UNSHOWN = "the step does not show its batch"
-_NOTHING = (0,) * 6  # the shape of what no step has written to
+_EMPTY_SHAPE = (0,) * 6  # the shape of a variable that the step has not assigned
 
 
 class GraphValues:
-    """Variables beside, which take what functions compute. Of a loop they have what its last turn came to.
+    """Extra variables that capture what functions compute; in a loop, the values of its last iteration.
 
-    XLA knows no variables of unknown shapes: there, none is taken. Each replica has its own.
+    XLA has no variables of unknown shape, so nothing is captured there. Each replica has its own variables.
     """
 
     def __init__(self) -> None:
         self._variables: dict[tuple[str, int, int, Any], tuple[Any, Sequence[str], Mapping[str, object]]] = {}
-        self.unseen: dict[str, tuple[Sequence[str], str]] = {}  # collections of what none takes, and why
+        self.uncaptured: dict[str, tuple[Sequence[str], str]] = {}  # collections by name, and why
 
-    def take(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
-        """In a graph that is being built: have a variable take this, if one can."""
+    def capture(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
+        """Add an assignment to the graph that is being built, which captures this tensor, if possible."""
         tensorflow = sys.modules["tensorflow"]
-        at_work = replica()
-        if private_api.in_xla() or at_work is None:
-            self.unseen[name] = collections, BY_XLA if private_api.in_xla() else BY_ALL_REPLICAS
+        active_replica = replica()
+        if private_api.in_xla() or active_replica is None:
+            self.uncaptured[name] = collections, BY_XLA if private_api.in_xla() else BY_ALL_REPLICAS
             return
         counts = tensor.graph._reprokit_counts = getattr(tensor.graph, "_reprokit_counts", Counter())
-        counts[name, at_work] += 1
-        key = name, at_work[0], counts[name, at_work], tensor.dtype
+        counts[name, active_replica] += 1
+        key = name, active_replica[0], counts[name, active_replica], tensor.dtype
         if key not in self._variables:
             with private_api.ops().init_scope():
-                nothing, shape = tensorflow.zeros(_NOTHING, tensor.dtype), tensorflow.TensorShape(None)
-                variable = extra_variable(nothing, "reprokit_output", shape=shape)
+                zeros, shape = tensorflow.zeros(_EMPTY_SHAPE, tensor.dtype), tensorflow.TensorShape(None)
+                variable = extra_variable(zeros, "reprokit_output", shape=shape)
             self._variables[key] = variable, collections, facts
         self._variables[key][0].assign(tensor)
 
     def clear(self) -> None:
-        """Forget what the last step has written."""
+        """Reset the variables before the next step."""
         for variable, _, _ in self._variables.values():
-            variable.assign(sys.modules["tensorflow"].zeros(_NOTHING, variable.dtype))
+            variable.assign(sys.modules["tensorflow"].zeros(_EMPTY_SHAPE, variable.dtype))
 
     def written(self) -> Iterator[tuple[str, Sequence[str], Any, Mapping[str, object]]]:
         """Yield what the step has written: name, collections, value and facts."""
         for (name, *_), (variable, collections, facts) in self._variables.items():
             tensor = value(variable)
-            if tensor is not None and tuple(tensor.shape) != _NOTHING:
+            if tensor is not None and tuple(tensor.shape) != _EMPTY_SHAPE:
                 yield name, collections, tensor, facts
 
 
 class TensorflowTensors:
-    """Saves the tensors of this process."""
+    """Saves the tensors of TensorFlow and Keras in this process."""
 
     def __init__(self, agent: Agent, steps: SavedSteps) -> None:
         self._agent, self._steps = agent, steps
-        steps.forgetting.append(self.forget)
+        steps.forget_callbacks.append(self.forget)
         self.forget()
 
     def forget(self) -> None:
-        """At the beginning, and in a forked child."""
+        """Start without optimizers and variables, also in a forked child."""
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._seen, self._has_batch = 0, False
+        self._optimizer_count, self._has_batch = 0, False
         self._computed, self._evaluated = GraphValues(), GraphValues()  # under a gradient tape, and in evaluations
-        self._mode = ""  # of the evaluation or prediction that was the last, since a step
-        # By optimizers and replicas: each variable with the one that takes its gradient.
+        self._mode = ""  # of the last evaluation or prediction since a step
+        # By optimizer and replica: each variable with the one that captures its gradient.
         self._holders: weakref.WeakKeyDictionary[Any, dict[Any, dict[int, Any]]] = weakref.WeakKeyDictionary()
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
@@ -115,7 +115,7 @@ class TensorflowTensors:
         return {**always, **inputs} if rules.wants("inputs", "labels", ever=True) else always
 
     def failed(self, error: Exception, handler: Handler) -> None:
-        """What could not be saved is said; the training, and further saving, goes on."""
+        """Warn of a value that could not be saved; the training and further saving continue."""
         self._agent.failed(handler, error)
 
     def _gradients_due(self, event: events.GradientsDue) -> None:
@@ -123,23 +123,23 @@ class TensorflowTensors:
         if not pairs:
             return
         if all(is_eager(gradient) for gradient, _ in pairs):
-            self._steps.go_on(event.optimizer)
+            self._steps.begin_due_step(event.optimizer)
             if self._steps.is_armed:
-                self._take_gradients([(variable, gradient) for gradient, variable in pairs])
-                self._take_state([variable for _, variable in pairs], event.optimizer)
+                self._save_gradients([(variable, gradient) for gradient, variable in pairs])
+                self._save_state([variable for _, variable in pairs], event.optimizer)
         elif rules.wants("gradients", ever=True):
             holders = self._holders.setdefault(event.optimizer, {}).setdefault(replica(), {})
             for gradient, variable in pairs:
                 take_in_graph(holders, gradient, variable)
 
     def _update_due(self, event: events.UpdateDue) -> None:
-        """A step of Keras begins, or of a function."""
+        """Begin a step of Keras or of a function: save the state it starts from."""
         step = event.optimizer
         self._end_evaluation()
         if step.optimizer is not None:
-            self._steps.go_on(step.optimizer)
+            self._steps.begin_due_step(step.optimizer)
             if self._steps.is_armed and step.model is not None:
-                self._take_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
+                self._save_state(list(getattr(step.model, "weights", step.model)), step.optimizer)
 
     def _update_done(self, event: events.UpdateDone) -> None:
         step = event.optimizer
@@ -149,38 +149,38 @@ class TensorflowTensors:
             is_of_keras = hasattr(step.model, "weights")
             if not step.is_eager:
                 for holders in self._holders.get(step.optimizer, {}).values():
-                    self._take_gradients([(variable, value(holder)) for variable, holder in holders.values()])
+                    self._save_gradients([(variable, value(holder)) for variable, holder in holders.values()])
             for name, collections, tensor, facts in self._computed.written():
                 if name != LOSS or not is_of_keras:
-                    self._take(name, collections, tensor, facts)
-            for name, (collections, why) in self._computed.unseen.items():
+                    self._save(name, collections, tensor, facts)
+            for name, (collections, why) in self._computed.uncaptured.items():
                 if name != LOSS or not is_of_keras:
-                    self._steps.not_seen(name, collections, TRAIN, why)
+                    self._steps.report_unsaved(name, collections, TRAIN, why)
             results = step.results if is_of_keras and step.results is not None else {}
             results = results if isinstance(results, dict) else {LOSS: results}
             for name in results:
                 if name not in NOT_RESULTS:
-                    self._take(name, ("losses" if name.endswith("loss") else "metrics",), results[name])
+                    self._save(name, ("losses" if name.endswith("loss") else "metrics",), results[name])
             if is_of_keras and not self._has_batch:
-                self._steps.not_seen(f"{step.model.name}_input_0", ("inputs",), TRAIN, UNSHOWN)
-                self._steps.not_seen(_name_of_labels(step.model), ("inputs", "labels"), TRAIN, UNSHOWN)
+                self._steps.report_unsaved(f"{step.model.name}_input_0", ("inputs",), TRAIN, UNSHOWN)
+                self._steps.report_unsaved(_name_of_labels(step.model), ("inputs", "labels"), TRAIN, UNSHOWN)
         self._has_batch = False
-        self._number(step.optimizer)
+        self._optimizer_name(step.optimizer)
         self._steps.updated(step)
         if self._steps.is_armed:
             self._computed.clear()
 
     def _inputs_given(self, event: events.InputsGiven) -> None:
-        """Save a batch of fit; of several kinds of labels none is known to be of a loss."""
+        """Save a batch of fit; with several labels it is unknown to which loss each belongs."""
         if not self._steps.is_armed:
             return
         self._has_batch = True
         for number, (_, part) in enumerate(leaves("", event.arguments[0])):
-            self._take(f"{event.module.name}_input_{number}", ("inputs",), part)
+            self._save(f"{event.module.name}_input_{number}", ("inputs",), part)
         truths = list(leaves("", event.arguments[1])) if len(event.arguments) > 1 else []
         for part, truth in truths:
             name = _name_of_labels(event.module) if len(truths) == 1 else f"labels{part}"
-            self._take(name, ("inputs", "labels"), truth)
+            self._save(name, ("inputs", "labels"), truth)
 
     def _evaluation_due(self, event: events.EvaluationDue) -> None:
         self._end_evaluation()
@@ -188,25 +188,25 @@ class TensorflowTensors:
         self._mode = PREDICT if event.is_prediction else EVAL
 
     def _end_evaluation(self) -> None:
-        """Save what layers returned last, as far as the rules are about this step."""
+        """Save the last outputs of layers, if a rule applies to this step."""
         mode, self._mode = self._mode, ""
         if mode:
-            self._steps.go_on()
+            self._steps.begin_due_step()
             for name, collections, tensor, facts in self._evaluated.written() if self._steps.is_armed else ():
-                self._take(name, collections, tensor, facts, mode)
-            for name, (collections, why) in self._evaluated.unseen.items():
-                self._steps.not_seen(name, collections, mode, why)
+                self._save(name, collections, tensor, facts, mode)
+            for name, (collections, why) in self._evaluated.uncaptured.items():
+                self._steps.report_unsaved(name, collections, mode, why)
 
     def _epoch_ended(self, event: events.EpochEnded) -> None:
-        self._take_evaluation(event.values.get("val_loss"))
+        self._save_evaluation(event.values.get("val_loss"))
 
     def _results_reported(self, event: events.ResultsReported) -> None:
-        self._take_evaluation(event.values.get("loss") if event.kind == "evaluate" else None)
+        self._save_evaluation(event.values.get("loss") if event.kind == "evaluate" else None)
 
-    def _take_evaluation(self, loss: Any) -> None:
+    def _save_evaluation(self, loss: Any) -> None:
         decimal = loss.get("decimal") if isinstance(loss, dict) else None
         if decimal is not None:
-            self._steps.go_on()
+            self._steps.begin_due_step()
             self._steps.put_array(LOSS, ("losses",), EVAL, lambda: sys.modules["numpy"].float64(decimal))
         self._end_evaluation()
 
@@ -217,51 +217,51 @@ class TensorflowTensors:
         name = getattr(module, "path", None) or module.name
         collections, facts = ("outputs",) if is_layer else ("outputs", "losses"), {"class": _class_of(module)}
         for number, part in enumerate(parts):
-            self._take_computed(f"{name}_output_{number}", collections, part, facts)
+            self._save_computed(f"{name}_output_{number}", collections, part, facts)
 
     def _backward_began(self, event: events.BackwardBegan) -> None:
-        self._take_computed(LOSS, ("losses",), event.tensors, {})
+        self._save_computed(LOSS, ("losses",), event.tensors, {})
 
-    def _take_computed(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
-        """Save what a layer or a loss returned at once, or behind the step where a function's graph computes it."""
+    def _save_computed(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
+        """Save an output or loss now, or after the step if a function's graph computes it."""
         if is_eager(tensor):
-            self._steps.go_on()
+            self._steps.begin_due_step()
             if self._steps.is_armed:
-                self._take(name, collections, tensor, facts)
+                self._save(name, collections, tensor, facts)
         elif private_api.is_in_function(tensor):
             if name == LOSS or private_api.is_watched():
-                self._computed.take(name, collections, tensor, facts)
+                self._computed.capture(name, collections, tensor, facts)
             elif self._mode:
-                self._evaluated.take(name, collections, tensor, facts)
+                self._evaluated.capture(name, collections, tensor, facts)
 
-    def _take_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+    def _save_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for variable, gradient in pairs:
             name = f"gradient/{name_of(variable)}"
             if hasattr(gradient, "indices"):
-                self._take(f"{name}.indices", ("gradients",), gradient.indices)
-                self._take(f"{name}.values", ("gradients",), gradient.values)
+                self._save(f"{name}.indices", ("gradients",), gradient.indices)
+                self._save(f"{name}.values", ("gradients",), gradient.values)
             else:
-                self._take(name, ("gradients",), gradient)
+                self._save(name, ("gradients",), gradient)
 
-    def _take_state(self, variables: Sequence[Any], optimizer: Any) -> None:
+    def _save_state(self, variables: Sequence[Any], optimizer: Any) -> None:
         rules = self._steps.rules
         for variable in variables if rules.wants("weights", "biases") else ():
             name = name_of(variable)
             is_bias = name.partition(":")[0].rpartition("/")[2].endswith("bias")
             kinds = ("biases" if is_bias else "weights",) if getattr(variable, "trainable", True) else ()
-            self._take(name, kinds, value(variable))
-        number = self._number(optimizer)
+            self._save(name, kinds, value(variable))
+        owner = self._optimizer_name(optimizer)
         for variable in optimizer_variables(optimizer) if rules.wants("optimizer_variables") else ():
-            self._take(f"{number}/{name_of(variable)}", ("optimizer_variables",), value(variable))
+            self._save(f"{owner}/{name_of(variable)}", ("optimizer_variables",), value(variable))
 
-    def _number(self, optimizer: Any) -> str:
-        """Return what an optimizer is called: by the order of first updates."""
+    def _optimizer_name(self, optimizer: Any) -> str:
+        """Return an optimizer's name, numbered by the order of first updates."""
         if optimizer not in self._optimizers:
-            self._optimizers[optimizer] = f"optimizer#{self._seen}"
-            self._seen += 1
+            self._optimizers[optimizer] = f"optimizer#{self._optimizer_count}"
+            self._optimizer_count += 1
         return self._optimizers[optimizer]
 
-    def _take(
+    def _save(
         self,
         name: str,
         collections: Sequence[str],
@@ -275,16 +275,16 @@ class TensorflowTensors:
 def _array_of(tensor: Any) -> Any:
     array = view(tensor)
     if array is None and tensor is not None and private_api.has_value(tensor):
-        array = tensor.numpy()  # of another device
+        array = tensor.numpy()  # on another device
     return array
 
 
 def _name_of_labels(model: Any) -> str:
-    """Return what the labels of a model with one output are called."""
+    """Return the name of the labels of a model with one output."""
     return f"{loss_name_of(model) or 'loss'}_input_1"
 
 
 def _class_of(module: Any) -> str:
-    """Return the class of a module, or of the activation in which it ends; what recurs has gates behind that."""
+    """Return a module's class, or the class of its activation; recurrent layers have gates after theirs."""
     activation = None if hasattr(module, "recurrent_activation") else getattr(module, "activation", None)
     return _ACTIVATIONS.get(getattr(activation, "__name__", ""), type(module).__name__)

@@ -1,4 +1,4 @@
-"""Brings tensors from a GPU to this side beside the training: on a stream of their own, into pinned memory."""
+"""Copies tensors from a GPU to host memory in parallel to the training: on a separate stream, into pinned memory."""
 
 from __future__ import annotations
 
@@ -11,58 +11,61 @@ if TYPE_CHECKING:
 
 
 class DeviceCopies:
-    """Copies that are on their way, in order, and what is to be done when they are here."""
+    """Asynchronous copies in order, with the callbacks to be called on completion."""
 
-    def __init__(self, torch: Any, room: int) -> None:
-        self._torch, self._room = torch, room
+    def __init__(self, torch: Any, max_bytes: int) -> None:
+        self._torch, self._max_bytes = torch, max_bytes
         self._streams: dict[Any, Any] = {}
-        self._waiting: deque[tuple[Any, int, Callable[[], object]]] = deque()  # event, bytes, what then
+        self._pending: deque[tuple[Any, int, Callable[[], object]]] = deque()  # event, bytes, callback
         self._bytes = 0
 
-    def begin(self, tensor: Any, then: Callable[[Any], object]) -> None:
-        """Copy a tensor as it is now, and hand over what arrives."""
+    def begin(self, tensor: Any, callback: Callable[[Any], object]) -> None:
+        """Start to copy a tensor's current values; the callback gets the copy in host memory."""
         torch, device = self._torch, tensor.device
         cuda = torch.cuda
         if device.type != "cuda":
-            then(tensor.detach().cpu())
+            callback(tensor.detach().cpu())
             return
         if cuda.is_current_stream_capturing():
             raise RuntimeError("no tensors are saved while a CUDA graph is being recorded")
         if device not in self._streams:
             self._streams[device] = cuda.Stream(device)
-        stream, copy = self._streams[device], tensor.detach().contiguous().clone()  # the training may change its own
-        here = torch.empty(copy.shape, dtype=copy.dtype, pin_memory=True)
+        stream, copy = (
+            self._streams[device],
+            tensor.detach().contiguous().clone(),
+        )  # the training may change it
+        host_copy = torch.empty(copy.shape, dtype=copy.dtype, pin_memory=True)
         stream.wait_stream(cuda.current_stream(device))
         with cuda.stream(stream):
-            here.copy_(copy, non_blocking=True)
+            host_copy.copy_(copy, non_blocking=True)
             event = cuda.Event()
             event.record(stream)
         copy.record_stream(stream)
-        size = here.numel() * here.element_size()
-        self._waiting.append((event, size, lambda: then(here)))
+        size = host_copy.numel() * host_copy.element_size()
+        self._pending.append((event, size, lambda: callback(host_copy)))
         self._bytes += size
-        while self._bytes > self._room and len(self._waiting) > 1:
-            self._take(waits=True)
+        while self._bytes > self._max_bytes and len(self._pending) > 1:
+            self._finish_first(waits=True)
 
-    def behind(self, then: Callable[[], object]) -> None:
-        """Do something once all that is on its way is here."""
-        if self._waiting:
-            self._waiting.append((None, 0, then))
+    def after_copies(self, callback: Callable[[], object]) -> None:
+        """Call a callback once all copies started so far are complete."""
+        if self._pending:
+            self._pending.append((None, 0, callback))
         else:
-            then()
+            callback()
 
-    def _take(self, *, waits: bool) -> bool:
-        event, size, then = self._waiting[0]
+    def _finish_first(self, *, waits: bool) -> bool:
+        event, size, callback = self._pending[0]
         if event is not None and not event.query():
             if not waits:
                 return False
             event.synchronize()
-        self._waiting.popleft()
+        self._pending.popleft()
         self._bytes -= size
-        then()
+        callback()
         return True
 
-    def put_arrived(self, *, all_of_them: bool) -> None:
-        """Hand over what is here, or all, which is waited for."""
-        while self._waiting and self._take(waits=all_of_them):
+    def finish(self, *, all_of_them: bool) -> None:
+        """Call the callbacks of completed copies, or wait for all copies."""
+        while self._pending and self._finish_first(waits=all_of_them):
             pass
