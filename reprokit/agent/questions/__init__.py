@@ -1,7 +1,7 @@
-"""Answers questions put to a run: listeners that keep more of a training than every recording does.
+"""Answers questions about a run: listeners that save more of a training than a plain recording does.
 
 A kind of question is a module here with `def listener(agent, question, framework, events) -> EventListener | None`.
-Each adapter of a framework asks for the listeners when it has made its events.
+Each framework's adapter requests the listeners once it has created its events.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..agent import Agent
     from ..events import EventListener, Events, Handler, TrainingEvent
 
-ANSWERS = "answers"  # in the run directory: what is kept, a directory that the launcher has made
-# What plan.json asks for, and the module that answers it.
+ANSWERS = "answers"  # in the run directory: the answers, a directory that the launcher has created
+# Keys of the question in plan.json, and the modules that answer them.
 KINDS: dict[str, str] = {
     "operators": "operator_log",
     "state": "training_state",
@@ -33,7 +33,7 @@ KINDS: dict[str, str] = {
 
 
 def start(agent: Agent, text: bytes) -> None:
-    """Have each framework's events told to those who answer the question in the plan."""
+    """Register listeners for the question in the plan, for the events of each framework."""
     question = json.loads(text.decode("utf-8"))["question"]
     agent.event_listeners.append(Questions(agent, question).listeners)
     if ends_early(question) or question.get("may_stop"):
@@ -41,32 +41,32 @@ def start(agent: Agent, text: bytes) -> None:
 
 
 def ends_early(question: Mapping[str, Any]) -> bool:
-    """Return whether the replay is to be ended once the steps of the question are over."""
+    """Return whether the replay ends after the last step of the question."""
     return question["steps"].get("last") is not None and not question.get("to_end")
 
 
 class Questions:
-    """The question of this run, and who answers it."""
+    """The question that this run is asked, and the listeners that answer it."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         self._agent, self._question = agent, question
         if question.get("operators"):
-            # JAX makes no events: what is executed is one step. The others are waited for by who logs PyTorch's.
+            # JAX has no events: all its calls are one step. PyTorch's call log waits for the other modules.
             modules = ("jax", "torch._inductor.codecache", "torch._inductor.output_code")
-            agent.listeners.append((modules, lambda name, _: self._make("operator_log", name, None)))
+            agent.listeners.append((modules, lambda name, _: self._make_listener("operator_log", name, None)))
             if question["operators"].get("eager"):
                 os.environ.update(TORCH_COMPILE_DISABLE="1", JAX_DISABLE_JIT="1")
 
     def listeners(self, framework: str, events: Events) -> list[EventListener]:
-        """Return who listens to this framework's events."""
-        asked = [module for kind, module in KINDS.items() if self._question.get(kind)]
-        made = [self._agent.attempt(self._make, module, framework, events) for module in asked]
-        listeners: list[EventListener] = [listener for listener in made if listener is not None]
+        """Return the listeners for this framework's events."""
+        modules = [module for kind, module in KINDS.items() if self._question.get(kind)]
+        created = [self._agent.attempt(self._make_listener, module, framework, events) for module in modules]
+        listeners: list[EventListener] = [listener for listener in created if listener is not None]
         if ends_early(self._question):
             listeners.append(WindowEnd(self._agent, self._question))
         return listeners
 
-    def _make(self, module: str, framework: str, events: Events | None) -> EventListener | None:
+    def _make_listener(self, module: str, framework: str, events: Events | None) -> EventListener | None:
         from importlib import import_module
 
         make = import_module(f"{__name__}.{module}").listener
@@ -75,7 +75,7 @@ class Questions:
 
 
 class WindowEnd:
-    """Tells the launcher when this process has taken the steps of the question; told after all who answer it."""
+    """Tells the launcher that this process has taken the question's steps; added after the other listeners."""
 
     def __init__(self, agent: Agent, question: Mapping[str, Any]) -> None:
         self._agent, self._window = agent, StepWindow(question["steps"])

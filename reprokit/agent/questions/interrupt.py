@@ -1,4 +1,4 @@
-"""Ends a training after a step, as whoever interrupts it would: the signal is its own process's."""
+"""Interrupts a training after a step by a signal that the process sends to itself, as a user's interrupt would."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def listener(agent: Agent, question: Mapping[str, Any], _framework: str, _events: Events) -> TrainingInterrupt:
-    """Return who interrupts this process."""
+    """Return the listener that interrupts this process."""
     return TrainingInterrupt(agent, question["interrupt"])
 
 
 class TrainingInterrupt:
-    """Counts steps, and looks for files behind each."""
+    """Interrupts after a given step, or after the first step that wrote a file matching the pattern."""
 
     def __init__(self, agent: Agent, asked: Mapping[str, Any]) -> None:
         self._agent = agent
-        self._at, self._pattern, self._signal = asked["at"], asked["pattern"], asked["signal"]
+        self._step, self._pattern, self._signal = asked["at"], asked["pattern"], asked["signal"]
         self._steps = StepWindow({})
-        self._before = self._files()
+        self._initial_files = self._files()
         self._answers = f"{agent.run}/answers"
         hide_interrupts(self._answers, lambda: agent.generation > 0)
 
@@ -39,18 +39,18 @@ class TrainingInterrupt:
         return {UpdateDone: self._updated}
 
     def _files(self) -> set[tuple[str, int]]:
-        found = set()
+        files = set()
         for path in glob.glob(self._pattern, recursive=True) if self._pattern else ():
             try:
-                found.add((path, os.stat(path).st_mtime_ns))
-            except OSError:  # it is gone again
+                files.add((path, os.stat(path).st_mtime_ns))
+            except OSError:  # removed since it was listed
                 pass
-        return found
+        return files
 
     def _updated(self, event: UpdateDone) -> None:
         if not self._steps.updated(event.optimizer):
             return
-        is_due = self._steps.step == self._at if self._at is not None else not self._files() <= self._before
+        is_due = self._steps.step == self._step if self._step is not None else not self._files() <= self._initial_files
         if is_due:
             append(f"{self._answers}/{ENOUGH}", b".")
             os.kill(os.getpid(), self._signal)

@@ -1,4 +1,4 @@
-"""Counts the steps of a training, and says which of them a question is about."""
+"""Counts the steps of a training, and tells which of them a question is about."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ if TYPE_CHECKING:
 
 
 class StepWindow:
-    """The steps of this process: step n is under way once some optimizer has made n updates."""
+    """The steps of this process: step n begins once some optimizer has made n updates."""
 
     def __init__(self, steps: Mapping[str, Any]) -> None:
         self._first, self._last = int(steps.get("first") or 0), steps.get("last")
         self._updates: dict[int, int] = {}  # by identity of the optimizer
         self.step = 0
-        self._look()
+        self._update_flags()
 
-    def _look(self) -> None:
+    def _update_flags(self) -> None:
         self.is_over = self._last is not None and self.step > self._last
         self.is_open = self._first <= self.step and not self.is_over
 
     def updated(self, optimizer: object) -> bool:
-        """Count an update; return whether a new step has begun with it."""
+        """Count an update; return whether it begins a new step."""
         key = _key(optimizer)
         count = self._updates[key] = self._updates.get(key, 0) + 1
         is_new = count > self.step
         if is_new:
             self.step = count
-            self._look()
+            self._update_flags()
         return is_new
 
     def is_new(self, optimizer: object) -> bool:
@@ -37,6 +37,6 @@ class StepWindow:
 
 
 def _key(optimizer: object) -> int:
-    # TensorFlow makes a record of each step, with the optimizer that lives on, if one is known.
-    known = getattr(optimizer, "optimizer", None)
-    return id(optimizer if known is None else known)
+    # TensorFlow creates an object for each step; the optimizer in it, if known, lives longer.
+    wrapped = getattr(optimizer, "optimizer", None)
+    return id(optimizer if wrapped is None else wrapped)
