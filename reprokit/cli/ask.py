@@ -17,8 +17,8 @@ from reprokit.printable import printable
 
 if TYPE_CHECKING:
     from reprokit.model.question import TensorSelection
-    from reprokit.questions.replays import AskedReplay
-    from reprokit.questions.tensors import AskedTensors
+    from reprokit.questions.replays import AnsweredReplay
+    from reprokit.questions.tensors import AddedTensors
 
 MAX_NAMED = 5
 
@@ -50,12 +50,12 @@ def command(
     if as_json:
         print_json(_document(replay, added))
     else:
-        for line in _sentences(run, replay, added):
+        for line in _lines(run, replay, added):
             click.echo(printable(line))
-    sys.exit(EXIT_IDENTICAL if replay.proof.holds and not added.refused | len(added.differing) else EXIT_DIFFERENT)
+    sys.exit(EXIT_IDENTICAL if replay.proof.holds and not added.unproved | len(added.differing) else EXIT_DIFFERENT)
 
 
-def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AskedReplay, AskedTensors]:
+def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[AnsweredReplay, AddedTensors]:
     """Replay the recording beside it, and take what is proved."""
     from reprokit.launch.interruption import Interruption
     from reprokit.model.question import Question
@@ -71,35 +71,35 @@ def _asked(recording: rundir.RunDirectory, selection: TensorSelection) -> tuple[
         return replay, add(replay, recording)
 
 
-def _sentences(run: Path, replay: AskedReplay, added: AskedTensors) -> list[str]:
+def _lines(run: Path, replay: AnsweredReplay, added: AddedTensors) -> list[str]:
     proof, steps = replay.proof, sorted(added.steps)
     equal = max(proof.steps.values(), default=0)
-    found = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.known:,} were there already"]
+    lines = [f"tensors: {added.values:,} values added to {run / rundir.TENSORS}, {added.existing:,} were there already"]
     if steps:
-        found.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
-    if proof.parted:
-        first = proof.parted[0]
-        found.append(f"the replay is not that run from step {first.step:,} on: its {first.quantity} is another")
+        lines.append(f"of {len(added.names):,} tensors in {len(steps):,} steps, {steps[0]:,} to {steps[-1]:,}")
+    if proof.diverged:
+        first = proof.diverged[0]
+        lines.append(f"the replay is not that run from step {first.step:,} on: its {first.quantity} is another")
     elif proof.steps:
-        found.append(f"proved: the replay is that run in each of {equal:,} steps")
+        lines.append(f"proved: the replay is that run in each of {equal:,} steps")
     else:
-        found.append("nothing is proved: the trails of run and replay have no step in common")
-    if added.refused:
-        found.append(f"{added.refused:,} values were refused, as nothing proves that they are of that run")
+        lines.append("nothing is proved: the trails of run and replay have no step in common")
+    if added.unproved:
+        lines.append(f"{added.unproved:,} values were refused, as nothing proves that they are of that run")
     for name in added.differing[:MAX_NAMED]:
-        found.append(f"{name}: the run holds another value than its replay, which was left as it is")
-    return found
+        lines.append(f"{name}: the run holds another value than its replay, which was left as it is")
+    return lines
 
 
-def _document(replay: AskedReplay, added: AskedTensors) -> dict[str, object]:
-    parted = replay.proof.parted[:1]
+def _document(replay: AnsweredReplay, added: AddedTensors) -> dict[str, object]:
+    diverged = replay.proof.diverged[:1]
     return {
         "added": added.values,
-        "known": added.known,
-        "refused": added.refused,
+        "known": added.existing,
+        "refused": added.unproved,
         "differing": added.differing,
         "tensors": sorted(added.names),
         "steps": sorted(added.steps),
         "proved_steps": max(replay.proof.steps.values(), default=0),
-        "parted": [{"step": one.step, "quantity": one.quantity, "process": one.process} for one in parted],
+        "parted": [{"step": first.step, "quantity": first.quantity, "process": first.process} for first in diverged],
     }

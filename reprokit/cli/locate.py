@@ -35,7 +35,7 @@ def command(
     from reprokit.launch.interruption import Interrupted, Interruption
     from reprokit.launch.messages import say
     from reprokit.questions import located_text
-    from reprokit.questions.locate import LocateWishes, locate
+    from reprokit.questions.locate import LocateOptions, locate
     from reprokit.run_home import recording_of
 
     if keep is not None and keep.exists():
@@ -45,7 +45,7 @@ def command(
         left, right = RunDirectory(recording_of(left)), left
     try:
         with Interruption() as interruption:
-            divergence = locate(left, right, LocateWishes(pairs, keep, eager), interruption, say)
+            divergence = locate(left, right, LocateOptions(pairs, keep, eager), interruption, say)
     except Interrupted as interrupted:
         say("interrupted; nothing was located")
         context.exit(128 + interrupted.number)

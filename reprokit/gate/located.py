@@ -9,7 +9,7 @@ from reprokit.gate.results import FAILED, TROUBLE, Case
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import say
 from reprokit.questions import located_text
-from reprokit.questions.locate import LocateWishes, is_locatable, locate
+from reprokit.questions.locate import LocateOptions, is_locatable, locate
 from reprokit.rundir import RunDirectory
 
 NAME = "first divergent operator"
@@ -20,7 +20,7 @@ def located(suite: str, recording: RunDirectory, replay: RunDirectory, interrupt
     if not is_locatable(recording, replay):
         return
     try:
-        divergence = locate(recording, replay, LocateWishes(), interruption, say)
+        divergence = locate(recording, replay, LocateOptions(), interruption, say)
     except ReprokitError as error:
         yield Case(suite=suite, name=NAME, outcome=TROUBLE, message=f"it could not be located: {error}")
         return

@@ -1,6 +1,6 @@
-"""Says of ranks that part behind a collective whether its inputs were equal on all ranks, from logs of operators.
+"""Tells of ranks that diverge after a collective whether its inputs were equal on all ranks, by operator logs.
 
-What a collective gives is not in the logs, as it is there only when it was waited for: what goes in is.
+The logs have the inputs of collectives, but not their outputs, which are complete only after a wait.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from reprokit.questions.operator_divergence import DivergenceKind, ThreadDiverge
 from reprokit.questions.operator_logs import OperatorCall, ProcessLog
 
 LIBRARIES = ("c10d::", "_c10d_functional::")
-ROOTED = ("broadcast", "scatter")  # of which only one rank's inputs count
+ROOTED = ("broadcast", "scatter")  # collectives that read the inputs of one rank only
 LISTED = 8  # ranks in a sentence
 
 
 def notes(
-    parted: Sequence[ThreadDivergence], left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]
+    divergences: Sequence[ThreadDivergence], left: Mapping[str, ProcessLog], right: Mapping[str, ProcessLog]
 ) -> Iterator[str]:
-    """Yield a sentence for each rank, of the last collective before its first divergence."""
+    """Yield a sentence for each rank about the last collective before its first divergence."""
     ranks = [name for name in left if name in right and name.startswith("rank")]
     calls = {name: (_collectives(left[name]), _collectives(right[name])) for name in ranks}
-    for divergence in parted:
+    for divergence in divergences:
         before = sum(call.number < divergence.call.number for call in calls.get(divergence.process, ((), ()))[0])
         if divergence.kind is DivergenceKind.OUTSIDE and before:
             yield _sentence(divergence.process, before - 1, calls)
 
 
 def _collectives(log: ProcessLog) -> list[OperatorCall]:
-    """Return those of all threads, in their order: ranks make the same ones."""
+    """Return the collectives of all threads, in order: all ranks execute the same ones."""
     calls = [call for thread in log.threads.values() for call in thread if call.operator.name.startswith(LIBRARIES)]
     names = ((call, call.operator.name.partition("::")[2]) for call in calls)
     return sorted((call for call, name in names if not name.startswith(ROOTED)), key=lambda call: call.number)

@@ -1,7 +1,7 @@
-"""Explains a captured step where its run was recorded: a replay goes to it with operators watched.
+"""Explains a captured step by a replay of its recording, which reaches the step with its operators watched.
 
-The step is then the script's own computation, whatever its batches are. Where that cannot be, the snapshot alone is
-used: its state and batch are put into the script's first step.
+The step is then the script's own computation, whatever its batches are. If no replay is possible, the snapshot alone
+is used: its state and batch are restored in the script's first step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.redo import RedoRequest
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.plan import RUN, RedoPlan
-from reprokit.questions.replays import hush
+from reprokit.questions.replays import silence_output
 from reprokit.run_home import recording_of
 from reprokit.rundir import RunDirectory
 from reprokit.untrusted_json import object_in
@@ -30,7 +30,7 @@ PYTORCH = "pytorch"
 
 
 def recording_with(snapshot: Path) -> RunDirectory | None:
-    """Return the recording whose run, or replay, left this snapshot; None where nothing was recorded."""
+    """Return the recording of the run or replay that saved this snapshot; None if nothing was recorded."""
     try:
         run = RunDirectory(snapshot.parent.parent)
         return None if run.run.kind == RUN else RunDirectory(recording_of(run))
@@ -39,32 +39,32 @@ def recording_with(snapshot: Path) -> RunDirectory | None:
 
 
 def explain(
-    asked: RedoRequest, recording: RunDirectory, interruption: Interruption, say: Callable[[str], object]
+    request: RedoRequest, recording: RunDirectory, interruption: Interruption, report: Callable[[str], object]
 ) -> dict[str, Any]:
-    """Return what a replay told of the step, or the script's first step with the snapshot's state in it."""
-    file = SnapshotFile(str(asked.snapshot))
+    """Return what a replay observed of the step; else, of the script's first step with the snapshot restored."""
+    file = SnapshotFile(str(request.snapshot))
     try:
-        return _in_place(asked, file, recording, interruption, say)
+        return _in_place(request, file, recording, interruption, report)
     except ReprokitError as error:
-        why = f"explained from the snapshot alone: {error}"
-    say(why)
-    result = redo.redo(asked, say)
-    return {**result, "problems": [*(result.get("problems") or []), why]}
+        reason = f"explained from the snapshot alone: {error}"
+    report(reason)
+    result = redo.redo(request, report)
+    return {**result, "problems": [*(result.get("problems") or []), reason]}
 
 
 def _in_place(
-    asked: RedoRequest,
+    request: RedoRequest,
     file: SnapshotFile,
     recording: RunDirectory,
     interruption: Interruption,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> dict[str, Any]:
     if file.facts.framework != PYTORCH:
         raise NotReplayable("only steps of PyTorch are explained in a replay")
     run = recording.run
-    if (asked.command, asked.working_directory) != (tuple(run.command), Path(run.working_directory)):
+    if (request.command, request.working_directory) != (tuple(run.command), Path(run.working_directory)):
         raise NotReplayable("another command or directory was given than was recorded")
-    say(f"replaying the recording up to step {file.facts.step}, to watch its operators")
+    report(f"replaying the recording up to step {file.facts.step}, to watch its operators")
     with tempfile.TemporaryDirectory(prefix="reprokit-explain-", ignore_cleanup_errors=True) as directory:
         place = Path(directory)
         plan = replay_plan(recording, place / "run")
@@ -72,9 +72,9 @@ def _in_place(
             raise NotReplayable(f"{recording.path} was not recorded with --on-nan")
         result = place / "result.json"
         redo_plan = RedoPlan(
-            mode=asked.mode, snapshot=asked.snapshot, result=result, progress=place / "progress", in_place=True
+            mode=request.mode, snapshot=request.snapshot, result=result, progress=place / "progress", in_place=True
         )
-        execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, hush)
+        execute(replace(plan, capture=replace(plan.capture, redo=redo_plan)), interruption, silence_output)
         outcome = redo.read_result(result)
     if outcome is None or not outcome.get("reproduced"):
         raise NotTheRun(f"a replay of {recording.path} did not come to this step")

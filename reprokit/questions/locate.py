@@ -1,4 +1,4 @@
-"""Finds the first operator that gave another result: replays in pairs, each call logged, until a pair parts."""
+"""Finds the first operator that gave another result: replays in pairs, with all calls logged, until a pair diverges."""
 
 from __future__ import annotations
 
@@ -23,68 +23,68 @@ from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
 from reprokit.questions.proof import prove
-from reprokit.questions.replays import AskedReplay, ask
+from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.run_home import recording_of
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
 
-SMALL = 32  # a step from which on all steps from the first are looked at
-BEFORE, BEHIND = 1, 16  # steps before and behind the one in which runs part, that are looked at with it
-LONGEST = 80  # characters of a line of the user's
-KEEPING = 3  # pairs in which the guilty call is looked for again, to keep it
-COMPILED = ("jit(", "tf.function ", "torch.compile")  # how the names of calls begin that stand for many operators
-LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators are
+SMALL = 32  # up to this diverging step, all steps from the first are logged
+BEFORE, AFTER = 1, 16  # steps logged before and after the one in which runs diverge
+LONGEST = 80  # characters of a quoted line of the user's
+SAVING_PAIRS = 3  # pairs in which the guilty call is to diverge again while it is saved
+COMPILED = ("jit(", "tf.function ", "torch.compile")  # prefixes of calls that execute many operators
+LOGGED = frozenset(["jax", "tensorflow", "torch"])  # frameworks whose operators can be logged
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class LocateWishes:
-    """The options that the user chose for locate."""
+class LocateOptions:
+    """The options of the locate command."""
 
     pairs: int = 5
-    keep: Path | None = None  # a directory for the inputs and outputs of the guilty call
-    eager: bool = False  # execute what compilers made operator by operator
-    outputs: bool = True  # whether to replay again, to say in what the guilty call's outputs differ
+    keep: Path | None = None  # the directory that gets the guilty call's inputs and outputs
+    eager: bool = False  # execute compiled functions operator by operator
+    outputs: bool = True  # replay again, to compare the guilty call's outputs
 
 
 @dataclass(frozen=True)
 class ReplayPair:
-    """Two replays with their logs of operators."""
+    """Two replays with their operator logs."""
 
-    replays: tuple[AskedReplay, AskedReplay]
+    replays: tuple[AnsweredReplay, AnsweredReplay]
     logs: tuple[dict[str, ProcessLog], dict[str, ProcessLog]]
     steps: StepRange
 
     @property
-    def parted(self) -> list[ThreadDivergence]:
-        """Return where each process parts first; a differing call that changed nothing in the trail is left out."""
+    def divergences(self) -> list[ThreadDivergence]:
+        """Return the first divergence of each process, without differing calls that changed nothing in the trail."""
         divergences = first_of_each(*self.logs)
         if divergences and prove(self.replays[0].run, self.replays[1].run).holds:
             return [divergence for divergence in divergences if divergence.kind is DivergenceKind.RESULT]
         return divergences
 
-    def trails_part(self) -> int | None:
-        """Return the first step in which the trails of both are others."""
-        parted = prove(self.replays[0].run, self.replays[1].run).parted
-        return min((series.step for series in parted), default=None)
+    def first_trail_divergence(self) -> int | None:
+        """Return the first step in which the trails of both replays differ."""
+        diverged = prove(self.replays[0].run, self.replays[1].run).diverged
+        return min((series.step for series in diverged), default=None)
 
 
 def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
-    """Return whether the trails of two runs part, and their operators can be logged."""
+    """Return whether the trails of two runs differ, and their operators can be logged."""
     frameworks = [(run.environment() or {}).get("frameworks") for run in (left, right)]
     if not all(isinstance(names, dict) and not LOGGED.isdisjoint(names) for names in frameworks):
         return False
-    return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).parted)
+    return left.has(TRAIL) and right.has(TRAIL) and bool(prove(left, right).diverged)
 
 
 def locate(
-    left: RunDirectory, right: RunDirectory | None, wishes: LocateWishes, interruption: Interruption, say: Say
+    left: RunDirectory, right: RunDirectory | None, options: LocateOptions, interruption: Interruption, say: Say
 ) -> LocatedDivergence:
-    """Replay both runs in pairs, or a recording twice each time, and return where they part first.
+    """Replay both runs in pairs, or one recording twice each time, and return where they diverge first.
 
-    The answer is kept in the directory of the second run too, for reports.
+    The answer is also written to the directory of the second run, for reports.
     """
-    search = _LocateSearch(left, right, wishes, interruption, say)
+    search = _LocateSearch(left, right, options, interruption, say)
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
         divergence = search.run(Path(place))
     try:
@@ -99,7 +99,7 @@ class _LocateSearch:
         self,
         left: RunDirectory,
         right: RunDirectory | None,
-        wishes: LocateWishes,
+        options: LocateOptions,
         interruption: Interruption,
         say: Say,
     ) -> None:
@@ -107,24 +107,24 @@ class _LocateSearch:
         self._recordings = (_recording(left), left if right is None else _recording(right))
         if right is None:
             self._recordings = self._recordings[0], self._recordings[0]
-        self._wishes, self._interruption, self._say = wishes, interruption, say
-        parted = prove(left, right).parted if right is not None else ()
-        self._step = min((series.step for series in parted), default=None)
+        self._options, self._interruption, self._say = options, interruption, say
+        diverged = prove(left, right).diverged if right is not None else ()
+        self._step = min((series.step for series in diverged), default=None)
         self._notes: dict[str, None] = {}
-        if wishes.eager:
+        if options.eager:
             self._notes["nothing was compiled: the answer is about another computation than the recorded one"] = None
 
     def run(self, place: Path) -> LocatedDivergence:
-        """Make pairs until one parts, then keep the guilty call of another one."""
+        """Replay in pairs until one diverges, then save the guilty call of another pair."""
         number = 0
-        for number in range(1, self._wishes.pairs + 1):
-            pair = self._pair(place / str(number), f"pair {number} of up to {self._wishes.pairs}")
-            parted = pair.parted
-            if parted:
-                is_kept = self._wishes.outputs and parted[0].kind is DivergenceKind.RESULT
-                outputs = self._kept(parted[0], place) if is_kept else None
-                return self._document(pair, parted, number, outputs)
-            self._look_elsewhere(pair)
+        for number in range(1, self._options.pairs + 1):
+            pair = self._pair(place / str(number), f"pair {number} of up to {self._options.pairs}")
+            divergences = pair.divergences
+            if divergences:
+                is_kept = self._options.outputs and divergences[0].kind is DivergenceKind.RESULT
+                outputs = self._saved_outputs(divergences[0], place) if is_kept else None
+                return self._document(pair, divergences, number, outputs)
+            self._move_window(pair)
             shutil.rmtree(place / str(number), ignore_errors=True)
         self._require_proof(pair)
         return self._document(pair, [], number, None)
@@ -132,16 +132,16 @@ class _LocateSearch:
     def _pair(self, place: Path, title: str, keep: KeptOperator | None = None) -> ReplayPair:
         steps = _window(self._step)
         question = Question(
-            steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep, eager=self._wishes.eager)
+            steps=steps, to_end=self._step is None, operators=OperatorQuestion(keep=keep, eager=self._options.eager)
         )
         self._say(f"{title}: replaying twice, logging operators of steps {steps.first} to {steps.last}")
         place.mkdir()
         replays = tuple(
-            ask(recording, question, place / side, self._interruption, hushed=True, needs_proof=False)
+            ask(recording, question, place / side, self._interruption, is_silent=True, needs_proof=False)
             for side, recording in zip(("left", "right"), self._recordings, strict=True)
         )
         for replay, recording in zip(replays, self._recordings, strict=True):
-            self._look_at(replay)
+            self._note_changes(replay)
             if not recording.has(TRAIL):
                 self._notes[f"{recording.path} has no trail: nothing proves that its replays are that run"] = None
             elif not replay.proof.steps:
@@ -154,45 +154,47 @@ class _LocateSearch:
             raise NotReplayable(_no_log(replays[0]))
         return pair
 
-    def _look_at(self, replay: AskedReplay) -> None:
-        """Note what makes a replay another training than its recording."""
+    def _note_changes(self, replay: AnsweredReplay) -> None:
+        """Note what makes a replay a different training from its recording."""
         run = replay.run.run
         self._notes.update(dict.fromkeys(f"changed since the recording: {change}" for change in run.changed[:20]))
-        if replay.executed.ended.exit_code != 0:
-            self._notes[f"a replay did not end well: {replay.executed.ended.words}"] = None
+        if replay.launch_result.ended.exit_code != 0:
+            self._notes[f"a replay did not end well: {replay.launch_result.ended.words}"] = None
 
-    def _look_elsewhere(self, pair: ReplayPair) -> None:
-        """Log other steps in the next pair, if the trails of this one part in others."""
-        step = pair.trails_part()
+    def _move_window(self, pair: ReplayPair) -> None:
+        """Log other steps in the next pair, if the trails of this pair differ in unlogged steps."""
+        step = pair.first_trail_divergence()
         if step is not None and not pair.steps.first <= step <= (pair.steps.last or step):
             self._say(f"the replays part in step {step}, beyond the steps that were logged")
             self._step = step
 
     def _require_proof(self, pair: ReplayPair) -> None:
-        """Refuse to say that nothing parts of replays that are not their recordings."""
+        """Refuse the verdict that nothing diverges if the replays are not their recordings."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
-            if not replay.proof.parted:
+            if not replay.proof.diverged:
                 continue
-            parted = replay.proof.parted[0]
-            where = f"from step {parted.step} on ({parted.quantity})"
-            if self._wishes.eager or _is_other_computation(pair):
+            first = replay.proof.diverged[0]
+            where = f"from step {first.step} on ({first.quantity})"
+            if self._options.eager or _is_other_computation(pair):
                 how = "in which functions were executed operator by operator"
                 self._notes[f"the replays of {recording.path}, {how}, are not that run {where}"] = None
             else:
                 advice = "code, data or libraries may have changed: record it again"
                 raise NotTheRun(f"no replays of {recording.path} parted, and they are not that run {where}; {advice}")
 
-    def _kept(self, divergence: ThreadDivergence, place: Path) -> OutputsDiffer | None:
-        """Replay until the guilty operator parts again, with its calls kept, and compare their outputs."""
+    def _saved_outputs(self, divergence: ThreadDivergence, place: Path) -> OutputsDiffer | None:
+        """Replay until the guilty operator diverges again with its calls saved, and compare their outputs."""
         where = divergence.call.place.where[:1]
         keep = KeptOperator(operator=divergence.call.operator.name, place=where[0][:2] if where else ())
-        for number in range(1, KEEPING + 1):
+        for number in range(1, SAVING_PAIRS + 1):
             pair = self._pair(
-                place / f"kept-{number}", f"keeping {keep.operator}, pair {number} of up to {KEEPING}", keep
+                place / f"kept-{number}", f"keeping {keep.operator}, pair {number} of up to {SAVING_PAIRS}", keep
             )
-            for again in pair.parted[:1]:
-                files = [_files(pair, again, side) for side in (0, 1)]
-                if again.kind is DivergenceKind.RESULT and all(path.exists() for both in files for path in both):
+            for repeated in pair.divergences[:1]:
+                files = [_files(pair, repeated, side) for side in (0, 1)]
+                if repeated.kind is DivergenceKind.RESULT and all(
+                    path.exists() for side_files in files for path in side_files
+                ):
                     return self._compare(files)
             shutil.rmtree(place / f"kept-{number}", ignore_errors=True)
         self._notes["the call did not part again while its inputs and outputs were kept, so they are not"] = None
@@ -201,11 +203,11 @@ class _LocateSearch:
     def _compare(self, files: list[tuple[Path, Path]]) -> OutputsDiffer | None:
         tree = diff(files[0][1], files[1][1])
         leaves = [leaf.figures for leaf in tree.leaves() if leaf.verdict.differs and "elements" in leaf.figures]
-        if self._wishes.keep is not None:
+        if self._options.keep is not None:
             for side, pair in zip(("left", "right"), files, strict=True):
-                (self._wishes.keep / side).mkdir(parents=True)
+                (self._options.keep / side).mkdir(parents=True)
                 for path, name in zip(pair, ("inputs", "outputs"), strict=True):
-                    shutil.copyfile(path, self._wishes.keep / side / f"{name}.safetensors")
+                    shutil.copyfile(path, self._options.keep / side / f"{name}.safetensors")
         if not leaves:
             return None
         ulps = [leaf["largest_ulp"]["value"] for leaf in leaves if leaf.get("largest_ulp")]
@@ -216,18 +218,20 @@ class _LocateSearch:
         )
 
     def _document(
-        self, pair: ReplayPair, parted: list[ThreadDivergence], pairs: int, outputs: OutputsDiffer | None
+        self, pair: ReplayPair, divergences: list[ThreadDivergence], pairs: int, outputs: OutputsDiffer | None
     ) -> LocatedDivergence:
-        self._notes.update(dict.fromkeys(collective_inputs.notes(parted[:MAX_LISTED], *pair.logs)))
-        for divergence in parted[:1]:
+        self._notes.update(dict.fromkeys(collective_inputs.notes(divergences[:MAX_LISTED], *pair.logs)))
+        for divergence in divergences[:1]:
             self._note_proof(pair, divergence)
-            if divergence.call.operator.name.startswith(COMPILED) and not self._wishes.eager:
+            if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
-        facts = list(_facts(parted[0].call)) if parted and parted[0].kind is DivergenceKind.RESULT else []
-        subject = parted[0].call.operator.name if parted else ""
-        ways = [cure.patch for fact in facts for cure in cures.of_fact(fact, subject) if cure.patch]
+        facts = (
+            list(_facts(divergences[0].call)) if divergences and divergences[0].kind is DivergenceKind.RESULT else []
+        )
+        subject = divergences[0].call.operator.name if divergences else ""
+        patches = [cure.patch for fact in facts for cure in cures.of_fact(fact, subject) if cure.patch]
         return LocatedDivergence(
-            verdict="parted" if parted else "same",
+            verdict="parted" if divergences else "same",
             left=str(self._runs[0].path),
             right=str(self._runs[1].path),
             run_ids=list(dict.fromkeys(run.run.run_id for run in self._runs)),
@@ -235,15 +239,15 @@ class _LocateSearch:
             pairs=pairs,
             calls=compared_calls(*pair.logs),
             proved=all(replay.proof.holds for replay in pair.replays),
-            processes=[_process(divergence) for divergence in parted[:MAX_LISTED]],
+            processes=[_process(divergence) for divergence in divergences[:MAX_LISTED]],
             outputs=outputs,
             known=[fact.id for fact in facts],
-            cures=list(dict.fromkeys(ways)),
+            cures=list(dict.fromkeys(patches)),
             notes=list(self._notes),
         )
 
     def _note_proof(self, pair: ReplayPair, divergence: ThreadDivergence) -> None:
-        """Note if a replay had left its recording before the call that was found."""
+        """Note if a replay had diverged from its recording before the located call."""
         for replay, recording in zip(pair.replays, self._recordings, strict=True):
             until = replay.proof.holds_until(divergence.process) if recording.has(TRAIL) else None
             if until is not None and until < divergence.call.step:
@@ -257,20 +261,20 @@ def _recording(run: RunDirectory) -> RunDirectory:
 
 def _window(step: int | None) -> StepRange:
     first = 0 if step is None or step <= SMALL else step - BEFORE
-    return StepRange(first=first, last=(step or 0) + BEHIND)
+    return StepRange(first=first, last=(step or 0) + AFTER)
 
 
-def _logs(replay: AskedReplay) -> dict[str, ProcessLog]:
+def _logs(replay: AnsweredReplay) -> dict[str, ProcessLog]:
     return operator_logs.read(replay.run)
 
 
-def _no_log(replay: AskedReplay) -> str:
+def _no_log(replay: AnsweredReplay) -> str:
     reasons = replay.run.run.warnings[-1:] or ["locate sees those of PyTorch from 2.0 on, TensorFlow and JAX"]
     return f"no operator was logged in the replays: {reasons[0]}"
 
 
 def _is_other_computation(pair: ReplayPair) -> bool:
-    """Return whether operators were logged that the recording executed in another way: those of TensorFlow's graphs."""
+    """Return whether the logged operators ran differently in the recording: those of TensorFlow's graphs."""
     calls = (
         call for log in pair.logs for process in log.values() for thread in process.threads.values() for call in thread
     )
@@ -278,7 +282,7 @@ def _is_other_computation(pair: ReplayPair) -> bool:
 
 
 def _files(pair: ReplayPair, divergence: ThreadDivergence, side: Literal[0, 1]) -> tuple[Path, Path]:
-    """Return the files of inputs and outputs of the call that was found."""
+    """Return the files of the located call's inputs and outputs."""
     call = divergence.call if side == 0 else divergence.other
     assert call is not None
     stem = pair.logs[side][divergence.process].stem
@@ -321,7 +325,7 @@ def _call(call: OperatorCall, thread: str, position: int) -> LocatedCall:
 
 
 def _facts(call: OperatorCall) -> Iterator[Fact]:
-    """Yield what is known of a call that can make it differ on one machine."""
+    """Yield the known reasons why a call can differ on one machine."""
     operator = call.operator
     facts = knowledge.matching_operator(
         knowledge.load(),

@@ -10,7 +10,7 @@ from reprokit.printable import printable
 
 
 def lines(located: LocatedDivergence) -> Iterator[str]:
-    """Yield what to print."""
+    """Yield the lines to print."""
     if not located.processes:
         yield _same(located)
     for number, process in enumerate(located.processes[:MAX_LISTED]):
@@ -67,7 +67,7 @@ def _inputs(call: LocatedCall) -> str:
 
 
 def call_in_words(call: LocatedCall) -> str:
-    """Return the operator, and the user's line that it belongs to."""
+    """Return the operator, and the user's line that caused it."""
     name = printable(call.operator, 200)
     if not call.where:
         return f"{name}, in no code of the user's"

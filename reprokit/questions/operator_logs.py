@@ -1,4 +1,4 @@
-"""Reads the logs of operators that the agents of a replay kept in answers/ (docs/format.md)."""
+"""Reads the operator logs that the agents of a replay wrote to answers/ (docs/format.md)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ MAX_CALLS = CALL.size << 20  # bytes of its calls
 
 
 class CallPlace(msgspec.Struct, frozen=True):
-    """The line of the user's code that made a call; for a backward pass that of the forward operator."""
+    """The user's line that made a call; for a backward pass, the line of the forward operator."""
 
     phase: str  # "forward", "backward", "update"
-    node: str  # of the graph, that a backward pass evaluated
-    where: tuple[tuple[str, int, str], ...]  # file, line and function, the innermost first
+    node: str  # of the autograd or TensorFlow graph
+    where: tuple[tuple[str, int, str], ...]  # (file, line, function), innermost first
 
 
 class CalledOperator(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator, with what it was called on."""
+    """An operator, with the properties of its inputs."""
 
     framework: str
     version: str
@@ -45,13 +45,13 @@ class CalledOperator(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What of it two calls have in common."""
+        """The properties that two calls must share to be compared."""
         return self.name, self.overload, self.dtypes, self.shapes
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One call."""
+    """One logged call."""
 
     operator: CalledOperator
     place: CallPlace
@@ -59,11 +59,11 @@ class OperatorCall:
     step: int
     inputs: int  # digests
     outputs: int
-    number: int  # in the log of its process
+    number: int  # index in the log of its process
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two calls have in common that are the same call of two runs."""
+        """The properties by which calls of two runs are the same call."""
         return (*self.operator.key, self.place, self.step)
 
 
@@ -77,7 +77,7 @@ class ProcessLog:
 
 
 def read(run: RunDirectory) -> dict[str, ProcessLog]:
-    """Return the logs of a replay, by the identity of the process; a later one of the same has a number behind it."""
+    """Return a replay's logs by process identity; "#2" and so on is appended to a repeated identity."""
     directory, logs = run.path / ANSWERS, {}
     for name in bounded_names(directory, NAMES):
         log = _read(run, name.removesuffix(NAMES))
@@ -103,14 +103,14 @@ def _read(run: RunDirectory, stem: str) -> ProcessLog:
 
 
 @dataclass(frozen=True)
-class _Tables:
+class _NameTables:
     operators: dict[int, CalledOperator]
     places: dict[int, CallPlace]
     threads: dict[int, str]
 
 
-def _tables(lines: list[bytes]) -> tuple[str, _Tables]:
-    tables = _Tables({}, {}, {})
+def _tables(lines: list[bytes]) -> tuple[str, _NameTables]:
+    tables = _NameTables({}, {}, {})
     head = _object(lines[0]) if lines else {}
     if head.get("kind") != "process" or head.get("format") != FORMAT:
         raise ValueError("not a log of operators that this reprokit reads")
@@ -131,8 +131,8 @@ def _object(line: bytes) -> dict[str, Any]:
     return msgspec.convert(untrusted_json.loads(line), dict[str, Any])
 
 
-def _calls(data: bytes, tables: _Tables) -> Iterator[tuple[str, OperatorCall]]:
-    whole = memoryview(data)[: len(data) // CALL.size * CALL.size]  # a killed process leaves a part of a record
+def _calls(data: bytes, tables: _NameTables) -> Iterator[tuple[str, OperatorCall]]:
+    whole = memoryview(data)[: len(data) // CALL.size * CALL.size]  # a killed process leaves a partial record
     for position, (operator, place, thread, flags, step, inputs, outputs) in enumerate(CALL.iter_unpack(whole)):
         name, where = tables.operators[operator], tables.places[place]
         yield tables.threads[thread], OperatorCall(name, where, flags, step, inputs, outputs, position)

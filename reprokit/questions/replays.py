@@ -18,11 +18,11 @@ from reprokit.rundir import TRAIL, RunDirectory
 
 
 @dataclass(frozen=True)
-class AskedReplay:
-    """A replay that was asked something, and what it proved."""
+class AnsweredReplay:
+    """A replay that was asked a question, and the proof that it is its recording."""
 
     run: RunDirectory
-    executed: LaunchResult
+    launch_result: LaunchResult
     proof: ReplayProof
 
 
@@ -32,24 +32,24 @@ def ask(
     place: Path,
     interruption: Interruption,
     *,
-    hushed: bool = False,
+    is_silent: bool = False,
     needs_proof: bool = True,
-) -> AskedReplay:
-    """Replay a recording into the directory `place`, with a question; its captures are not taken again.
+) -> AnsweredReplay:
+    """Replay a recording into the directory `place` with a question; captures are off.
 
-    A hushed one prints nothing. Without a trail nothing can be proved.
+    A silent replay prints nothing. Without a trail, nothing can be proved.
     """
     if needs_proof and not recording.has(TRAIL):
         raise NotReplayable(
             f"{recording.path} has no trail, so no replay can prove that it is this run; record it again"
         )
     plan = replay_plan(recording, place, question=question)
-    executed = execute(msgspec.structs.replace(plan, capture=None), interruption, hush if hushed else None)
+    result = execute(msgspec.structs.replace(plan, capture=None), interruption, silence_output if is_silent else None)
     replay = RunDirectory(place)
-    return AskedReplay(replay, executed, prove(recording, replay))
+    return AnsweredReplay(replay, result, prove(recording, replay))
 
 
-def hush() -> None:
-    """Let the launcher, and all that it starts, print nothing."""
+def silence_output() -> None:
+    """Redirect the standard output and error of the launcher, and of all that it starts, to /dev/null."""
     for descriptor in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -1,9 +1,9 @@
-"""Tells whether an interrupted training, resumed, is the whole one, and which state it lacks if it is not.
+"""Tells whether an interrupted and resumed training equals the whole one, and which state it lacks if not.
 
-Three runs: the whole training, an interrupted replay of it in a fresh copy of its directory, and what is resumed on
-the files of that. All have the same entropy, so that only state can differ. The whole run tells of its state at every
-16th step, which is enough where the resumed one is the same. Else a replay tells more, and parts of its state are put
-into the resumed run, which is run again: the smallest set that makes it identical is what is missing.
+Three runs: the whole training, an interrupted replay of it in a fresh copy of its directory, and the training resumed
+on the files of that. All have the same entropy, so only state can differ. The whole run logs its state at every 16th
+step, which is enough if the resumed one is equal. Otherwise a replay logs each step, and parts of its state are
+restored in the resumed run, which is executed again: the smallest set that makes it identical is what is missing.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from reprokit.model import resumption
 from reprokit.model.question import InterruptionAsked, Question, StateQuestion, StepRange
 from reprokit.model.resumption import EXACT, NOT_EXACT, ResumeFinding
 from reprokit.plan import RECORD, Plan
-from reprokit.questions.resumed_run import ResumedRun, WholeRun, judged
+from reprokit.questions.resumed_run import ResumedRun, WholeRun, compare_runs
 from reprokit.questions.state_answers import DATA, PARTS, RANDOM
 from reprokit.rundir import ANSWERS, RunDirectory
 from reprokit.version import VERSION
 
-WINDOW = 16  # steps that are compared where parts are put in, and behind the first difference
+WINDOW = 16  # steps compared after the first difference, and in runs with restored parts
 RESUMED = "resumed"
-BRIEF, LOOK = 32, 0.2  # steps behind which a resumed run that differs is ended; seconds between looks at them
+BRIEF, LOOK = 32, 0.2  # steps after which a resumed run that differs is ended; seconds between polls
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
 UNSEEN = "only steps were compared: the state between them is seen of models of PyTorch, and of one optimizer of Keras"
-MAX_FILES = 1000  # that are named
+MAX_FILES = 1000  # listed in a finding
 
 
 class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be interrupted and resumed, and where."""
+    """The training to be interrupted and resumed, and how."""
 
     command: tuple[str, ...]
     resume_command: tuple[str, ...]
@@ -60,7 +60,7 @@ class ResumeWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResumeStudy:
-    """The runs of one study, one after the other."""
+    """Executes the runs of a study, one after the other."""
 
     def __init__(self, work: ResumeWork, interruption: Interruption) -> None:
         self._work, self._interruption = work, interruption
@@ -69,7 +69,7 @@ class ResumeStudy:
         self._trials = 0
 
     def find(self) -> ResumeFinding:
-        """Make all runs; raises CannotResume where there is nothing to compare."""
+        """Execute all runs, and write the finding; raises CannotResume if there is nothing to compare."""
         try:
             finding = self._find()
         finally:
@@ -90,11 +90,11 @@ class ResumeStudy:
         offset, is_found = ResumedRun(plain).offset(recording, at)
         window = WINDOW + (ResumedRun(plain).first_difference(recording, offset) or 0)
         whole = WholeRun(recording, recording, offset)
-        outcome = judged(whole, plain, is_whole=not is_brief)
-        if not (outcome.is_same and outcome.is_seen):
+        outcome = compare_runs(whole, plain, is_whole=not is_brief)
+        if not (outcome.is_same and outcome.is_state_compared):
             say(f"replaying the whole training up to step {min(offset + window, steps):,}, to see its state")
             whole = WholeRun(recording, self._ask(recording, offset, window), offset)
-            outcome = judged(whole, plain, is_whole=not is_brief)
+            outcome = compare_runs(whole, plain, is_whole=not is_brief)
         missing, is_proved = ([], False) if outcome.is_same else self._search(whole, plain, outcome.candidates, window)
         if not (outcome.is_same or is_proved):
             _require_same(whole)
@@ -111,7 +111,7 @@ class ResumeStudy:
             is_found=is_found,
             compared=outcome.steps,
             first=outcome.first,
-            parts=outcome.said,
+            parts=outcome.described_parts,
             missing=missing,
             other_files=[] if is_brief else other_files(recording, plain),
             proved=is_proved,
@@ -135,7 +135,7 @@ class ResumeStudy:
             data=self._work.data,
             question=Question(each_step=True, state=StateQuestion(every=WINDOW)),
         )
-        ended = self._made("whole", plan)
+        ended = self._execute("whole", plan)
         if ended.exit_code != 0:
             raise CannotResume(f"the whole training ended {ended.words}; make it run to its end first")
         return RunDirectory(self._work.place / "whole")
@@ -149,7 +149,7 @@ class ResumeStudy:
         return at
 
     def _interrupt(self, recording: RunDirectory, steps: int, at: int) -> tuple[list[str], int]:
-        """Return the files that the interrupted training has left, and how many steps it took."""
+        """Return the files that the interrupted training left, and the number of steps it took."""
         work = self._work
         when = f"once there is a new {work.pattern}" if work.pattern else f"at step {at:,}"
         say(f"interrupting a replay of it {when}, by {work.signal.name}")
@@ -189,7 +189,7 @@ class ResumeStudy:
 
     @contextmanager
     def _watched(self, recording: RunDirectory, at: int) -> Iterator[None]:
-        """Have a process end the resumed run if its first steps differ: the rest would tell nothing more."""
+        """Let a child process end the resumed run early if its first steps differ: the rest adds nothing."""
         watcher = os.fork()
         if watcher == 0:
             try:
@@ -204,7 +204,7 @@ class ResumeStudy:
             os.waitpid(watcher, 0)
 
     def _ask(self, recording: RunDirectory, offset: int, window: int) -> RunDirectory:
-        """Replay the whole training up to the steps that count, with its state kept."""
+        """Replay the whole training up to the steps to be compared, and save its state."""
         self._fresh.renew()
         steps = StepRange(first=offset, last=offset + window - 1)
         question = Question(steps=steps, state=StateQuestion(keeps=True))
@@ -217,13 +217,13 @@ class ResumeStudy:
         plan = replace(
             plan, question=replace(question, each_step=True), fresh=self._fresh.root, changed=(), orders=orders
         )
-        ended = self._made(name, plan)
-        is_by_us = question.interrupt is not None or question.steps.last is not None
-        if ended.exit_code != 0 and not is_by_us:
+        ended = self._execute(name, plan)
+        ends_early = question.interrupt is not None or question.steps.last is not None
+        if ended.exit_code != 0 and not ends_early:
             raise CannotResume(f"the {name} training ended {ended.words}; make the command that resumes it work first")
         return RunDirectory(place)
 
-    def _made(self, name: str, plan: Plan) -> ExitStatus:
+    def _execute(self, name: str, plan: Plan) -> ExitStatus:
         ended = execute(plan, self._interruption, self._fresh.enter).ended
         self._runs[name] = str(plan.output)
         return ended
@@ -233,7 +233,7 @@ class ResumeStudy:
     def _search(
         self, whole: WholeRun, plain: RunDirectory, candidates: list[str], window: int
     ) -> tuple[list[str], bool]:
-        """Return the smallest set of parts that makes the resumed run the whole one, and whether one does."""
+        """Return the smallest set of parts that makes the resumed run identical, and whether there is one."""
         fetched = ResumedRun(plain).fetched
 
         def is_same_with(parts: Sequence[str]) -> tuple[bool, list[str]]:
@@ -242,10 +242,10 @@ class ResumeStudy:
             put = str(whole.asked.path / ANSWERS)
             state = StateQuestion(put=put, parts=tuple(parts), fetched=fetched)
             question = Question(steps=StepRange(last=window - 1), state=state)
-            outcome = judged(whole, self._resume(whole.recording, f"trial-{self._trials}", question))
+            outcome = compare_runs(whole, self._resume(whole.recording, f"trial-{self._trials}", question))
             return outcome.is_same, outcome.candidates
 
-        # Other batches may follow from a generator: it is put in alone first.
+        # Different batches may be the effect of a generator: try without the batches first.
         chosen = [part for part in candidates if part != DATA or set(RANDOM).isdisjoint(candidates)]
         is_same, more = is_same_with(chosen) if chosen else (False, [DATA])
         wider = [part for part in PARTS if part in {*candidates, *more}]
@@ -263,7 +263,7 @@ class ResumeStudy:
 
 
 def _require_same(whole: WholeRun) -> None:
-    """Refuse to say what is missing where what was put in is not the whole training's."""
+    """Raise CannotResume if the replay whose state was restored is not the whole training."""
     step = ResumedRun(whole.asked).first_difference(whole.recording, 0)
     if step is not None:
         raise CannotResume(
@@ -274,16 +274,16 @@ def _require_same(whole: WholeRun) -> None:
 
 
 def _steps(run: RunDirectory) -> int:
-    """Return how many steps the optimizer took that took most."""
+    """Return the largest number of steps that an optimizer took."""
     return max((series.count for trail in trails.read(run) for series in trail.series), default=0)
 
 
 def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
-    """Wait for the first steps of a resumed run that goes on, and end it if they are not the whole run's."""
+    """Wait for the first steps of a running resumed training; end it if they differ from the whole run's."""
     parent, steps = os.getppid(), 0
     while steps < BRIEF and os.getppid() == parent:
         time.sleep(LOOK)
-        with suppress(OSError, ReprokitError):  # there is nothing yet
+        with suppress(OSError, ReprokitError):  # the run has no trail yet
             steps = _steps(RunDirectory(run))
     resumed = ResumedRun(RunDirectory(run))
     if resumed.first_difference(recording, resumed.offset(recording, at)[0]) is not None:
@@ -291,7 +291,7 @@ def _end_if_different(run: Path, recording: RunDirectory, at: int) -> None:
 
 
 def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
-    """Return the files that both runs wrote, with other content: what a script keeps itself is seen there alone."""
+    """Return the output files whose content differs: the only trace of state that a script keeps itself."""
     listed = [run.outputs() for run in (whole, resumed)]
     sides = [
         {file.path: file.content or file.digest for file in outputs.files} if outputs else {} for outputs in listed
@@ -301,7 +301,7 @@ def other_files(whole: RunDirectory, resumed: RunDirectory) -> list[str]:
 
 
 def changed_files(before: Path, after: Path) -> list[str]:
-    """Return the files that are new or have other bytes, by their paths below both directories."""
+    """Return the relative paths of files that are new, or whose bytes have changed."""
     changed = []
     for directory, names, files in os.walk(after):
         names[:] = sorted(name for name in names if name not in LEFT_OUT and name != ".git")
@@ -325,5 +325,5 @@ def _is_same(earlier: Path, path: Path) -> bool:
 
 
 def place_for(output: Path | None) -> Path:
-    """Return a directory for the runs, new and empty."""
+    """Return a new, empty directory for the runs."""
     return (Path(tempfile.mkdtemp(prefix="reprokit-resume-")) if output is None else new_directory(output)).resolve()

@@ -1,4 +1,4 @@
-"""Prints what came out of a resumed training."""
+"""Prints the result of a study of a resumed training."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WORDS = {
 
 
 def words_of(part: str) -> str:
-    """Return what a part is called in sentences."""
+    """Return what a part of the state is called in sentences."""
     return WORDS.get(part, f"the {part}")
 
 
 def print_finding(finding: ResumeFinding) -> None:
-    """Print the verdict, and what it rests on."""
+    """Print the verdict and its evidence."""
     for line in lines(finding):
         click.echo(printable(line, 4000))
 
@@ -53,7 +53,7 @@ def lines(finding: ResumeFinding) -> Iterator[str]:
 
 
 def verdict(finding: ResumeFinding) -> str:
-    """Return the first line."""
+    """Return the first line: the verdict."""
     if finding.is_exact and finding.other_files:
         return (
             f"exact in its steps, but not in all files that it wrote: {listed(finding.other_files, NAMED)}; what the"

@@ -1,4 +1,4 @@
-"""Holds a resumed run against the whole one: steps by their trails, state by what both answered."""
+"""Compares a resumed run with the whole one: steps by their trails, state by the answers of both."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_NAMES = 100
 
 
 @dataclass(frozen=True)
-class Parting:
-    """Where a series of a resumed run first differs."""
+class StepDivergence:
+    """The first step in which a series of a resumed run differs, and the differing quantity."""
 
     key: Key
     step: int  # of the resumed run
@@ -27,7 +27,7 @@ class Parting:
 
 
 class WholeRun:
-    """The whole training: its recording, and its replay that told of its state."""
+    """The whole training: its recording, and its replay that answered questions about its state."""
 
     def __init__(self, recording: RunDirectory, asked: RunDirectory, offset: int) -> None:
         self.recording, self.asked, self.offset = recording, asked, offset
@@ -36,7 +36,7 @@ class WholeRun:
 
 
 class ResumedRun:
-    """What a resumed run recorded and answered."""
+    """The trails and answers of a resumed run."""
 
     def __init__(self, run: RunDirectory) -> None:
         self.sides = _sides(run)
@@ -44,68 +44,72 @@ class ResumedRun:
 
     @property
     def fetched(self) -> Mapping[str, int]:
-        """How many batches came from each place until the first step, with that of this step."""
+        """How many batches each place had fetched in the first step, including the batch of this step."""
         return next((series.fetched for series in self.states.values() if series.fetched is not None), {})
 
     def offset(self, recording: RunDirectory, interrupted: int) -> tuple[int, bool]:
-        """Return the step of the whole run at which this one goes on, and whether its first parameters show that.
+        """Return the step of the whole run at which this one resumes, and whether its first parameters show that.
 
-        Else its batches do, or it is where the training was interrupted.
+        Otherwise its first batches show it, or the step of the interruption is assumed.
         """
         left = _sides(recording)
-        found = self._begins(left, resumption.offset)
-        return found or self._begins(left, resumption.offset_by_batches) or interrupted, bool(found)
+        step = self._resumed_step(left, resumption.offset)
+        return step or self._resumed_step(left, resumption.offset_by_batches) or interrupted, bool(step)
 
-    def _begins(self, left: Mapping[Key, TrailSide], find: Callable[[TrailSide, TrailSide], int | None]) -> int | None:
+    def _resumed_step(
+        self, left: Mapping[Key, TrailSide], find: Callable[[TrailSide, TrailSide], int | None]
+    ) -> int | None:
         steps = [find(left[key], self.sides[key]) for key in left if key in self.sides]
         return max((step for step in steps if step), default=None)
 
-    def partings(self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool) -> tuple[list[Parting], int]:
+    def divergences(
+        self, left: Mapping[Key, TrailSide], offset: int, *, is_whole: bool
+    ) -> tuple[list[StepDivergence], int]:
         """Return where this run's series differ, the earliest first, and how many steps were compared."""
-        partings, steps = [], 0
+        divergences, steps = [], 0
         for key in left.keys() & self.sides.keys():
             series = resumption.aligned(left[key], self.sides[key], offset)
             steps = max(steps, min(series.left.count, series.right.count))
             left_out = {LENGTH: not is_whole, TENSORS: _has_same_tensors(series)}
             names = [name for name in series.differing if not series.is_idle(name) and not left_out.get(name)]
-            partings += [Parting(key, series.step(name), name) for name in names]
-        return sorted(partings, key=lambda parting: parting.step), steps
+            divergences += [StepDivergence(key, series.step(name), name) for name in names]
+        return sorted(divergences, key=lambda parting: parting.step), steps
 
     def first_difference(self, recording: RunDirectory, offset: int) -> int | None:
-        """Return the first step that differs."""
-        partings, _ = self.partings(_sides(recording), offset, is_whole=False)
-        return partings[0].step if partings else None
+        """Return the first step that differs; None if all are equal."""
+        divergences, _ = self.divergences(_sides(recording), offset, is_whole=False)
+        return divergences[0].step if divergences else None
 
 
 @dataclass(frozen=True)
 class ResumeOutcome:
-    """How a resumed run differs from the whole one."""
+    """The differences between a resumed run and the whole one."""
 
     whole: WholeRun
-    partings: list[Parting]
+    divergences: list[StepDivergence]
     parts: list[PartDifference]
-    steps: int  # that were compared
+    steps: int  # number compared
     notes: list[str]
-    is_seen: bool  # whether state was compared of each process that tells of any
+    is_state_compared: bool  # for each process that answered
 
     @property
     def is_same(self) -> bool:
-        """Whether all steps are equal, and all state but that of generators that nobody draws from."""
-        return bool(self.steps) and not self.partings and not self.acting
+        """Whether all steps are equal, and all state except generators that nobody draws from."""
+        return bool(self.steps) and not self.divergences and not self.effective
 
     @property
     def candidates(self) -> list[str]:
-        """What of the state may be missing, causes before effects: what differs at the first step that does."""
+        """The parts of the state that may be missing, causes before effects: those of the first differing step."""
         first = self._first_step
-        names = {part.part for part in self.acting if part.step == first}
+        names = {part.part for part in self.effective if part.step == first}
         kept_parts = {
             part for series in self.whole.states.values() for state in series.states.values() for part in state
         }
-        of_quantities = {
+        part_of_quantity = {
             name: part for name, part in {**GENERATORS, "batch": DATA}.items() if part in {*kept_parts, DATA}
         }
-        quantities = [parting.quantity for parting in self.partings if parting.step == first]
-        names |= {of_quantities[quantity] for quantity in quantities if quantity in of_quantities}
+        quantities = [divergence.quantity for divergence in self.divergences if divergence.step == first]
+        names |= {part_of_quantity[quantity] for quantity in quantities if quantity in part_of_quantity}
         if DATA in names and any(part.part == LOADER for part in self.parts):
             names.add(LOADER)
         return [part for part in PARTS if part in names]
@@ -113,14 +117,15 @@ class ResumeOutcome:
     @property
     def _first_step(self) -> int:
         return min(
-            [*(parting.step for parting in self.partings[:1]), *(part.step for part in self.acting[:1])], default=0
+            [*(divergence.step for divergence in self.divergences[:1]), *(part.step for part in self.effective[:1])],
+            default=0,
         )
 
     @property
-    def acting(self) -> list[PartDifference]:
-        """The parts that are others at the first step at which any is; those of later steps may follow from them.
+    def effective(self) -> list[PartDifference]:
+        """The parts that differ at the first differing step; later differences may be their effects.
 
-        A loader's own generator decides batches alone, which are compared themselves.
+        A loader's own generator affects only batches, which are compared themselves.
         """
         parts = [part for part in self.parts if not part.is_idle and part.part != LOADER]
         first = min((part.step for part in parts), default=0)
@@ -129,19 +134,19 @@ class ResumeOutcome:
     @property
     def first(self) -> FirstDifference | None:
         """Return the first step that differs."""
-        if not self.partings:
+        if not self.divergences:
             return None
-        parting = self.partings[0]
-        process, optimizer = parting.key
-        quantity = NAMES.get(parting.quantity, parting.quantity)
-        step = parting.step + self.whole.offset
+        divergence = self.divergences[0]
+        process, optimizer = divergence.key
+        quantity = NAMES.get(divergence.quantity, divergence.quantity)
+        step = divergence.step + self.whole.offset
         return FirstDifference(
-            process=process, optimizer=optimizer, step=step, resumed_step=parting.step, quantity=quantity
+            process=process, optimizer=optimizer, step=step, resumed_step=divergence.step, quantity=quantity
         )
 
     @property
-    def said(self) -> list[PartSaid]:
-        """Return the parts, with steps of the whole run."""
+    def described_parts(self) -> list[PartSaid]:
+        """Return the differing parts, with steps of the whole run."""
         return [
             PartSaid(
                 part=difference.part,
@@ -154,13 +159,13 @@ class ResumeOutcome:
         ]
 
 
-def judged(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> ResumeOutcome:
-    """Compare a resumed run with the whole one; `is_whole` where it went on to its end."""
+def compare_runs(whole: WholeRun, run: RunDirectory, *, is_whole: bool = False) -> ResumeOutcome:
+    """Compare a resumed run with the whole one; `is_whole` if it ran to its end."""
     resumed = ResumedRun(run)
-    partings, steps = resumed.partings(whole.sides, whole.offset, is_whole=is_whole)
+    divergences, steps = resumed.divergences(whole.sides, whole.offset, is_whole=is_whole)
     parts = state_answers.differences(whole.states, resumed.states, whole.offset)
-    is_seen = state_answers.is_seen(whole.states, resumed.states, whole.offset)
-    return ResumeOutcome(whole, partings, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)], is_seen)
+    is_compared = state_answers.is_comparable(whole.states, resumed.states, whole.offset)
+    return ResumeOutcome(whole, divergences, parts, steps, [*resumed.notes, *_accumulated(whole, resumed)], is_compared)
 
 
 def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
@@ -174,7 +179,7 @@ def _accumulated(whole: WholeRun, resumed: ResumedRun) -> Iterator[str]:
 
 
 def _has_same_tensors(series: SeriesDivergence) -> bool:
-    """Return whether both begin with tensors of the same types and shapes: a model that was loaded may rename them."""
+    """Return whether both start with tensors of the same dtypes and shapes: loading may rename them."""
     left, right = ([(tensor.dtype, tensor.shape) for tensor in side.tensors(0)] for side in (series.left, series.right))
     return left == right and series.left.kind == series.right.kind
 

@@ -1,4 +1,4 @@
-"""Reads what replays answered about the state that their steps find, and compares two of them."""
+"""Reads the answers of replays about the state that their steps start from, and compares two of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PARTS = (  # causes before effects
     PARAMETERS, BUFFERS, OTHERS, METRICS, OPTIMIZER, SETTINGS, SCHEDULE, SCALER, *RANDOM, DATA
 )  # fmt: skip
 
-ALL = "*"  # names the digest that stands for all of a part
+ALL = "*"  # the name of one digest for all of a part
 
 Entries = Mapping[str, str]  # digests by name
 
 
 class StateLine(msgspec.Struct, frozen=True):
-    """One line of the file."""
+    """One line of state.jsonl."""
 
     process: str
     step: int
@@ -41,16 +41,16 @@ class StateLine(msgspec.Struct, frozen=True):
 
 @dataclass
 class StateSeries:
-    """What one process answered."""
+    """The answers of one process."""
 
     states: dict[int, Mapping[str, Entries]] = field(default_factory=dict)  # by step
-    fetched: Mapping[str, int] | None = None  # batches by place, until the first of these steps
-    calls: int | None = None  # of models, for the first of them
+    fetched: Mapping[str, int] | None = None  # batches by place, up to the first of these steps
+    calls: int | None = None  # of models, in the first of these steps
 
 
 @dataclass(frozen=True)
 class PartDifference:
-    """A part of the state that two runs have otherwise."""
+    """A part of the state that differs between two runs."""
 
     part: str
     step: int  # of the resumed run: the first at which it differs
@@ -59,7 +59,7 @@ class PartDifference:
 
 
 def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
-    """Return the answers by process, and what could not be told."""
+    """Return the answers by process, and the problems that were logged."""
     series_by_process: dict[str, StateSeries] = {}
     problems: list[str] = []
     for line in _lines(run):
@@ -71,7 +71,7 @@ def read(run: RunDirectory) -> tuple[dict[str, StateSeries], list[str]]:
             series.fetched = line.fetched if series.fetched is None else series.fetched
         if line.calls is not None and series.calls is None:
             series.calls = line.calls
-    return {process: answered for process, answered in series_by_process.items() if answered.states}, problems
+    return {process: answers for process, answers in series_by_process.items() if answers.states}, problems
 
 
 def _lines(run: RunDirectory) -> Iterator[StateLine]:
@@ -86,8 +86,8 @@ def _lines(run: RunDirectory) -> Iterator[StateLine]:
             raise ReprokitError(f"{run.path / FILE} holds a line that is none; try again") from None
 
 
-def is_seen(whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int) -> bool:
-    """Return whether each process of a resumed run has told of a step of which the whole run has, too."""
+def is_comparable(whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int) -> bool:
+    """Return whether each process of a resumed run answered about a step that the whole run answered about."""
     return all(
         process in whole and any(step + offset in whole[process].states for step in series.states)
         for process, series in resumed.items()
@@ -97,7 +97,7 @@ def is_seen(whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries]
 def differences(
     whole: Mapping[str, StateSeries], resumed: Mapping[str, StateSeries], offset: int
 ) -> list[PartDifference]:
-    """Return the parts that differ, in the order of PARTS; steps are aligned by the offset."""
+    """Return the parts that differ, in the order of PARTS; the offset aligns the steps."""
     differing: dict[str, PartDifference] = {}
     for process in whole.keys() & resumed.keys():
         left, right = whole[process].states, resumed[process].states
@@ -107,8 +107,8 @@ def differences(
                 names = _differing(part, left[step + offset][part], right[step][part])
                 if names and part not in differing:
                     values = [
-                        {repr(side[at][part]) for at in sides}
-                        for side, sides in ((left, [at + offset for at in steps]), (right, steps))
+                        {repr(side[other_step][part]) for other_step in sides}
+                        for side, sides in ((left, [other_step + offset for other_step in steps]), (right, steps))
                     ]
                     is_idle = part in RANDOM and len(steps) > 1 and all(len(distinct) == 1 for distinct in values)
                     differing[part] = PartDifference(part, step, tuple(names), is_idle)
@@ -116,7 +116,7 @@ def differences(
 
 
 def _differing(part: str, left: Entries, right: Entries) -> list[str]:
-    """A model that only one run has is none of the other's state; a model that was loaded may have other names."""
+    """Return the differing names: of other models only common names count; loaded models may be renamed."""
     if ALL in left:
         together = hashlib.sha256(" ".join(right.values()).encode()).hexdigest()
         return [] if together.startswith(left[ALL]) else [ALL]

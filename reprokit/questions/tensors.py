@@ -1,4 +1,4 @@
-"""Puts tensors of a replay into the recording's directory, as far as the replay is proved to be that run."""
+"""Adds tensors that a replay saved to its recording's directory, as far as the replay is proved to be that run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reprokit.bounds import bounded_names, open_file
 from reprokit.errors import CannotWriteRun, RunDamaged, reason, refused_as
 from reprokit.launch.early_end import ENOUGH
 from reprokit.model.run import FINISHED
-from reprokit.questions.replays import AskedReplay
+from reprokit.questions.replays import AnsweredReplay
 from reprokit.rundir import RunDirectory
 
 INDEX, SHARD = ".jsonl", ".safetensors"
@@ -27,37 +27,37 @@ MAX_HEAD = 64 << 20
 BLOCK = 16 << 20
 _SHARD = re.compile(r"([0-9]{6,9})" + re.escape(SHARD))
 
-Place = tuple[Any, ...]  # step, mode, name and call of a value, and whether it is a value or reductions of one
+ValueKey = tuple[Any, ...]  # step, mode, name and call of a value, and the names of its reductions
 
 
 @dataclass
-class AskedTensors:
-    """What of the asked tensors the run has now."""
+class AddedTensors:
+    """What was added to the recording, and what was not."""
 
-    values: int = 0  # that were added
-    known: int = 0  # that were there
-    refused: int = 0  # of which nothing is proved
-    differing: list[str] = field(default_factory=list)  # there already, and others than the replay's
+    values: int = 0  # number added
+    existing: int = 0  # number that the recording already had
+    unproved: int = 0  # number not added, as their steps are not proved
+    differing: list[str] = field(default_factory=list)  # existing values that differ from the replay's
     names: set[str] = field(default_factory=set)
     steps: set[int] = field(default_factory=set)
 
 
-def add(asked: AskedReplay, recording: RunDirectory) -> AskedTensors:
-    """Add what a replay has saved to the recording."""
-    result = AskedTensors()
-    source, target = asked.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
+def add(replay: AnsweredReplay, recording: RunDirectory) -> AddedTensors:
+    """Add the tensors that a replay saved to its recording."""
+    added = AddedTensors()
+    source, target = replay.run.path / rundir.TENSORS, recording.path / rundir.TENSORS
     if source.is_dir():
         with refused_as(CannotWriteRun, target, "free space, and ask again"):
             target.mkdir(mode=0o700, exist_ok=True)
             with _locked(target):
                 for name in bounded_names(source, INDEX):
-                    _Merge(asked, recording, source, target, name.removesuffix(INDEX), result).run()
-    return result
+                    _TensorMerge(replay, recording, source, target, name.removesuffix(INDEX), added).run()
+    return added
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Nobody else adds to the run meanwhile."""
+    """Lock the directory, so that no other process adds to it meanwhile."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -66,29 +66,29 @@ def _locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class _Merge:
-    """Adds the values of one process."""
+class _TensorMerge:
+    """Adds the saved values of one process."""
 
     def __init__(
-        self, asked: AskedReplay, recording: RunDirectory, source: Path, target: Path, key: str, result: AskedTensors
+        self, replay: AnsweredReplay, recording: RunDirectory, source: Path, target: Path, key: str, added: AddedTensors
     ) -> None:
-        self._source, self._target, self._key, self._result = source, target, key, result
+        self._source, self._target, self._key, self._added = source, target, key, added
         self._lines = list(_lines(source / f"{key}{INDEX}"))
-        self._known: dict[Place, str] = {}
+        self._existing: dict[ValueKey, str] = {}
         self._declared: set[str] = set()
-        self._is_begun = self._read_known()
+        self._is_begun = self._read_existing()
         process, number = str(self._lines[0].get("process")) if self._lines else "", int(key.rpartition("-")[2])
         process += f" (start {number + 1})" if number else ""
-        counts = [count for (name, _), count in asked.proof.steps.items() if name == process]
-        parted = asked.proof.holds_until(process)
-        self._until = min(max(counts, default=0), max(counts, default=0) if parted is None else parted)
-        run = asked.run.run
+        counts = [count for (name, _), count in replay.proof.steps.items() if name == process]
+        diverged = replay.proof.holds_until(process)
+        self._until = min(max(counts, default=0), max(counts, default=0) if diverged is None else diverged)
+        run = replay.run.run
         self._is_whole = (
-            parted is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
+            diverged is None and recording.run.status == FINISHED and run.exit_code == recording.run.exit_code
         )
-        self._is_whole = self._is_whole and not asked.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
+        self._is_whole = self._is_whole and not replay.run.has(f"{rundir.ANSWERS}/{ENOUGH}")
 
-    def _read_known(self) -> bool:
+    def _read_existing(self) -> bool:
         path = self._target / f"{self._key}{INDEX}"
         if not os.path.lexists(path):
             return False
@@ -96,11 +96,11 @@ class _Merge:
             if "tensor" in line:
                 self._declared.add(str(line["tensor"]))
             elif "step" in line:
-                self._known[_place(line)] = _content(line)
+                self._existing[_value_key(line)] = _content(line)
         return True
 
     def run(self) -> None:
-        """Add all of it: a shard for each of the replay's, then the lines that refer to it."""
+        """Write a shard for each of the replay's, then the lines that refer to it."""
         text: list[dict[str, Any]] = []
         lines_by_shard: dict[int, list[dict[str, Any]]] = {}
         for line in self._lines[1 if self._is_begun else 0 :]:
@@ -121,37 +121,37 @@ class _Merge:
         self._append(text)
 
     def _is_proved(self, step: int) -> bool:
-        """What comes behind the last step counts where the whole run is the same."""
+        """Return whether a step's values are proved; after the last step, only if the whole run is equal."""
         return step < self._until or (self._is_whole and step == self._until)
 
     def _is_new(self, line: dict[str, Any]) -> bool:
-        result, place = self._result, _place(line)
+        added, key = self._added, _value_key(line)
         if not self._is_proved(line["step"]):
-            result.refused += 1
+            added.unproved += 1
             return False
-        before = self._known.get(place)
-        result.names.add(line["name"])
-        result.steps.add(line["step"])
-        if before is None:
-            result.values += 1
+        existing = self._existing.get(key)
+        added.names.add(line["name"])
+        added.steps.add(line["step"])
+        if existing is None:
+            added.values += 1
             return True
-        result.known += 1
-        if before != _content(line):
-            result.differing.append(f"{line['name']} at step {line['step']}")
+        added.existing += 1
+        if existing != _content(line):
+            added.differing.append(f"{line['name']} at step {line['step']}")
         return False
 
     def _copy(self, shard: int, number: int, lines: list[dict[str, Any]]) -> None:
-        """Write a shard of those of its values that are new."""
+        """Write the new values of one of the replay's shards to a shard."""
         target = self._target / f"{self._key}-{number:06d}{SHARD}"
         partial = target.with_suffix(".partial")
         with open(self._source / f"{self._key}-{shard:06d}{SHARD}", "rb") as file:
             size = int.from_bytes(file.read(8), "little")
             head: dict[str, Any] = msgspec.json.decode(file.read(min(size, MAX_HEAD)))
-            entries, places, end = {}, [], 0
+            entries, spans, end = {}, [], 0
             for key, line in enumerate(lines):
                 entry = head[line["key"]]
                 begin, stop = entry["data_offsets"]
-                places.append((8 + size + begin, stop - begin))
+                spans.append((8 + size + begin, stop - begin))
                 entries[str(key)] = {**entry, "data_offsets": [end, end + stop - begin]}
                 end += stop - begin
                 line.update(shard=number, key=str(key))
@@ -159,7 +159,7 @@ class _Merge:
             text += b" " * (-len(text) % 8)
             with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as new:
                 new.write(len(text).to_bytes(8, "little") + text)
-                for begin, length in places:
+                for begin, length in spans:
                     os.lseek(file.fileno(), begin, os.SEEK_SET)
                     _copy_bytes(file.fileno(), new, length)
         os.rename(partial, target)
@@ -171,7 +171,7 @@ class _Merge:
         with os.fdopen(os.open(path, flags, 0o600), "r+b") as file:
             file.seek(max(os.fstat(file.fileno()).st_size - (1 << 20), 0))
             tail = file.read()
-            file.seek(tail.rfind(b"\n") + 1 - len(tail), os.SEEK_END)  # a line that was cut off goes
+            file.seek(tail.rfind(b"\n") + 1 - len(tail), os.SEEK_END)  # drop a truncated line
             file.truncate()
             file.write(data)
 
@@ -186,7 +186,7 @@ def _copy_bytes(source: int, target: Any, length: int) -> None:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole lines of an index."""
+    """Yield the complete lines of an index."""
     with os.fdopen(open_file(path), "rb") as file:
         if os.fstat(file.fileno()).st_size > MAX_INDEX:
             raise RunDamaged(f"{path} is larger than {MAX_INDEX} bytes; its tensors cannot be read")
@@ -199,11 +199,11 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 raise RunDamaged(f"{path}, line {number}: {reason(error)}; its tensors cannot be read") from None
 
 
-def _place(line: dict[str, Any]) -> Place:
+def _value_key(line: dict[str, Any]) -> ValueKey:
     kind = tuple(sorted(line["reductions"])) if "reductions" in line else ()
     return line["step"], line.get("mode"), line.get("name"), line.get("call"), kind
 
 
 def _content(line: dict[str, Any]) -> str:
-    """Return what two lines of the same value have the same."""
+    """Return the content of a line, which is the same for equal values."""
     return msgspec.json.encode([line.get(key) for key in ("dtype", "shape", "digest", "reductions")]).decode()

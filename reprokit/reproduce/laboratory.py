@@ -22,7 +22,7 @@ from reprokit.model.located import LocatedDivergence
 from reprokit.model.run import ProfilingFacts
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import located_text
-from reprokit.questions.locate import LocateWishes, is_locatable, locate
+from reprokit.questions.locate import LocateOptions, is_locatable, locate
 from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
@@ -107,9 +107,9 @@ class Laboratory:
 
     def locate(self, recording: Attempt, replay: Attempt) -> LocateOutcome:
         """Replay a differing pair up to the step in which it parts, and log its operators."""
-        wishes = LocateWishes(pairs=1, outputs=False)
+        options = LocateOptions(pairs=1, outputs=False)
         try:
-            divergence = locate(self._run_of(recording), self._run_of(replay), wishes, self._interruption, say)
+            divergence = locate(self._run_of(recording), self._run_of(replay), options, self._interruption, say)
         except ReprokitError as error:
             return LocateOutcome(notes=(str(error),))
         lines = tuple(line.strip() for line in located_text.lines(divergence))

@@ -21,4 +21,4 @@ def asked(recording: Path, place: Path) -> tuple[int | None, ReplayProof]:
 def _ask(recording: Path, place: Path) -> tuple[int | None, ReplayProof]:
     with Interruption() as interruption:
         found = ask(RunDirectory(recording), Question(steps=StepRange(first=2, last=3)), place, interruption)
-    return found.executed.ended.exit_code, found.proof
+    return found.launch_result.ended.exit_code, found.proof

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.launch.interruption import Interruption
-from reprokit.questions.locate import LocateWishes, locate
+from reprokit.questions.locate import LocateOptions, locate
 from reprokit.rundir import RunDirectory
 from tests.questions.test_locate import MUTANTS, record
 from tests.support import Reprokit
@@ -37,7 +37,7 @@ def test_a_mutant_is_named(originals: Path, tmp_path: Path, seed: int) -> None:
         pytest.skip("no result of that step could be changed so")
     runs = RunDirectory(originals / model), RunDirectory(tmp_path / "mutant")
     with Interruption() as interruption:
-        first = locate(*runs, LocateWishes(pairs=1, outputs=False), interruption, print).processes[0]
+        first = locate(*runs, LocateOptions(pairs=1, outputs=False), interruption, print).processes[0]
     assert (first.kind, first.varying, first.call.step) == ("result", 1, step)
     assert first.call.operator == (tmp_path / "mutated").read_text()
     assert first.call.where[0][0] == str(MUTANTS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.questions.proof import PartedSeries
+from reprokit.questions.proof import DivergedSeries
 from tests.questions.asking import asked
 from tests.support import Reprokit
 
@@ -25,6 +25,6 @@ def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) 
     assert same.holds_until("0") is None
     assert not other.holds
     assert other.holds_until("0") == 5
-    assert [(one.step, one.process) for one in other.parted] == [(5, "0")]
-    assert isinstance(other.parted[0], PartedSeries)
+    assert [(one.step, one.process) for one in other.diverged] == [(5, "0")]
+    assert isinstance(other.diverged[0], DivergedSeries)
     assert other.holds_until("7") == 0  # a process of which nothing was compared
