@@ -17,9 +17,9 @@ from ..core.exact_values import leaves
 from ..tensorflow import private_api
 from ..tensorflow.evaluation import loss_name_of
 from ..tensorflow.state import optimizer_variables
-from ..tensorflow.steps import replica
+from ..tensorflow.steps import current_replica
 from ..tensorflow.tensors import is_eager, name_of, value, view
-from ..tensorflow.trail import NOT_RESULTS, extra_variable, take_in_graph
+from ..tensorflow.trail import NOT_RESULTS, capture_gradient, extra_variable
 from .tensor_rules import EVAL, PREDICT, TRAIN
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ class GraphValues:
     def capture(self, name: str, collections: Sequence[str], tensor: Any, facts: Mapping[str, object]) -> None:
         """Add an assignment to the graph that is being built, which captures this tensor, if possible."""
         tensorflow = sys.modules["tensorflow"]
-        active_replica = replica()
+        active_replica = current_replica()
         if private_api.in_xla() or active_replica is None:
             self.uncaptured[name] = collections, BY_XLA if private_api.in_xla() else BY_ALL_REPLICAS
             return
@@ -128,9 +128,9 @@ class TensorflowTensors:
                 self._save_gradients([(variable, gradient) for gradient, variable in pairs])
                 self._save_state([variable for _, variable in pairs], event.optimizer)
         elif rules.wants("gradients", ever=True):
-            holders = self._holders.setdefault(event.optimizer, {}).setdefault(replica(), {})
+            holders = self._holders.setdefault(event.optimizer, {}).setdefault(current_replica(), {})
             for gradient, variable in pairs:
-                take_in_graph(holders, gradient, variable)
+                capture_gradient(holders, gradient, variable)
 
     def _update_due(self, event: events.UpdateDue) -> None:
         """Begin a step of Keras or of a function: save the state it starts from."""

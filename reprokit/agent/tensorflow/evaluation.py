@@ -348,12 +348,12 @@ def _is_keras_only(model: Any) -> bool:
 
 def _compiler_with_batch(autoconvert: Function, strategy: Any) -> Function:
     """Wrap Keras 3's step compiler, so that the compiled step returns the batch besides the scores."""
-    several = strategy if strategy.num_replicas_in_sync > 1 else None
-    return lambda step: _with_batch(autoconvert(step), several)
+    multi_replica_strategy = strategy if strategy.num_replicas_in_sync > 1 else None
+    return lambda step: _with_batch(autoconvert(step), multi_replica_strategy)
 
 
 def _with_batch(inner: Function, strategy: Any) -> Function:
-    """Return a step that returns the batch too: each replica's share, where a strategy has several."""
+    """Wrap a step, so that it returns the batch too: each replica's share if the strategy has several."""
 
     def one_step(data: Any) -> Any:
         logs, shares = inner(data), (data,) if strategy is None else strategy.experimental_local_results(data)
@@ -364,11 +364,11 @@ def _with_batch(inner: Function, strategy: Any) -> Function:
 
 
 class KerasBatches:
-    """Makes a model's train_function return the batches of fit: each replica's share, of several steps the last.
+    """Makes a model's train_function return fit's batch: each replica's share; of several steps per call, the last.
 
 
-    Nothing is computed from them. Without Keras 3, not possible for steps compiled by XLA, for several steps per call
-    and for several replicas.
+    The model computes nothing from it. Without Keras 3, not possible for steps compiled by XLA, for several steps per
+    call, or for several replicas.
     """
 
     def __init__(self, model: Any, *, is_wanted: bool) -> None:

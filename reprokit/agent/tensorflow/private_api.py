@@ -154,7 +154,7 @@ SEEN: Mapping[str, str] = {
 }
 COMPUTE_LOSS = ("_compute_loss", "compute_loss")  # methods of a trainer of Keras 3
 GRAPH_TEST_FUNCTION = "_make_test_function"  # method of a Keras model in TensorFlow 1
-REPLICA_THREAD = "_MirroredReplicaThread"  # in which a replica is at work
+REPLICA_THREAD = "_MirroredReplicaThread"  # the class of threads that run replicas
 STEP_COMPILER = "_autoconvert_optionals"  # a method that Keras 3 calls with the compiled step
 
 
@@ -166,7 +166,7 @@ def module(name: str) -> Any:
 def watch_workers(wrap: Callable[..., None], report: Callable[[dict[str, object]], object]) -> None:
     """Report for each multi-worker strategy how its gradients are reduced."""
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_initialize(original: Callable[..., Any]) -> Callable[..., Any]:
         def _initialize_multi_worker(strategy: Any, *arguments: Any, **keywords: Any) -> None:
             original(strategy, *arguments, **keywords)
             options = getattr(strategy, "_communication_options", None)
@@ -179,13 +179,13 @@ def watch_workers(wrap: Callable[..., None], report: Callable[[dict[str, object]
 
         return _initialize_multi_worker
 
-    wrap(module("collectives").CollectiveAllReduceExtended, "_initialize_multi_worker", make)
+    wrap(module("collectives").CollectiveAllReduceExtended, "_initialize_multi_worker", wrap_initialize)
 
 
 def ops() -> Any:
     """Return the module of graphs, sessions and scopes; None while TensorFlow is not imported."""
-    found = module("ops")  # a model of another backend may be garbage-collected while TensorFlow is imported
-    return found if hasattr(found, "init_scope") else None
+    ops_module = module("ops")  # a model of another backend may be garbage-collected while TensorFlow is imported
+    return ops_module if hasattr(ops_module, "init_scope") else None
 
 
 def is_watched() -> bool:

@@ -103,7 +103,7 @@ class StepHooks:
     # Functions
 
     def watch_replicas(self) -> None:
-        """Replicas, each in a thread of its own, take part in the step that the thread takes which starts them."""
+        """Patch the threads of replicas, so that each takes part in the step of the thread that starts it."""
         owner = getattr(private_api.module("replicas"), private_api.REPLICA_THREAD, None)
         if owner is not None:
             replace(owner, "__init__", self._make_replica)
@@ -111,11 +111,11 @@ class StepHooks:
     def _make_replica(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def begin(replica: Any, *arguments: Any, **keywords: Any) -> None:
             original(replica, *arguments, **keywords)
-            self._agent.attempt(self._take_part, replica, self._thread.optimizers)
+            self._agent.attempt(self._share_optimizers, replica, self._thread.optimizers)
 
         return begin
 
-    def _take_part(self, replica: Any, optimizers: dict[int, FunctionOptimizer] | None) -> None:
+    def _share_optimizers(self, replica: Any, optimizers: dict[int, FunctionOptimizer] | None) -> None:
         function = replica.main_fn
 
         def main_fn(*arguments: Any, **keywords: Any) -> Any:
@@ -233,18 +233,18 @@ class StepHooks:
         variables = [variable for _, variable in event.pairs]
         self._agent.attempt(self._records.trained, event.optimizer, variables)
         if self._events.update_done and event.pairs and all(is_eager(gradient) for gradient, _ in event.pairs):
-            at_work = replica()
-            if at_work is not None and not at_work[1]:  # they update together, and go on in their order
+            current = current_replica()
+            if current is not None and not current[1]:  # replicas update together: the last one reports the step
                 return
             tell(self._events.update_done, UpdateDone(OptimizerStep(event.optimizer, variables, is_eager=True)))
 
 
-def replica() -> tuple[int, bool] | None:
-    """Return the number of the replica that is at work here, and whether it is this process's last; None of none."""
+def current_replica() -> tuple[int, bool] | None:
+    """Return this replica's index, and whether it is this process's last; None outside of replicas."""
     context = sys.modules["tensorflow"].distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return None if context is None else (0, True)
-    with private_api.ops().init_scope():  # it is a tensor
+    with private_api.ops().init_scope():  # as the index is a tensor
         number, count = int(context.replica_id_in_sync_group), len(context.strategy.extended.worker_devices)
     return number, (number + 1) % count == 0
 

@@ -99,7 +99,7 @@ class TensorflowTrail:
             steps.gradients = [(variable, gradient) for gradient, variable in pairs]
         elif self._in_graphs:
             for gradient, variable in pairs:
-                take_in_graph(steps.holders, gradient, variable)
+                capture_gradient(steps.holders, gradient, variable)
 
     def _update_due(self, event: UpdateDue) -> None:
         """Record the random states before the first step of an optimizer."""
@@ -234,7 +234,7 @@ class TensorflowTrail:
             self._library.close(handle, self._last)
 
 
-def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: Any) -> None:
+def capture_gradient(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: Any) -> None:
     """Assign a gradient to an extra variable, in the graph being built; works in graphs compiled by XLA, too."""
     if not private_api.is_in_function(gradient):
         return
@@ -247,16 +247,20 @@ def take_in_graph(holders: dict[int, tuple[Any, Any]], gradient: Any, variable: 
     holder[1].assign(gradient)
 
 
-def extra_variable(initial: Any, name: str, **facts: Any) -> Any:
-    """Return a variable of ours, which replicas do not share: they would one made by tf.Variable."""
-    make = private_api.module("variables").ResourceVariable
-    return make(initial, trainable=False, name=name, **facts)
+def extra_variable(initial: Any, name: str, **options: Any) -> Any:
+    """Return a variable of the agent's own; unlike one made by tf.Variable, each replica has its own copy."""
+    variable_class = private_api.module("variables").ResourceVariable
+    return variable_class(initial, trainable=False, name=name, **options)
 
 
 def seed_states(model: Any) -> list[Any]:
     """Return the states of the seed generators of a model of Keras 3."""
-    found = getattr(model, "variables", None)
-    return [state for state in found if "seed_generator_state" in name_of(state)] if isinstance(found, list) else []
+    variables = getattr(model, "variables", None)
+    return (
+        [state for state in variables if "seed_generator_state" in name_of(state)]
+        if isinstance(variables, list)
+        else []
+    )
 
 
 def _address(array: Any, size: int) -> int:
