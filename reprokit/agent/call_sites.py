@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 STARTS = ("posix_spawn", "posix_spawnp", "system")  # functions of os that start a program without a fork of Python's
-SERVERS = ("/resource_tracker.py", "/forkserver.py")  # start one process, for whoever needs it first
-MAX_SOURCE = 1 << 20  # bytes of a script that are compared
+SERVERS = ("/resource_tracker.py", "/forkserver.py")  # start one helper process, by whichever code needs it first
+MAX_SOURCE = 1 << 20  # bytes of each source file that a replay compares
 
 
 class CallSites:

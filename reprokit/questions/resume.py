@@ -2,7 +2,7 @@
 
 Three runs: the whole training, an interrupted replay of it in a fresh copy of its directory, and the training resumed
 on the files of that. All have the same entropy, so only state can differ. The whole run logs its state at every 16th
-step, which is enough if the resumed one is equal. Otherwise a replay logs each step, and parts of its state are
+step, which is enough if the resumed one is equal. Otherwise a replay logs more steps, and parts of its state are
 restored in the resumed run, which is executed again: the smallest set that makes it identical is what is missing.
 """
 

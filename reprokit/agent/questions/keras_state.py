@@ -170,7 +170,7 @@ class FitBatches:
         self._answers = answers
         self._collector = TensorCollector()
         self._nodes: list[Any] = []  # of the batches saved or restored; None: the end of an epoch
-        self._snapshot: Any = None  # of what is given
+        self._snapshot: Any = None  # of the batches that replace this run's
         self._position = 0  # of the next node to be restored
         self._batch: Any = None  # of the step that is due, if known
         self._is_saved = False
