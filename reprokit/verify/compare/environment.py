@@ -13,7 +13,7 @@ from reprokit.model.run import RunFile
 from reprokit.model.states import Loading, Switch
 from reprokit.verify.compare import data_reads, script_variables
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
-from reprokit.verify.compare.processes import not_told_side
+from reprokit.verify.compare.processes import stopped_side
 from reprokit.verify.read.normalization import HOSTS, PROCESS_IDS, RUN_IDS
 from reprokit.verify.read.scan import MetricsScan, natural
 
@@ -314,7 +314,7 @@ def _pids(scan: MetricsScan) -> list[int]:
 
 def _compute_facts(runs: RunPair) -> Iterator[Values]:
     """Yield the libraries with equal facts in both runs, and each fact that differs."""
-    pairs = [pair for pair in runs.of("compute") if not_told_side(runs, pair) is None]
+    pairs = [pair for pair in runs.of("compute") if stopped_side(runs, pair) is None]
     yield from dict.fromkeys(_same(pair) for pair in pairs if pair.same)
     counts = Counter(values for pair in pairs if not pair.same for values in _different(pair))
     for (name, left, right), count in counts.items():

@@ -69,16 +69,16 @@ def is_cut_short(name: str, process: ScannedProcess | None, other: ScannedProces
     return process.was_stopped or (other.ended and not (process.outcomes or other.outcomes))
 
 
-def not_told_side(runs: RunPair, pair: SeriesPair) -> Side | None:
+def stopped_side(runs: RunPair, pair: SeriesPair) -> Side | None:
     """Return the side that lacks lines of the other, as its process was stopped before writing them."""
     left, right = runs.process(pair.key.process)
     process, other = (left, right) if pair.shorter == "left" else (right, left)
     return pair.shorter if is_cut_short(pair.key.process, process, other) else None
 
 
-def not_told(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
+def marked_if_stopped(runs: RunPair, pair: SeriesPair, result: Difference) -> Difference:
     """Return the leaf, marked as not compared if one side's process was stopped before."""
-    side = not_told_side(runs, pair)
+    side = stopped_side(runs, pair)
     if side is None:
         return result
     meaning = f"not compared: process {pair.key.process} of the {side} run was stopped before it recorded it"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from reprokit.difference import Difference, Role, group
 from reprokit.verify.compare.match import RunPair, SeriesPair
-from reprokit.verify.compare.processes import not_told
+from reprokit.verify.compare.processes import marked_if_stopped
 from reprokit.verify.compare.series_leaves import LineWording, at_end, leaf
 
 _IN_TRAILS = {"random": "python"}  # generators with another name in trails
@@ -22,7 +22,7 @@ def _state(runs: RunPair, pair: SeriesPair, idle: Set[tuple[str, str]]) -> Diffe
     result = leaf(pair, _WORDING)
     if (pair.key.process, _IN_TRAILS.get(pair.key.name, pair.key.name)) in idle:
         result = replace(result, role=Role.IDLE)
-    return not_told(runs, pair, result)
+    return marked_if_stopped(runs, pair, result)
 
 
 _WORDING = LineWording("random state", "digest", at_end, lambda line: str(line["digest"]))

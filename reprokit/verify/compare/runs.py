@@ -124,7 +124,7 @@ def compare(left_path: Path, right_path: Path, *, tolerances: Tolerances | None 
         status.compare(runs),
         status.times(runs),
     )
-    tree = told_apart(runs, group("runs", categories))
+    tree = with_roles(runs, group("runs", categories))
     if trail_pair.resumed:
         tree = replace(tree, children=tuple(map(_resumed_as_consequence, tree.children)))
     notes = (
@@ -253,7 +253,7 @@ def _was_compared(category: Difference, name: str) -> bool:
     return category.name == name and not verdicts <= {Verdict.NOT_RECORDED, Verdict.INFORMATION}
 
 
-def told_apart(runs: RunPair, tree: Difference) -> Difference:
+def with_roles(runs: RunPair, tree: Difference) -> Difference:
     """Return the tree with the role of each leaf, if one of the runs or both ended early."""
     cut_short = _cut_short_sides(runs)
     if not cut_short:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.difference import Difference, group, information
 from reprokit.verify.compare.match import Raw, RunPair
-from reprokit.verify.compare.processes import not_told
+from reprokit.verify.compare.processes import marked_if_stopped
 from reprokit.verify.compare.series_leaves import LineWording, counted, leaf
 from reprokit.verify.read.normalization import ADDRESSES, SEED_LINES
 from reprokit.verify.read.scan import MetricsScan, ReplacedSeeds, natural
@@ -20,7 +20,7 @@ def compare(runs: RunPair) -> Difference:
             runs.normalizations.ignore(SEED_LINES, left_series.places, right_series.places)
             runs.normalizations.ignore(ADDRESSES, left_series.arguments, right_series.arguments)
     wording = LineWording("seeds", "call", _place, _call)
-    leaves = [not_told(runs, pair, leaf(pair, wording)) for pair in pairs]
+    leaves = [marked_if_stopped(runs, pair, leaf(pair, wording)) for pair in pairs]
     if runs.left.all_seeds == runs.right.all_seeds:
         leaves = [_same_seeds_elsewhere(seed_leaf) if seed_leaf.verdict.differs else seed_leaf for seed_leaf in leaves]
     return group("seeds", (*leaves, *_replaced_seeds(runs)))

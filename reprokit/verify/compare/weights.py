@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from reprokit.difference import Difference, Verdict, compared, group, missing
 from reprokit.verify.compare.match import Raw, RunPair, SeriesPair
-from reprokit.verify.compare.processes import not_told
+from reprokit.verify.compare.processes import marked_if_stopped
 from reprokit.verify.compare.series_leaves import LinePoint, LineWording, at_end, judged, leaf, numbered
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 
@@ -14,8 +14,8 @@ from reprokit.verify.read.metric_lines import END_WEIGHTS
 def compare(runs: RunPair) -> Difference:
     """Compare epochs before the end, as a difference persists; then numbers of steps."""
     children = [leaf(pair, _TRAIL) for pair in runs.of("weights")]
-    children += [not_told(runs, pair, _end(pair)) for pair in runs.of(END_WEIGHTS)]
-    children += [not_told(runs, pair, leaf(pair, _STEPS)) for pair in runs.of("optimizer")]
+    children += [marked_if_stopped(runs, pair, _end(pair)) for pair in runs.of(END_WEIGHTS)]
+    children += [marked_if_stopped(runs, pair, leaf(pair, _STEPS)) for pair in runs.of("optimizer")]
     return judged(group("weights", tuple(children)), runs.accepted("weights"))
 
 
