@@ -137,7 +137,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pools: Mapping[str, int] = msgspec.field(default_factory=dict)  # replay: sizes that only the agent can set
     versions: Mapping[str, str] = msgspec.field(default_factory=dict)  # replay: of objects, by address
     environment_size: int | None = None  # replay: what the recording had
-    beside: Mapping[str, str] = msgspec.field(default_factory=dict)  # variables of the command that are not the user's
+    own_variables: Mapping[str, str] = msgspec.field(default_factory=dict)  # set for the command by reprokit itself
     patches: tuple[str, ...] = ()  # ids of patches, "id" or "id=value"
     profiling: ProfilingFacts | None = None  # what is collected beside a recording
     capture: CapturePlan | None = None

@@ -47,7 +47,7 @@ class AgentFacts(msgspec.Struct):
     path: list[str] = msgspec.field(default_factory=list)  # sys.path of the first process
     packages: set[str] = msgspec.field(default_factory=set)  # top-level names of imported modules
     modules: set[str] = msgspec.field(default_factory=set)  # imported files outside of packages
-    told: bool = False  # whether the first process reported its imports at its end
+    imports_reported: bool = False  # whether the first process reported its imports at its end
     seeds: int = 0
     patches: list[PatchLine] = msgspec.field(default_factory=list)
     captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
@@ -98,7 +98,7 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
     elif kind == "framework":
         facts.frameworks.setdefault(str(value.get("name")), str(value.get("version")))
     elif kind == "end":
-        facts.told = facts.told or value.get("p") == "0"
+        facts.imports_reported = facts.imports_reported or value.get("p") == "0"
         for imports, key in ((facts.packages, "packages"), (facts.modules, "files")):
             imports.update(_text_list(value, key)[: max(0, MAX_NAMES - len(imports))])
     elif kind == "seed":

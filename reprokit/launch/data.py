@@ -86,7 +86,7 @@ def _walk(place: str, depth: int = 0) -> Iterator[str]:
                 yield entry.path
 
 
-def note_given(run: Path) -> None:
+def record_inherited_files(run: Path) -> None:
     """Record the files that the child inherits open for reading, such as standard input: no open call shows them."""
     lines = b""
     for fd in map(int, os.listdir("/proc/self/fd")):
@@ -101,7 +101,7 @@ def note_given(run: Path) -> None:
             file.write(lines)
 
 
-def with_seen(
+def with_read_files(
     run: Path, declared_entries: list[dict[str, Any]], written_paths: set[str], directory: Path, stop: Stop
 ) -> tuple[list[dict[str, Any]], int]:
     """Return declared entries plus files that the run read but did not write, and the number of files left out."""

@@ -191,7 +191,7 @@ class EnvironmentCollector:
         # Imported after the start, as they would have delayed the training.
         from reprokit.launch import data, sources
 
-        data.note_given(self._run)
+        data.record_inherited_files(self._run)
         facts.accelerator, facts.git = driver_facts(), sources.git(directory)
         facts.gpus = gpu_facts(directory)
         facts.data = data.declared(facts.declared, directory, self._has_no_time)
@@ -211,7 +211,7 @@ class EnvironmentCollector:
         facts.python, facts.frameworks = agent_facts.python, agent_facts.frameworks
         distributions = packages.installed(agent_facts.path)
         facts.packages = {package.name: package.version for package in distributions}
-        if agent_facts.told:
+        if agent_facts.imports_reported:
             facts.imported = sorted(packages.imported(distributions, agent_facts.packages, agent_facts.modules))
         written = data.paths_written(self._run)
         code = agent_facts.modules | (sources.used(self._run, agent_facts.path, directory) - written)
@@ -223,7 +223,7 @@ class EnvironmentCollector:
             for name, digest in facts.files.items()
             if os.path.realpath(directory / name) not in state_paths
         }
-        facts.data, facts.unlisted = data.with_seen(self._run, facts.data, written, directory, self._has_no_time)
+        facts.data, facts.unlisted = data.with_read_files(self._run, facts.data, written, directory, self._has_no_time)
         objects_read, unlisted = objects.read(self._run)
         facts.data, facts.unlisted = (
             facts.data + data.pipes(self._run, os.path.realpath(directory)) + objects_read,

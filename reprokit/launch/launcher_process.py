@@ -69,7 +69,7 @@ def _launch(plan: Plan, writer: int, before: Callable[[], None] | None) -> NoRet
         if before is not None:
             before()
         run = execute_here(plan)
-        report = LauncherReport(ended=run.ended, used=run.used)
+        report = LauncherReport(ended=run.ended, used=run.usage)
     except BaseException as error:
         name = type(error).__name__ if isinstance(error, ReprokitError) else ""
         text = str(error) if name else f"{type(error).__name__}: {reason(error)}"

@@ -50,4 +50,4 @@ def with_other_hosts(plan: Plan, words: Sequence[str]) -> Plan:
     environment = {**os.environ, **(plan.variables or {})}
     shell = environment.get(SHELL) or next((environment[name] for name in AGENTS if environment.get(name)), "ssh -x")
     variables = dict.fromkeys(AGENTS, f"sh {SCRIPT}")  # with sh, as installers may drop the script's mode
-    return replace(plan, beside={**variables, SHELL: shell.partition(" : ")[0], START: "\n".join(lines)})
+    return replace(plan, own_variables={**variables, SHELL: shell.partition(" : ")[0], START: "\n".join(lines)})

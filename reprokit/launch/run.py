@@ -63,7 +63,7 @@ class CompletedRun(msgspec.Struct, frozen=True):
 
     path: Path
     ended: ExitStatus
-    used: ResourceUsage = ResourceUsage()
+    usage: ResourceUsage = ResourceUsage()
 
 
 def execute(plan: Plan, *watches: Watch) -> CompletedRun:
@@ -220,9 +220,13 @@ def _execute(prepared: PreparedRun, instruments: ShimmedRun | UnshimmedRun, watc
     # Imported after the start, as it would have delayed the training.
     import reprokit.launch.finish  # noqa: F401
 
-    snapshot_hook, rule_watch, upload = hook_of(plan, path), rules_of(plan, path, run), upload_of(plan, path)
+    snapshot_hook, rule_watch, upload = (
+        snapshot_hook_for(plan, path),
+        rule_watch_for(plan, path, run),
+        upload_for(plan, path),
+    )
     companions = [companion for companion in (snapshot_hook, rule_watch) if companion is not None]
-    all_watches = (*instruments.watches(), *companions, upload, *watches, limit_of(plan, start))
+    all_watches = (*instruments.watches(), *companions, upload, *watches, time_limit_for(plan, start))
     exit_status = child.wait([watch for watch in all_watches if watch is not None])
     late_signals = LateSignals()
     exit_status = exit_status if rule_watch is None else rule_watch.ended(exit_status)
@@ -264,7 +268,7 @@ class ShimmedRun:
 
     def environment(self, variables: dict[str, str], new_run: NewRun, paths: PreloadPaths) -> ChildEnvironment:
         """Return the user's variables with those that load shim and agent."""
-        variables = {**variables, **self._plan.beside}
+        variables = {**variables, **self._plan.own_variables}
         return environments.build(variables, new_run.place, paths.shim, paths.bootstrap, self._plan.environment_size)
 
     def prepare(self, run: RunFile, new_run: NewRun, paths: PreloadPaths) -> None:
@@ -371,7 +375,7 @@ class ShimmedRun:
             raise errors.ReplayStopped(self._stopped)
 
 
-def hook_of(plan: Plan, path: Path) -> SnapshotHook | None:
+def snapshot_hook_for(plan: Plan, path: Path) -> SnapshotHook | None:
     """Return what runs the user's --on-capture command for each snapshot; None if there is no such command."""
     if plan.capture is None or not plan.capture.hook:
         return None
@@ -380,7 +384,7 @@ def hook_of(plan: Plan, path: Path) -> SnapshotHook | None:
     return SnapshotHook(plan.capture.hook, path, plan.capture.fallback_of(path))
 
 
-def upload_of(plan: Plan, path: Path) -> Upload | None:
+def upload_for(plan: Plan, path: Path) -> Upload | None:
     """Return what uploads the run to an object store; None if --push was not given."""
     if not plan.push:
         return None
@@ -389,7 +393,7 @@ def upload_of(plan: Plan, path: Path) -> Upload | None:
     return Upload(path, plan.push)
 
 
-def rules_of(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
+def rule_watch_for(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
     """Return what judges the training by rules while it runs; None if no rules were given."""
     if plan.rules is None:
         return None
@@ -398,7 +402,7 @@ def rules_of(plan: Plan, path: Path, run: RunFile) -> RuleWatch | None:
     return RuleWatch(plan.rules, path, run.run_id)
 
 
-def limit_of(plan: Plan, start: float) -> Termination | None:
+def time_limit_for(plan: Plan, start: float) -> Termination | None:
     """Return what ends a command that exceeds its timeout; None if it has none."""
     if plan.timeout is None:
         return None

@@ -197,7 +197,7 @@ def test_what_lies_where_images_have_their_applications_is_noted(reprokit: Repro
     lines = [b"/usr/src/app/x", b"/usr/local/app/x", b"/libraries/x", b"/usr/lib/x", b"/usr/local/lib/x", b"/lib/x"]
     noted = reprokit.last / "read.paths"
     noted.write_bytes(b"".join(line + b".csv\n" + line + b".py\n" for line in lines))
-    shown, _ = launched_data.with_seen(reprokit.last, [], set(), here, bool)  # they are not there any more
+    shown, _ = launched_data.with_read_files(reprokit.last, [], set(), here, bool)  # they are not there any more
     expected = ["/libraries/x", "/usr/local/app/x", "/usr/src/app/x"]
     assert [one["path"] for one in shown] == [f"{path}.csv" for path in expected]
     scripts = sources.used(reprokit.last, [], here)
