@@ -154,7 +154,7 @@ def overview(runs: Sequence[RunDirectory]) -> LedgerOverview:
     return LedgerOverview(tuple(run.path for run in runs), steps, tuple(coverage(runs)))
 
 
-def overview_document(ledger_overview: LedgerOverview) -> dict[str, Any]:
+def overview_document(overview: LedgerOverview) -> dict[str, Any]:
     """Return the overview as a JSON document."""
     names = ("run", "process", "epoch", "batches", "drawn", "distinct", "repeated", "most", "never", "resumed")
     rows = [
@@ -167,37 +167,27 @@ def overview_document(ledger_overview: LedgerOverview) -> dict[str, Any]:
             "finding": row.is_finding,
             "text": row.words,
         }
-        for row in ledger_overview.epochs
+        for row in overview.epochs
     ]
     return {
         "format": FORMAT,
-        "runs": list(map(str, ledger_overview.runs)),
-        "steps": ledger_overview.steps,
+        "runs": list(map(str, overview.runs)),
+        "steps": overview.steps,
         "epochs": rows,
     }
 
 
-def print_overview(ledger_overview: LedgerOverview) -> None:
+def print_overview(overview: LedgerOverview) -> None:
     """Print a row for each epoch; if there are too many, findings come first."""
-    count = len(ledger_overview.findings)
+    count = len(overview.findings)
     verdict = f"{counted_as(count, ('epoch', 'epochs')) if count else 'nothing'} to look at"
-    if all(row.is_complete for row in ledger_overview.epochs):
+    if all(row.is_complete for row in overview.epochs):
         verdict = "nothing seen twice or left out"
-    shown = (
-        ledger_overview.epochs
-        if len(ledger_overview.epochs) <= LISTED
-        else (*ledger_overview.findings, *ledger_overview.epochs)[:LISTED]
-    )
+    shown = overview.epochs if len(overview.epochs) <= LISTED else (*overview.findings, *overview.epochs)[:LISTED]
     rows = [Cells(_cells(row), "bold red" if row.is_finding else "") for row in shown]
-    footer = (
-        [f"and {len(ledger_overview.epochs) - LISTED:,} more: --json has all"]
-        if len(ledger_overview.epochs) > LISTED
-        else []
-    )
-    names = ", ".join(map(str, ledger_overview.runs))
-    print_rows(
-        f"{verdict}: {names}, {counted(ledger_overview.steps)}", rows, footer, "bold red" if count else "bold green"
-    )
+    footer = [f"and {len(overview.epochs) - LISTED:,} more: --json has all"] if len(overview.epochs) > LISTED else []
+    names = ", ".join(map(str, overview.runs))
+    print_rows(f"{verdict}: {names}, {counted(overview.steps)}", rows, footer, "bold red" if count else "bold green")
 
 
 def _cells(epoch: EpochCoverage) -> tuple[str, ...]:
