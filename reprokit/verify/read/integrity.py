@@ -1,4 +1,4 @@
-"""Whether what a verdict rests on is as it was at the run's end: predictions, printed text, outputs, snapshots."""
+"""Detects changes since the run's end of what verdicts rest on: predictions, printed text, outputs, snapshots."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from reprokit.rundir import CONSOLE, EVALUATION, KEPT, SNAPSHOTS, RunDirectory
 
 @dataclass(frozen=True)
 class IntegrityProblem:
-    """A file that is not as it was at the end of the run."""
+    """A file that was changed or removed since the end of the run."""
 
-    name: str  # in the run directory
-    what: str
-    is_there: bool = True
+    name: str  # relative to the run directory
+    what: str  # the problem, in words
+    exists: bool = True
 
 
 def check(run: RunDirectory) -> None:
-    """Raise RunDamaged where something was altered. What is missing is not compared, and for check to say."""
+    """Raise RunDamaged if a file was altered. Missing files are not compared; `reprokit check` reports them."""
     for problem in problems(run):
-        if problem.is_there:
+        if problem.exists:
             raise RunDamaged(f"{run.path / problem.name} {problem.what}; the run cannot be used")
 
 
 def problems(run: RunDirectory) -> Iterator[IntegrityProblem]:
-    """Everything that is not as it was."""
+    """Yield each file that was changed or removed since the end of the run."""
     yield from evaluation(run)
     yield from console(run)
     yield from kept_outputs(run)
@@ -39,24 +39,24 @@ def problems(run: RunDirectory) -> Iterator[IntegrityProblem]:
 
 
 def evaluation(run: RunDirectory) -> Iterator[IntegrityProblem]:
-    """Compare the files of predictions and true values with their seal, what no line tells of included."""
+    """Compare the files of predictions and true values with their seal, including those that no line refers to."""
     if run.run.evaluation is not None and rundir.seal_evaluation(run.path) != run.run.evaluation:
         yield IntegrityProblem(EVALUATION, "was altered since the run ended")
 
 
 def console(run: RunDirectory) -> Iterator[IntegrityProblem]:
-    """Compare the files of what was printed with their seal."""
+    """Compare the files of printed text with their seal."""
     if run.run.console is not None and rundir.seal_console(run.path) != run.run.console:
         yield IntegrityProblem(CONSOLE, "was altered since the run ended")
 
 
 def kept_outputs(run: RunDirectory) -> Iterator[IntegrityProblem]:
-    """Yield each copy of an output that is not the file of which outputs.json has the digest."""
-    found = run.outputs()
-    for file in found.files if found is not None else ():
+    """Yield each copy of an output that is missing or does not match its digest in outputs.json."""
+    outputs = run.outputs()
+    for file in outputs.files if outputs is not None else ():
         name = f"{KEPT}/{file.kept}"
         if file.kept is not None and not run.has(name):
-            yield IntegrityProblem(name, "is missing", is_there=False)
+            yield IntegrityProblem(name, "is missing", exists=False)
         elif file.kept is not None and not _is_copy(run, file):
             yield IntegrityProblem(name, f"is not the copy of {file.path[:500]!r} that it was")
 
@@ -68,19 +68,19 @@ def _is_copy(run: RunDirectory, file: OutputFile) -> bool:
             return is_as_large and rundir.sealed(copy) == SealedFile(size=file.size, digest=file.digest)
     except RunNotReadable:
         raise
-    except RunDamaged:  # a link, a pipe
+    except RunDamaged:  # the copy is a symbolic link or a pipe
         return False
 
 
 def snapshots(run: RunDirectory) -> Iterator[IntegrityProblem]:
-    """Yield each snapshot that is not the one of which run.json has the digest."""
-    there = set(files.names(run.path / SNAPSHOTS))
+    """Yield each snapshot that is missing or does not match its digest in run.json."""
+    existing_names = set(files.names(run.path / SNAPSHOTS))
     for facts in run.run.snapshots:
         name = f"{SNAPSHOTS}/{facts.name[:200]}"
-        if facts.directory:  # it is no part of the run
+        if facts.directory:  # saved by --snapshot-fallback, outside of the run directory
             continue
-        if facts.digest and facts.name not in there:
-            yield IntegrityProblem(name, "is missing", is_there=False)
+        if facts.digest and facts.name not in existing_names:
+            yield IntegrityProblem(name, "is missing", exists=False)
         elif facts.digest and (what := _altered(run, facts)):
             yield IntegrityProblem(name, what)
 

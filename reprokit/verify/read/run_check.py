@@ -1,4 +1,4 @@
-"""Checks a whole run directory: each file by the reader that knows it, then names, kinds and modes of all of them."""
+"""Checks a whole run directory: each file with its reader, then names, types and modes of all files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import scan
 
 FORMAT = 1
-SHOWN = 1000  # damaged files; all are counted
-SHIM_PLAN_SIZE = 2048  # struct rk_plan, whose last 8 bytes are its check
+SHOWN = 1000  # number of damaged files that are listed; all are counted
+SHIM_PLAN_SIZE = 2048  # bytes of struct rk_plan; the last 8 are its checksum
 
 _UNCHECKED = frozenset(
     {
@@ -39,9 +39,9 @@ _UNCHECKED = frozenset(
         rundir.RESERVE,
     }
 )
-_NUMBERED = r"[A-Za-z0-9._-]{1,200}"
-# By directory, the files that a run can hold there; True: each is under a digest or a check that is compared.
-_KNOWN: dict[str, list[tuple[str, bool]]] = {
+_ANY_NAME = r"[A-Za-z0-9._-]{1,200}"
+# By directory, patterns of the files that a run may hold there; True: their digest or checksum is verified.
+_ALLOWED: dict[str, list[tuple[str, bool]]] = {
     "": [
         *((re.escape(name), name not in _UNCHECKED) for name in sorted(rundir.FILES)),
         (r"[a-z]+\.json\.partial", False),
@@ -54,35 +54,35 @@ _KNOWN: dict[str, list[tuple[str, bool]]] = {
     rundir.TENSORS: [(r"[0-9a-f]{16}-[0-9]+(?:\.jsonl|-[0-9]+\.safetensors)", False)],
     rundir.KEPT: [("[0-9]{1,9}", True)],
     rundir.READ_BY: [(r"[0-9]+-[0-9]+", False)],
-    rundir.ANSWERS: [(_NUMBERED, False)],
-    rundir.PROFILE: [(r"system-calls\.json", True), (_NUMBERED, False)],
-    pending_lines.DIRECTORY: [(_NUMBERED, False)],
+    rundir.ANSWERS: [(_ANY_NAME, False)],
+    rundir.PROFILE: [(r"system-calls\.json", True), (_ANY_NAME, False)],
+    pending_lines.DIRECTORY: [(_ANY_NAME, False)],
 }
-_OF_SNAPSHOT = re.compile(r"snapshot\.json|tensors\.safetensors")
+_SNAPSHOT_FILE = re.compile(r"snapshot\.json|tensors\.safetensors")
 
 
 @dataclass(frozen=True)
 class FileDamage:
-    """A file that is not what it was, or should not be there, or not so."""
+    """A file of a run that was altered, does not belong there, or has a wrong type or mode."""
 
     file: str  # relative to the run directory
-    what: str
+    what: str  # the problem, in words
 
 
 @dataclass
 class RunCheck:
-    """What came of checking a run directory."""
+    """The result of checking a run directory."""
 
     path: Path
     run: RunDirectory | None = None
     damages: list[FileDamage] = field(default_factory=list)
-    unchecked: list[str] = field(default_factory=list)  # files that no digest and no check is over
+    unchecked: list[str] = field(default_factory=list)  # names of files that no digest or checksum covers
     files: int = 0
     size: int = 0
 
     @property
     def sealed(self) -> bool:
-        """Whether the run came to its end, where digests of its files are taken."""
+        """Return whether the run ended regularly: digests of its files are taken at its end."""
         return self.run is not None and self.run.run.status == FINISHED
 
     def add(self, file: str, what: str) -> None:
@@ -90,24 +90,24 @@ class RunCheck:
 
 
 def check(path: Path) -> RunCheck:
-    """Check everything in a run directory; raises RunNotFound, RunNotReadable, RunTooNew and RunInProgress."""
+    """Check all files of a run directory; raises RunNotFound, RunNotReadable, RunTooNew and RunInProgress."""
     result = RunCheck(path)
     try:
         result.run = run = RunDirectory(path)
     except RunDamaged as error:
         result.add(rundir.RUN, _without_path(path, error))
-        _look_through(result)
+        _check_entries(result)
         return result
     run.require_finished()
     _refuse_orphans(run)
-    for name, reader in (*_readers(run), *_lists(run, result)):
+    for name, reader in (*_readers(run), *_problem_readers(run, result)):
         try:
             reader()
         except (RunNotFound, RunNotReadable, RunTooNew, RunInProgress):
             raise
         except (RunError, OSError) as error:
             result.add(name, _without_path(path, error))
-    _look_through(result)
+    _check_entries(result)
     return result
 
 
@@ -115,27 +115,27 @@ def _refuse_orphans(run: RunDirectory) -> None:
     try:
         is_written = run.orphaned and entropy.being_written(run.path / rundir.ENTROPY)
     except RunDamaged:
-        return  # said by its reader
+        return  # the reader of this file reports it
     if is_written:
         raise RunInProgress(f"{run.path}: its launcher is gone and its training still writes to it; wait for it to end")
 
 
-def _lists(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The readers that name each damaged file themselves. A bundle leaves out what was not asked for, and keys."""
+def _problem_readers(run: RunDirectory, result: RunCheck) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the readers that report each damaged file by name; files that a bundle omits are not reported."""
 
-    def take(problems: Callable[[RunDirectory], Iterator[integrity.IntegrityProblem]]) -> None:
+    def add_problems(problems: Callable[[RunDirectory], Iterator[integrity.IntegrityProblem]]) -> None:
         for problem in problems(run):
-            if problem.is_there or run.run.bundled is None:
+            if problem.exists or run.run.bundled is None:
                 result.add(problem.name, problem.what)
 
-    yield rundir.OUTPUTS, lambda: take(integrity.kept_outputs)
-    yield rundir.SNAPSHOTS, lambda: take(integrity.snapshots)
-    yield rundir.EVALUATION, lambda: take(integrity.evaluation)
-    yield rundir.CONSOLE, lambda: take(integrity.console)
+    yield rundir.OUTPUTS, lambda: add_problems(integrity.kept_outputs)
+    yield rundir.SNAPSHOTS, lambda: add_problems(integrity.snapshots)
+    yield rundir.EVALUATION, lambda: add_problems(integrity.evaluation)
+    yield rundir.CONSOLE, lambda: add_problems(integrity.console)
 
 
 def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield a reader for each part that is there or must be."""
+    """Yield a reader for each part that exists or is required."""
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
     yield rundir.RESUMPTION, lambda: resumption.read(run)
@@ -162,7 +162,7 @@ def _check_shim_plan(run: RunDirectory) -> None:
 
 
 def _check_trails(run: RunDirectory) -> None:
-    """Read every step, and every digest of single tensors that was kept."""
+    """Read every step, and every recorded digest of a single tensor."""
     for trail in trails.read(run):
         for series in trail.series:
             for _ in series.steps():
@@ -171,28 +171,28 @@ def _check_trails(run: RunDirectory) -> None:
                 series.digests(number)
 
 
-# ---- names, kinds and modes ---------------------------------------------------------------------------
+# ---- names, types and modes ---------------------------------------------------------------------------
 
 
-def _look_through(result: RunCheck) -> None:
-    """Note what should not be there, or that others than its owner may read, and what nothing checks."""
+def _check_entries(result: RunCheck) -> None:
+    """Report files that do not belong to a run or that other users may access; list those that nothing checks."""
     mode = stat.S_IMODE(os.stat(result.path).st_mode)
     if mode & 0o077:
-        result.add(".", _open_to_others(mode))
+        result.add(".", _mode_problem(mode))
     for name, status in _entries(result.path, ""):
         result.files += 1
         result.size += status.st_size if stat.S_ISREG(status.st_mode) else 0
         if result.files > MAX_FILES:
             result.add(".", f"holds more than {MAX_FILES} files")
             return
-        if what := _wrong(name, status):
+        if what := _problem(name, status):
             result.add(name, what)
-        elif stat.S_ISREG(status.st_mode) and not _rule(name):
+        elif stat.S_ISREG(status.st_mode) and not _is_checked(name):
             result.unchecked.append(name)
 
 
 def _entries(directory: Path, prefix: str, depth: int = 0) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below a directory, no symbolic link followed."""
+    """Yield name and status of everything below a directory, without following symbolic links."""
     with os.scandir(directory) as entries:
         for entry in entries:
             name, status = prefix + entry.name, entry.stat(follow_symlinks=False)
@@ -201,44 +201,44 @@ def _entries(directory: Path, prefix: str, depth: int = 0) -> Iterator[tuple[str
                 yield from _entries(directory / entry.name, f"{name}/", depth + 1)
 
 
-def _wrong(name: str, status: os.stat_result) -> str:
+def _problem(name: str, status: os.stat_result) -> str:
     if stat.S_ISDIR(status.st_mode):
-        return _wrong_directory(name) or _open_to_others(stat.S_IMODE(status.st_mode))
+        return _directory_problem(name) or _mode_problem(stat.S_IMODE(status.st_mode))
     if not stat.S_ISREG(status.st_mode):
         return "is neither a file nor a directory"
-    if _rule(name) is None:
+    if _is_checked(name) is None:
         return "is no file of a run"
-    return _open_to_others(stat.S_IMODE(status.st_mode))
+    return _mode_problem(stat.S_IMODE(status.st_mode))
 
 
-def _wrong_directory(name: str) -> str:
+def _directory_problem(name: str) -> str:
     parent = name.rpartition("/")[0]
-    known = name in (*_KNOWN, rundir.SNAPSHOTS) if not parent else parent == rundir.SNAPSHOTS
+    known = name in (*_ALLOWED, rundir.SNAPSHOTS) if not parent else parent == rundir.SNAPSHOTS
     return "" if known else "is no directory of a run"
 
 
-def _open_to_others(mode: int) -> str:
+def _mode_problem(mode: int) -> str:
     return f"may be read or written by others (mode {mode:04o}): chmod -R go= RUN" if mode & 0o077 else ""
 
 
-def _rule(name: str) -> bool | None:
-    """Return whether files of this name are checked; None where a run has none such."""
+def _is_checked(name: str) -> bool | None:
+    """Return whether files of this name are checked; None if a run has no such file."""
     parent, _, base = name.rpartition("/")
     if parent.startswith(f"{rundir.SNAPSHOTS}/"):
-        return not os.path.basename(parent).startswith(".") if _OF_SNAPSHOT.fullmatch(base) else None
-    return next((checked for pattern, checked in _KNOWN.get(parent, ()) if re.fullmatch(pattern, base)), None)
+        return not os.path.basename(parent).startswith(".") if _SNAPSHOT_FILE.fullmatch(base) else None
+    return next((checked for pattern, checked in _ALLOWED.get(parent, ()) if re.fullmatch(pattern, base)), None)
 
 
 def _without_path(path: Path, error: Exception) -> str:
-    """Return what a reader said, without the run directory that is named above it."""
+    """Return an error's message without the path of the run directory, which the headline names."""
     return str(error).replace(f"{path}/", "").removesuffix("; the run cannot be used")
 
 
-# ---- the answer -------------------------------------------------------------------------------------------
+# ---- the result -------------------------------------------------------------------------------------------
 
 
 def document(result: RunCheck) -> dict[str, Any]:
-    """Return the answer as a JSON document."""
+    """Return the result as a JSON document."""
     run = result.run.run if result.run is not None else None
     return {
         "format": FORMAT,
@@ -254,7 +254,7 @@ def document(result: RunCheck) -> dict[str, Any]:
 
 
 def print_check(result: RunCheck) -> None:
-    """Print the answer: damage first, then what nothing is known of."""
+    """Print the result: damaged files first, then unchecked ones."""
     count = len(result.damages)
     verdict = "whole" if not count else f"damaged: {count} problem{'' if count == 1 else 's'}"
     rows = [Cells(("damaged", damage.file, damage.what), "bold red") for damage in result.damages[:SHOWN]]
