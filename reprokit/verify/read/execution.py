@@ -1,4 +1,4 @@
-"""Tells one execution from two: a run that is compared with itself, or with a copy, is equal whatever it does."""
+"""Detects a run that is compared with itself or a copy: it is equal even if the training is not reproducible."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reprokit.model.run import RunFile
 
 
 class SharedTrait(Enum):
-    """What two executions never have in common, in words."""
+    """A trait that two different executions never share, in words."""
 
     RUN_ID = "the run id"
     LAUNCHER = "the process that launched them"
@@ -16,16 +16,16 @@ class SharedTrait(Enum):
 
 
 def shared(left: RunFile, right: RunFile) -> SharedTrait | None:
-    """Find what shows that both directories hold the same execution; None says only that nothing shows it."""
+    """Return a trait that shows that both directories hold the same execution; None if there is no such evidence."""
     if left.run_id == right.run_id:
         return SharedTrait.RUN_ID
     if left.launcher_pid and _launcher(left) == _launcher(right):
         return SharedTrait.LAUNCHER
     if left.metrics is not None and left.metrics == right.metrics and not left.clock:
-        return SharedTrait.METRICS  # its lines hold times and process ids; a replayed clock can give those again
+        return SharedTrait.METRICS  # its lines hold times and process ids; a replayed clock may repeat them
     return None
 
 
 def _launcher(run: RunFile) -> tuple[str, int, float]:
-    """Name a launcher: a process makes one run in its life."""
+    """Return what identifies a launcher process, which executes only one run."""
     return run.host, run.launcher_pid, run.launcher_started
