@@ -1,4 +1,4 @@
-"""Volatile facts: what is rewritten or left out before two runs are compared, and the list of it."""
+"""Rewrites or omits volatile facts before two runs are compared, and lists the normalizations that were needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MLFLOW = re.compile(
 )
 _WANDB_RUN = r"(?:.*/)?wandb/(?:offline-)?run-[^/]+/"
 _BELOW = r"(?:.*/)?"
-_OWN = (
+_TRACKER_FILES = (
     (re.compile(rf"{_WANDB_RUN}(?:logs/.+|tmp/.+)|(?:.*/)?wandb/debug[^/]*\.log"), "Weights & Biases"),
     (re.compile(rf"{_WANDB_RUN}files/(?:wandb-metadata\.json|config\.yaml|output\.log)"), "Weights & Biases"),
     (re.compile(r"(?:.*/)?\.config/(?:wandb|mlflow)/.+"), "the tracker's settings"),
@@ -43,40 +43,40 @@ _OWN = (
     (re.compile(r"(?:.*/)?(?:RUN|m-ID)/(?:.+/)?(?:MLmodel|registered_model_meta)|(?:.*/)?m-ID/meta\.yaml"), "MLflow"),
     (re.compile(r"(?:.*/)?mlflow\.db(?:-wal|-shm|-journal)?"), "MLflow"),
 )
-_METRICS = (MLFLOW, WANDB_SUMMARY)  # files of which nothing but the values is compared
+_METRICS = (MLFLOW, WANDB_SUMMARY)  # formats of files of which only the values are compared
 
 
 class Normalizations:
-    """Collects the names of the normalizations that made a difference somewhere."""
+    """Applies normalizations and collects the names of those that changed something."""
 
     def __init__(self) -> None:
         self._applied: dict[str, None] = {}
 
     @property
     def applied(self) -> tuple[str, ...]:
-        """In the order in which they were first needed."""
+        """Return the names of the normalizations, in the order in which they were first needed."""
         return tuple(self._applied)
 
     def add(self, *names: str) -> None:
-        """Note that these were needed."""
+        """Record that these normalizations were needed."""
         self._applied.update(dict.fromkeys(names))
 
     def ignore(self, name: str, left: object, right: object) -> None:
-        """Note that two facts which are never compared were not the same."""
+        """Record a normalization if two facts differ that are never compared."""
         if left != right:
             self.add(name)
 
     def path(self, path: str) -> str:
-        """Return the path of an output without what is another in every run."""
+        """Return the path of an output without the parts that differ in every run."""
         path = self._rewrite(_TEMPORARY, r"\1????????", path, TEMPORARY_NAMES)
         path = self._rewrite(_WANDB, _wandb_run, path, TRACKER_RUNS)
         path = self._rewrite(
-            _MLFLOW, lambda found: "ID" if path[: found.start()].endswith("m-") else "RUN", path, TRACKER_RUNS
+            _MLFLOW, lambda match: "ID" if path[: match.start()].endswith("m-") else "RUN", path, TRACKER_RUNS
         )
         return self._rewrite(_EVENTS, r"events.out.tfevents.TIME.HOST.PID.\1", path, EVENT_FILES)
 
     def argument(self, text: str) -> str:
-        """Return the argument of a seeding call without addresses of objects."""
+        """Return the argument of a seeding call without memory addresses."""
         return self._rewrite(_ADDRESS, "0x...", text, ADDRESSES)
 
     def _rewrite(self, pattern: re.Pattern[str], replacement: Replacement, text: str, name: str) -> str:
@@ -86,13 +86,13 @@ class Normalizations:
         return changed
 
 
-def _wandb_run(found: re.Match[str]) -> str:
-    return f"{found[1]}-TIME-ID{found[2]}{'run-ID.wandb' if found[3] else ''}"
+def _wandb_run(match: re.Match[str]) -> str:
+    return f"{match[1]}-TIME-ID{match[2]}{'run-ID.wandb' if match[3] else ''}"
 
 
 def excluded(path: str, normalized: str) -> tuple[Exclusion, str] | None:
-    """Why a file is no output to compare, as data and in words; None for those that are."""
-    for pattern, name in _OWN:
+    """Return why an output is not compared, as data and in words; None if it is compared."""
+    for pattern, name in _TRACKER_FILES:
         if pattern.fullmatch(normalized):
             words = f"not compared: of an experiment tracker; {name} writes times, run ids and the like into it"
             return Exclusion.VOLATILE, words
