@@ -1,4 +1,4 @@
-"""Reads the predictions and true values that a run kept (RUN/evaluation/*.npy): bounded, checked, without NumPy."""
+"""Reads the predictions and true values that a run kept (RUN/evaluation/*.npy), bounded, verified, without NumPy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from reprokit.errors import RunDamaged
 from reprokit.rundir import EVALUATION, RunDirectory
 from reprokit.verify.read import metric_lines
 
-MAX_BYTES = 1 << 30  # that the lines of a run may refer to; agents write a quarter of it
+MAX_BYTES = 1 << 30  # in all files that the lines of a run refer to; agents write at most a quarter of it
 MAX_WIDTH = 1 << 24  # bytes of a row
-MAX_CHECKED = 100_000  # pieces that are remembered
+MAX_CHECKED = 100_000  # columns that are remembered as verified
 BLOCK = 1 << 16
 
 _HEADER = re.compile(
@@ -43,7 +43,7 @@ _CODES = {
 
 @dataclass(frozen=True)
 class EvaluationColumn:
-    """Rows that a line of kind evaluation tells of, and where they stand."""
+    """Rows of a file that a line of kind evaluation refers to."""
 
     run: RunDirectory
     facts: metric_lines.ColumnFacts
@@ -58,7 +58,7 @@ class EvaluationColumn:
 
     @contextmanager
     def open(self) -> Iterator[tuple[BufferedReader, int]]:
-        """The file at the first of the rows, and the bytes of a row; RunDamaged if it cannot hold them."""
+        """Yield the file, positioned at the first row, and the bytes per row; raises RunDamaged if rows are missing."""
         with os.fdopen(self.run.open(self.path), "rb") as file:
             start, width, count = self._header(file.read(10), file)
             first = self.facts.row or 0
@@ -68,28 +68,28 @@ class EvaluationColumn:
             yield file, width
 
     def _header(self, head: bytes, file: BufferedReader) -> tuple[int, int, int]:
-        """Return where the rows begin, the bytes of each, and how many the file has."""
+        """Return the offset of the rows, the bytes per row, and the number of rows in the file."""
         length = int.from_bytes(head[8:10], "little")
-        found = _HEADER.fullmatch(file.read(length)) if head[:8] == b"\x93NUMPY\x01\x00" else None
-        shape = re.findall(rb"\d{1,19}", found[4]) if found is not None else []
-        descr = (found[2] + found[3]).decode() if found is not None else ""
+        match = _HEADER.fullmatch(file.read(length)) if head[:8] == b"\x93NUMPY\x01\x00" else None
+        shape = re.findall(rb"\d{1,19}", match[4]) if match is not None else []
+        descr = (match[2] + match[3]).decode() if match is not None else ""
         if (
-            found is None
+            match is None
             or [int(size) for size in shape[1:]] != self.facts.shape[1:]
             or descr != _descr(self.facts.dtype)
         ):
             raise self.damaged("is not what its line tells of")
-        width = int(found[3]) * (4 if found[2] == b"U" else 1) * math.prod(self.facts.shape[1:])
+        width = int(match[3]) * (4 if match[2] == b"U" else 1) * math.prod(self.facts.shape[1:])
         if width > MAX_WIDTH:
             raise self.damaged(f"has rows of more than {MAX_WIDTH} bytes")
         return 10 + length, width, int(shape[0])
 
     def damaged(self, how: str) -> RunDamaged:
-        """Return the error for a file that is not as it was written."""
+        """Return the error for a damaged file."""
         return RunDamaged(f"{self.run.path / self.path} {how}; the run cannot be used")
 
     def check(self) -> int:
-        """Compare the rows with their digest; how many bytes that was."""
+        """Compare the rows with their digest; returns their number of bytes."""
         shape = ",".join(map(str, self.facts.shape[1:]))
         state = hashlib.sha256(f"reprokit-rows-1\0{self.facts.dtype}\0{shape}\0".encode())
         with self.open() as (file, width):
@@ -108,7 +108,7 @@ class EvaluationColumn:
 
 
 class EvaluationChecker:
-    """Checks the files of every line of kind evaluation as it is read, each piece of them once."""
+    """Verifies the columns that each line of kind evaluation refers to as it is read, each column once."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -134,17 +134,17 @@ class EvaluationChecker:
 
 
 def _descr(dtype: str) -> str:
-    """Kind and size in the header of a file of this type; narrow floats stand as integers."""
-    found = re.fullmatch(r"(bool|uint|int|float|complex|datetime|timedelta)(\d*)(\[\w+\])?", dtype)
-    if found is None:
+    """Return kind and size as the file's header has them for this type; narrow floats are stored as integers."""
+    match = re.fullmatch(r"(bool|uint|int|float|complex|datetime|timedelta)(\d*)(\[\w+\])?", dtype)
+    if match is None:
         narrow = {"bfloat16": "u2", "float8": "u1"}
         return narrow.get(dtype.partition("_")[0], dtype)
-    letter = {"uint": "u", "datetime": "M", "timedelta": "m"}.get(found[1], found[1][0])
-    return f"{letter}{int(found[2] or 8) // 8}"
+    letter = {"uint": "u", "datetime": "M", "timedelta": "m"}.get(match[1], match[1][0])
+    return f"{letter}{int(match[2] or 8) // 8}"
 
 
 def decoder(dtype: str, size: int) -> Callable[[bytes], list[Any]]:
-    """How bytes of this type and size become values; those of a type without numbers their hexadecimal digits."""
+    """Return a function that converts bytes to values of this type and size; unknown types give hexadecimal digits."""
     code = _CODES.get(dtype)
     if code is not None:
         return lambda data: list(struct.unpack(f"<{len(data) // size}{code}", data))
