@@ -1,4 +1,4 @@
-"""One run on one screen."""
+"""Summarizes one run on one screen."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from reprokit.verify.show.comparison import shortened
 from reprokit.verify.show.summary import RunSummary, not_covered, warnings
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
-SHOWN = 6  # things of a kind on one screen
+SHOWN = 6  # lines of a kind on one screen
 
 
 def print_summary(summary: RunSummary) -> None:
-    """Print it: the state first, so that nobody overlooks that a run is not whole."""
+    """Print the summary; the state comes first, so that nobody overlooks an incomplete run."""
     is_unwell = summary.directory.unfinished or failed(summary.run)
     style = "bold yellow" if summary.in_progress else "bold red" if is_unwell else "bold green"
     print_rows(headline(summary), [Cells(row) for row in rows(summary)], style=style)
 
 
 def headline(summary: RunSummary) -> str:
-    """Return what run it is, and how it ended."""
+    """Return kind, path and final state of the run."""
     return f"{series_leaves.KINDS[summary.run.kind]} {summary.directory.path}: {summary.state}"
 
 
 def rows(summary: RunSummary) -> list[tuple[str, str]]:
-    """Return the lines behind the headline, each with its label, which stands once where several follow each other."""
-    sections = [*_what(summary), *_environment(summary)]
+    """Return the lines below the headline with their labels; a label is empty if it repeats the one before."""
+    sections = [*_command(summary), *_environment(summary)]
     sections += [
         *_limited("patches", _patches(summary.run)),
         *_entropy(summary),
@@ -52,14 +52,14 @@ def rows(summary: RunSummary) -> list[tuple[str, str]]:
 
 
 def _captured(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    for one in summary.run.captures_unavailable:
-        yield "captures", f"none of {one.framework} {one.version}: {files.UNAVAILABLE[one.reason]}"
-    found = files.of_run(summary.directory)
-    lines = (f"{Path(facts.directory, facts.name)}: {facts.problem or facts.trigger}" for facts in found)
+    for framework in summary.run.captures_unavailable:
+        yield "captures", f"none of {framework.framework} {framework.version}: {files.UNAVAILABLE[framework.reason]}"
+    snapshots = files.of_run(summary.directory)
+    lines = (f"{Path(facts.directory, facts.name)}: {facts.problem or facts.trigger}" for facts in snapshots)
     yield from (("snapshots", line) for line in bounded(lines, SHOWN))
 
 
-def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
+def _command(summary: RunSummary) -> Iterator[tuple[str, str]]:
     run = summary.run
     yield "command", shlex.join(run.command)
     yield "directory", run.working_directory
@@ -68,7 +68,7 @@ def _what(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Machine, system, and what the training ran on: a line each."""
+    """Yield a line each for machine, system, Python and frameworks."""
     facts = summary.environment
     cpu, system = object_in(facts, "cpu"), object_in(facts, "system")
     memory = facts.get("memory")
@@ -84,14 +84,14 @@ def _environment(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "environment", _joined(parts) or "the system was not recorded"
     agents = [process.agent for process in summary.scan.processes.values() if process.agent is not None]
     pythons = sorted({f"{agent.implementation} {agent.python}" for agent in agents})
-    frameworks = [f"{name} {'/'.join(sorted(found))}" for name, found in sorted(summary.scan.frameworks.items())]
+    frameworks = [f"{name} {'/'.join(sorted(versions))}" for name, versions in sorted(summary.scan.frameworks.items())]
     yield "environment", _joined([*pythons, *frameworks]) or "no Python was seen"
     reads = script_variables.listed(summary.scan.variables)
     yield from _limited("reads", (f"{read.name} ({read.state}), at {read.where}" for read in reads))
 
 
 def _patches(run: RunFile) -> Iterator[str]:
-    """Yield what was asked for, and what became of it."""
+    """Yield the requested patches and their final states."""
     for patch in run.patches:
         where = f" in {series_leaves.counted(patch.processes, 'process')}" if patch.processes else ""
         why = f": {patch.why}" if patch.why else ""
@@ -134,24 +134,26 @@ def _entropy(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def proof_in_words(proof: Proof) -> str:
-    """Return what strace saw beside the run, in one line."""
+    """Return the result of --prove in one line: the requests that strace saw."""
     missed = proof.requests - proof.accounted
-    found = f"{proof.requests} requests to the kernel, all accounted for"
+    words = f"{proof.requests} requests to the kernel, all accounted for"
     if missed:
-        found = f"{missed} of {proof.requests} requests to the kernel were not recorded"
-    return "; ".join(part for part in (found if proof.requests else "", proof.problem) if part)
+        words = f"{missed} of {proof.requests} requests to the kernel were not recorded"
+    return "; ".join(part for part in (words if proof.requests else "", proof.problem) if part)
 
 
 def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Metrics, weights, outputs."""
+    """Yield metrics, weights and outputs."""
     if summary.epochs:
         yield "metrics", series_leaves.counted(summary.epochs, "epoch")
-    yield from _limited("metrics", (_loss(key, series) for key, series in summary.series("loss", "log")))
+    yield from _limited(
+        "metrics", (_first_and_last_value(key, series) for key, series in summary.series("loss", "log"))
+    )
     kinds = ("collective", "epoch", "history", "evaluation", "evaluate", "predict")
-    yield from _limited("metrics", (_last(key, series) for key, series in summary.series(*kinds)))
+    yield from _limited("metrics", (_last_value(key, series) for key, series in summary.series(*kinds)))
     yield from _limited("in files", _in_files(summary))
-    yield from _limited("tracked by", (_tracker(one) for one in summary.scan.trackers))
-    weights = (_digest(key, series) for key, series in summary.series(END_WEIGHTS))
+    yield from _limited("tracked by", (_tracker(item) for item in summary.scan.trackers))
+    weights = (_weights(key, series) for key, series in summary.series(END_WEIGHTS))
     yield from _limited("weights", weights)
     yield from _limited("trail", map(str, summary.trails))
     trail = summary.run.trail
@@ -161,20 +163,22 @@ def _results(summary: RunSummary) -> Iterator[tuple[str, str]]:
         yield "findings", f"{findings.in_words(summary.findings)} (--findings shows them)"
     yield from _limited("printed", _printed(summary))
     files = summary.outputs.files
-    yield from _limited("outputs", (f"{one.path}: {one.size} bytes {one.digest or one.note}".strip() for one in files))
+    yield from _limited(
+        "outputs", (f"{item.path}: {item.size} bytes {item.digest or item.note}".strip() for item in files)
+    )
     yield from _limited("links", (f"{link.path} -> {link.target}" for link in summary.outputs.links))
 
 
 def _in_files(summary: RunSummary) -> Iterator[str]:
-    """Yield the metrics that experiment trackers wrote, and what of them cannot be read."""
-    found = summary.logged
-    for name, points in sorted(found.series.items(), key=lambda item: item[0].order):
-        yield f"{name} ({found.trackers[name.place]}): {tracker_metrics.summary(points)}"
-    yield from (f"{place}: {problem}" for place, problem in sorted({**found.problems, **found.unread}.items()))
+    """Yield the metrics that experiment trackers wrote, and the files that cannot be read."""
+    logged = summary.logged
+    for name, points in sorted(logged.series.items(), key=lambda item: item[0].order):
+        yield f"{name} ({logged.trackers[name.place]}): {tracker_metrics.summary(points)}"
+    yield from (f"{place}: {problem}" for place, problem in sorted({**logged.problems, **logged.unread}.items()))
 
 
 def _printed(summary: RunSummary) -> Iterator[str]:
-    """Yield how much was printed; --stdout and --stderr show it."""
+    """Yield the number of printed lines per stream; --stdout and --stderr show them."""
     for process, counts in summary.printed:
         for number, stream in zip(counts, STREAMS, strict=True):
             if number:
@@ -187,11 +191,11 @@ def _tracker(line: TrackerLine) -> str:
 
 
 def _limited(label: str, lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Yield the first few, and how many more there are."""
+    """Yield the first lines with their label, and how many more there are."""
     yield from ((label, line) for line in bounded(lines, SHOWN, " (--json has them all)"))
 
 
-def _loss(key: SeriesKey, series: ScannedSeries) -> str:
+def _first_and_last_value(key: SeriesKey, series: ScannedSeries) -> str:
     name = series_leaves.title(key, WORDINGS[key.kind].noun)
     if series.first is None or series.last is None or series.count == 1:
         return f"{name}: {series_leaves.summary(series, WORDINGS[key.kind])}"
@@ -199,11 +203,11 @@ def _loss(key: SeriesKey, series: ScannedSeries) -> str:
     return f"{name}: {count}, first {text(series.first['value'])}, last {text(series.last['value'])}"
 
 
-def _last(key: SeriesKey, series: ScannedSeries) -> str:
+def _last_value(key: SeriesKey, series: ScannedSeries) -> str:
     return f"{series_leaves.title(key, WORDINGS[key.kind].noun)}: {series_leaves.summary(series, WORDINGS[key.kind])}"
 
 
-def _digest(key: SeriesKey, series: ScannedSeries) -> str:
+def _weights(key: SeriesKey, series: ScannedSeries) -> str:
     line = series.last or {}
     tensors = f", {len(line['tensors'])} tensors" if line.get("tensors") else ""
     return f"{line.get('class', '')} {key.name} of process {key.process}: {line.get('digest', '')}{tensors}".strip()
