@@ -1,4 +1,4 @@
-"""Whether this platform can record and replay; imports nothing that another platform lacks."""
+"""Checks whether this platform can record and replay; imports no module that other platforms lack."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 from reprokit.errors import NotSupported
 
-ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # the processors that the shim knows, by ELF's numbers
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine in ELF headers, by processor that the shim supports
 
 
 def require_supported() -> None:
-    """Refuse a platform on which no shim exists."""
+    """Raise NotSupported on a platform without a shim."""
     if not sys.platform.startswith("linux"):
         raise NotSupported(f"recording and replaying need Linux, this is {sys.platform}; show and verify work here too")
     if platform.machine() not in ELF_MACHINES:
@@ -22,7 +22,7 @@ def require_supported() -> None:
 
 
 def libc() -> str:
-    """Return the C library and its version; empty where it is not glibc."""
+    """Return name and version of the C library; empty if it is not glibc."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (ValueError, OSError, AttributeError):
