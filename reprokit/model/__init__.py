@@ -1,1 +1,1 @@
-"""What files of a run directory hold, as typed structs: declared once, used by whoever writes, reads and shows them."""
+"""Declares the contents of files in a run directory as typed structs, for those who write, read and show them."""

@@ -1,4 +1,4 @@
-"""The first operator that gave another result in two runs: `reprokit locate --json`, and divergence.json."""
+"""Declares divergence.json and `reprokit locate --json`: the first operator whose results differ in two runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reprokit.rundir import RunDirectory
 
 FORMAT: Final = 1
 TITLE: Final = "The first divergent operator of two runs (reprokit locate --json)"
-MAX_LISTED = 64  # processes
+MAX_LISTED = 64  # number of processes
 
 
 class LocatedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,12 +23,12 @@ class LocatedCall(msgspec.Struct, frozen=True, kw_only=True):
     framework: str
     device: str
     phase: str
-    node: str  # of the graph, in a backward pass
+    node: str  # node of the autograd graph, in a backward pass
     where: list[tuple[str, int, str]]  # file, line and function, the innermost first
-    text: str  # of the innermost line
+    text: str  # source text of the innermost line
     thread: str
     step: int
-    position: int  # of the call in its step and thread, from 0 on
+    position: int  # index of the call in its step and thread, from 0
     inputs: list[str]  # "float32 [16]"
 
 
@@ -46,11 +46,11 @@ class ProcessDivergence(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     kind: Literal["result", "outside", "path"]
     call: LocatedCall
-    before: LocatedCall | None  # the last call that both have alike
-    draws: bool  # whether the state of a random generator is one of the inputs
-    more: int  # calls that only one of both makes at the place; negative: the left one
-    calls: int  # that were compared
-    varying: int  # of them, those that gave another result on equal inputs
+    before: LocatedCall | None  # the last call that is equal in both
+    draws: bool  # whether the state of a random generator is among its inputs
+    more: int  # calls that only one replay makes at this point; negative if the left one
+    calls: int  # number of compared calls
+    varying: int  # number of these with different results on equal inputs
 
 
 class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,23 +60,23 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Literal["parted", "same"]
     left: str
     right: str
-    run_ids: list[str]  # of both, or of the only run
-    steps: StepRange  # that were looked at in the last pair
-    pairs: int  # replayed, until they parted
-    calls: int  # that the last pair has in common
-    proved: bool  # whether both runs have trails, by which replays are compared with them
+    run_ids: list[str]  # of both runs, or of the only one
+    steps: StepRange  # steps that were watched in the last pair
+    pairs: int  # number of replayed pairs until they diverged
+    calls: int  # number of calls that both replays of the last pair made
+    proved: bool  # whether the replays were compared with both runs by their trails
     processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
     outputs: OutputsDiffer | None = None
-    known: list[str] = msgspec.field(default_factory=list)  # facts about the first call
+    known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call
     cures: list[str] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
 
 
-def write(run: RunDirectory, found: LocatedDivergence) -> None:
-    """Put it into a run's directory; raises CannotWriteRun."""
-    rundir.write_json(run.path / rundir.DIVERGENCE, found)
+def write(run: RunDirectory, divergence: LocatedDivergence) -> None:
+    """Write divergence.json into a run directory; raises CannotWriteRun."""
+    rundir.write_json(run.path / rundir.DIVERGENCE, divergence)
 
 
 def read(run: RunDirectory) -> LocatedDivergence | None:
-    """Return it; None of a run about which nobody asked."""
+    """Return the content of divergence.json; None if the run has none."""
     return run.decode(rundir.DIVERGENCE, LocatedDivergence) if run.has(rundir.DIVERGENCE) else None

@@ -1,4 +1,4 @@
-"""outputs.json: the files that a run wrote."""
+"""Declares outputs.json: the files that a run wrote."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import msgspec
 
 from reprokit.model.run import FORMAT
 
-MAX_LINKS = 100_000  # files below the working directory, among which symbolic links are looked for
+MAX_LINKS = 100_000  # files below the working directory that are searched for symbolic links
 
 
 class OutputFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file that the run wrote and that was there at its end."""
 
-    path: str  # relative to the working directory where it lies below it
+    path: str  # relative to the working directory if it lies below it
     size: int
-    digest: str  # "sha256:...", or "" where it was not read
-    content: str = ""  # digest without a container's noise (zip timestamps), where there is any
-    container: str = ""  # "zip", "keras", ...: which rule made content
+    digest: str  # "sha256:..."; empty if the file was not read
+    content: str = ""  # digest without volatile parts of a container (zip timestamps); empty if there are none
+    container: str = ""  # the rule by which `content` was computed: "zip", "keras", ...
     note: str = ""  # why there is no digest
-    kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # the number of its copy in the run directory
-    private_key: bool = False  # it begins as a private key does: never copied
+    kept: Annotated[int, msgspec.Meta(ge=0)] | None = None  # number of its copy in the run directory
+    private_key: bool = False  # whether it begins like a private key; such a file is never copied
 
 
 class OutputLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A symbolic link that the run put in place."""
 
-    path: str  # as of a file
-    target: str  # what it says; an absolute one is relative to the working directory if it lies below it
+    path: str  # as OutputFile.path
+    target: str  # its text; an absolute path below the working directory is made relative
 
 
 class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,19 +37,19 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     format: int = FORMAT
     files: list[OutputFile] = msgspec.field(default_factory=list)
     links: list[OutputLink] = msgspec.field(default_factory=list)
-    left_out: Annotated[int, msgspec.Meta(ge=0)] = 0  # files beyond the bounds, see docs/limitations.md; at least
-    gone: list[str] = msgspec.field(default_factory=list)  # written and not there at the end: the first of them
-    gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
+    left_out: Annotated[int, msgspec.Meta(ge=0)] = 0  # lower bound of files beyond the limits, see docs/limitations.md
+    gone: list[str] = msgspec.field(default_factory=list)  # the first files that were written and removed again
+    gone_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
 
-    unseen: list[str] = msgspec.field(default_factory=list)  # changed meanwhile, by what was not seen: the first
-    unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
-    temporary: list[str] = msgspec.field(default_factory=list)  # in temporary places, to which no link leads: the first
-    temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # the others
-    more_links: bool = False  # beyond those that were looked at for where they lead
+    unseen: list[str] = msgspec.field(default_factory=list)  # the first that an unobserved process changed meanwhile
+    unseen_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    temporary: list[str] = msgspec.field(default_factory=list)  # the first in temporary places that no link leads to
+    temporary_more: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of further ones
+    more_links: bool = False  # whether further symbolic links were not followed
 
     @property
     def not_compared(self) -> list[str]:
-        """What is known of further files, in words."""
+        """Return sentences about the files that are not listed."""
         gone = _counted(
             self.gone, self.gone_more, "that {} written {} not there at the end", ("was", "is"), ("were", "are")
         )
@@ -62,7 +62,7 @@ class OutputsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return list(filter(None, (gone, unseen, temporary, links * self.more_links)))
 
 
-def _counted(names: list[str], more: int, what: str, one: tuple[str, ...], many: tuple[str, ...]) -> str:
+def _counted(names: list[str], more: int, what: str, singular: tuple[str, ...], plural: tuple[str, ...]) -> str:
     count = len(names) + more
-    which = f"1 file {what.format(*one)}" if count == 1 else f"{count} files {what.format(*many)}"
+    which = f"1 file {what.format(*singular)}" if count == 1 else f"{count} files {what.format(*plural)}"
     return f"{which}, first {names[0]}" if names else ""

@@ -1,4 +1,4 @@
-"""A question put to a replay: which steps are watched, and what of them is kept beside the run's own records."""
+"""Declares what a replay is asked: which steps it watches, and what it records of them in addition."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ class KeptOperator(msgspec.Struct, frozen=True, kw_only=True):
     """An operator whose calls at a place of the user's code are kept whole."""
 
     operator: str
-    place: tuple[str, int] | tuple[()]  # file and line; none: where no code of the user's is
+    place: tuple[str, int] | tuple[()]  # file and line; empty if no code of the user is on the stack
 
 
 class OperatorQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Each call of an operator is logged, with digests of its inputs and outputs."""
 
     keep: KeptOperator | None = None
-    eager: bool = False  # what compilers made is executed operator by operator, which is another computation
+    eager: bool = False  # compiled code is executed operator by operator, which is another computation
 
 
 class StateQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What state the first steps find: their digests; once the state itself; or parts of another run's, put in."""
 
-    every: int = 0  # of every so manyth step, to the end, each part has one digest and the batch none
-    keeps: bool = False  # keep the state that the first step finds, and the batches of all steps
-    put: str = ""  # answers of a replay that kept its own, of which the first step gets parts
+    every: int = 0  # interval in steps, to the end; each part then has one digest and the batch none
+    keeps: bool = False  # save the state before the first step, and the batches of all steps
+    put: str = ""  # directory of a replay's saved state, of which parts are restored before the first step
     parts: tuple[str, ...] = ()
-    fetched: Mapping[str, int] = {}  # batches by place, that this run fetches until its first step
+    fetched: Mapping[str, int] = {}  # number of batches, by place, that this run fetches before its first step
 
 
 class InterruptionAsked(msgspec.Struct, frozen=True, kw_only=True):
     """When a process that takes steps is to end itself, and by which signal."""
 
-    at: int | None = None  # once it has taken so many steps
-    pattern: str = ""  # or after the first step at whose end there is a new file of such a path
+    at: int | None = None  # after this many steps
+    pattern: str = ""  # or after the first step at whose end a new file matches this pattern
     signal: int = 2
 
 
@@ -63,18 +63,18 @@ class TensorRule(msgspec.Struct, frozen=True, kw_only=True):
     patterns: tuple[str, ...] = ()
     steps: tuple[StepSpan, ...] = (StepSpan(),)
     modes: tuple[str, ...] = ("train",)
-    reductions: tuple[str, ...] = ()  # what is saved in place of the values
+    reductions: tuple[str, ...] = ()  # reductions that are saved in place of the values
 
 
 class TensorSelection(msgspec.Struct, frozen=True, kw_only=True):
     """What is saved of a training's tensors."""
 
     rules: tuple[TensorRule, ...]
-    buffer: int = BUFFER  # bytes of values that are not yet written
+    buffer: int = BUFFER  # bytes of values that may wait to be written
 
     @property
     def steps(self) -> StepRange:
-        """From the first to the last step that any rule is about."""
+        """Return the range from the first to the last step of all rules."""
         spans = [span for rule in self.rules for span in rule.steps]
         lasts = [span.last for span in spans if span.last is not None]
         return StepRange(first=min(span.first for span in spans), last=max(lasts) if len(lasts) == len(spans) else None)
@@ -84,8 +84,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the agents of a run keep beside the rest; it stands in plan.json as it is."""
 
     steps: StepRange = StepRange()
-    to_end: bool = False  # the replay goes on when these steps are over
-    each_step: bool = False  # the trail has of each step what it has of some only, as TensorFlow's of weights
+    to_end: bool = False  # whether the replay continues after these steps
+    each_step: bool = False  # trail: digest in every step what is otherwise digested in some (TensorFlow's weights)
     operators: OperatorQuestion | None = None
     state: StateQuestion | None = None
     interrupt: InterruptionAsked | None = None

@@ -1,4 +1,4 @@
-"""What came out when a training was interrupted, resumed, and held against the whole one: `reprokit resume --json`."""
+"""Declares `reprokit resume --json`: how an interrupted and resumed training compares with the whole one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FirstDifference(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     step: int  # of the whole training
     resumed_step: int
-    quantity: str  # "loss": as the trail's page names them
+    quantity: str  # such as "loss", as in the trail
 
 
 class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +30,8 @@ class PartSaid(msgspec.Struct, frozen=True, kw_only=True):
 
     part: str
     step: int  # of the whole training
-    names: list[str]  # of tensors and values
-    idle: bool = False  # a generator that no step draws from, which is no difference
+    names: list[str]  # names of tensors and values
+    idle: bool = False  # a random generator that no step draws from: no difference
 
 
 class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,17 +45,17 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
     whole_steps: int
     interrupted_at: int
     signal: str
-    files: list[str]  # that the interrupted training wrote
-    resumed_at: int  # the step of the whole training that the resumed one begins with
-    is_found: bool  # whether that was found by the parameters; else it is where the training was interrupted
-    compared: int  # steps
+    files: list[str]  # files that the interrupted training wrote
+    resumed_at: int  # step of the whole training at which the resumed one begins
+    is_found: bool  # whether `resumed_at` was found by the parameters; else it is the step of the interruption
+    compared: int  # number of compared steps
     first: FirstDifference | None = None
     parts: list[PartSaid] = []
-    missing: list[str] = []  # the smallest set of parts that makes the resumed training the whole one
-    other_files: list[str] = []  # written by both, with other content
-    proved: bool = False  # whether it was put in and did so
-    window: int = 0  # steps that were compared then
-    trials: int = 0  # runs with parts put in
+    missing: list[str] = []  # smallest set of parts that makes the resumed training equal the whole one
+    other_files: list[str] = []  # files that both trainings wrote with different content
+    proved: bool = False  # whether restoring `missing` was tried and had this effect
+    window: int = 0  # number of steps compared in that trial
+    trials: int = 0  # number of runs with restored parts
     notes: list[str] = []
     runs: dict[str, str] = {}
 
@@ -65,12 +65,12 @@ class ResumeFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(directory: Path, finding: ResumeFinding) -> None:
-    """Put it into the directory of the whole run, without the places of the others."""
+    """Write the finding into the directory of the whole run, without the paths of the other runs."""
     rundir.write_json(directory / rundir.RESUMPTION, msgspec.structs.replace(finding, runs={}))
 
 
 def read(run: RunDirectory) -> ResumeFinding | None:
-    """Return it; None of a run that is no whole training of such a study."""
+    """Return the finding; None if the run is not the whole training of a resume study."""
     return run.decode(rundir.RESUMPTION, ResumeFinding) if run.has(rundir.RESUMPTION) else None
 
 

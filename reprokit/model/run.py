@@ -256,7 +256,7 @@ class RunFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     profile: ProfileFacts | None = None
     fidelity: Fidelity | None = None
     metrics: SealedFile | None = None  # metrics.jsonl at the end of the run
-    trails: SealedFile | None = None  # the files of trail/, likewise: names and contents
+    trails: SealedFile | None = None  # the files of trail/ at the end of the run: names and contents
     samples: SealedFile | None = None  # the files of samples/, likewise
     evaluation: SealedFile | None = None  # the files of evaluation/, likewise
     console: SealedFile | None = None  # the files of console/, likewise; none where what is printed was not kept

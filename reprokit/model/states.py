@@ -1,4 +1,4 @@
-"""Whether the parts of reprokit were at work in a run, as data. Words are made from it where it is shown."""
+"""Declares which parts of reprokit were active in a run, as data; presenters turn it into words."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Code = Literal[
     "",
     "not-asked",  # the user switched it off
     "not-in-recording",  # nothing to compare a replay with
-    "not-recorded",  # a run that records no entropy
-    "not-observed",  # nothing of reprokit was in the run
+    "not-recorded",  # the run records no entropy
+    "not-observed",  # no part of reprokit was active in the run
     "unavailable",  # the machine or the program does not allow it
     "no-rights",  # supervisor: set-user-ID programs gain no rights under it
-    "gradients",  # trail: gradients inside of graphs too
+    "gradients",  # trail: also gradients inside of graphs
 ]
 
 
@@ -61,12 +61,12 @@ class Uncovered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     source: Literal["command", "program", "out-of-reach", "instructions", "vdso", "cpuid", "clock", "memory"]
     text: str
-    option: str = ""  # of the command line, which could not be followed
+    option: str = ""  # command-line option that could not be obeyed
     module: str = ""  # path of the library that holds the instructions
 
 
 def words_of(part: Switch | Loading | None) -> str:
-    """Words for a part of which run.json may say nothing, as the run goes on."""
+    """Return the state of a part in words; run.json of a running training may lack it."""
     return "not seen" if part is None else part.words
 
 
@@ -80,10 +80,10 @@ LOADED = Loading()
 
 
 def off(why: str, code: Code = "unavailable") -> Switch:
-    """Return a part that is not at work, and why."""
+    """Return the state of an inactive part."""
     return Switch(state="off", code=code, why=why)
 
 
 def not_loaded(why: str, code: Code = "unavailable") -> Loading:
-    """Return a part that is not in the training's process, and why."""
+    """Return the state of a part that was not loaded into the training's process."""
     return Loading(state="not-loaded", code=code, why=why)
