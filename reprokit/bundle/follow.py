@@ -15,8 +15,8 @@ from reprokit.model.run import RUNNING
 from reprokit.rundir import RunDirectory
 from reprokit.saved_tensors.index import ENDING, keys
 
-POLL = 1.0  # seconds between looks, at least
-SHARE = 20  # times as long as the last upload took is waited for the next
+POLL = 1.0  # seconds between polls, at least
+SHARE = 20  # the wait before the next upload, as a multiple of the duration of the last one
 
 
 class FollowedTensors:
@@ -27,7 +27,7 @@ class FollowedTensors:
         self._url = f"{url.rstrip('/')}/{manifest.HOME}{rundir.TENSORS}"
         self._store = object_stores.open_store(self._url)
         self._shards = {str(meta["path"]) for meta in object_stores.listed(self._store, self._url)}
-        self._sizes: dict[str, int] = {}  # of the indexes
+        self._sizes: dict[str, int] = {}  # uploaded bytes of each index
 
     def upload(self) -> None:
         """Write finished shards, then the indexes that refer to them."""
@@ -50,7 +50,7 @@ class FollowedTensors:
 
 
 def follow(path: Path, url: str) -> None:
-    """Write what a run saves until it has ended; while the store cannot be reached, try again."""
+    """Upload the tensors that a run saves until it has ended; retries while the store cannot be reached."""
     tensors, failure = FollowedTensors(path, url), ""
     run = RunDirectory(path)
     while run.run.status == RUNNING and not run.orphaned:

@@ -1,4 +1,4 @@
-"""What a bundle is: its parts, its list of contents, and the bounds that keep a hostile one small."""
+"""Declares the parts of a bundle, its list of contents, and the bounds that limit a hostile one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from reprokit.model.run import Digest
 
 FORMAT: Final = 1
 LIST: Final = "bundle.json"  # the first member
-HOME: Final = "run/"  # before the names of all others
+HOME: Final = "run/"  # prefix of the names of all other members
 
 WHOLE = (rundir.FINDINGS, rundir.RESUMPTION, rundir.DIVERGENCE, rundir.SYSTEM_CALLS)  # JSON files
-TEXTS = (rundir.READ, rundir.WRITTEN, rundir.MODULES, rundir.STOPPED)  # a path a line, or a sentence
-DIRECTORIES = (rundir.KEPT, rundir.EVALUATION, rundir.TRAIL, rundir.SAMPLES)  # files that are taken as they are
-FRESH = f"{rundir.ENTROPY}/fresh"  # as long as requests were missed, and nothing of what was given
-HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # of a snapshot
+TEXTS = (rundir.READ, rundir.WRITTEN, rundir.MODULES, rundir.STOPPED)  # one path per line, or a sentence
+DIRECTORIES = (rundir.KEPT, rundir.EVALUATION, rundir.TRAIL, rundir.SAMPLES)  # files that are packed unchanged
+FRESH = f"{rundir.ENTROPY}/fresh"  # its size is the number of missed requests; it holds no random bytes
+HEADER, TENSORS = "snapshot.json", "tensors.safetensors"  # files of a snapshot
 JSON = (rundir.RUN, rundir.ENVIRONMENT, rundir.OUTPUTS, *WHOLE)
 
-# Of use while the run goes on, or summed up by what is taken: pending in metrics.jsonl, profile in findings.json,
-# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths. And tensors,
-# which are large and may show the data: who has a bundle with entropy can ask for them.
+# Needed only while the run goes on, or summarized by packed files: pending in metrics.jsonl, profile in findings.json,
+# signals in run.json, objects and pipes in environment.json, what single processes read in read.paths. Also tensors,
+# which are large and may reveal the data: a replay of a bundle with entropy can save them again.
 NEVER = (
     rundir.AGENT_PLAN,
     rundir.SHIM_PLAN,
@@ -43,7 +43,7 @@ NEVER = (
 )
 
 MAX_FILES = 100_000
-MAX_SIZE = 1 << 40  # bytes of all files
+MAX_SIZE = 1 << 40  # bytes of all files together
 MAX_LIST = 64 << 20  # bytes of bundle.json
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}"
@@ -64,7 +64,7 @@ _ALLOWED = re.compile(
 Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_SIZE)]
 
 
-class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PackedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the bundle."""
 
     size: Size
@@ -75,14 +75,14 @@ class BundleContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """bundle.json"""
 
     format: int = FORMAT
-    reprokit: str  # the version that packed it
+    reprokit: str  # version of reprokit that packed it
     run_id: str
-    entropy: bool  # whether the random profile is in it
+    entropy: bool  # whether it contains the random profile
     normalized: bool  # whether paths and names were replaced
-    snapshots: bool = False  # whether captured states, with data that was trained on, are in it
-    original: Digest  # of run.json as it was
-    left_out: list[str]  # what is not in it, and why
-    files: dict[str, Packed]
+    snapshots: bool = False  # whether it contains captured states, which include training data
+    original: Digest  # digest of the original run.json
+    left_out: list[str]  # sentences on what is omitted, and why
+    files: dict[str, PackedFile]
 
 
 def is_allowed(name: str) -> bool:

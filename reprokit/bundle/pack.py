@@ -1,4 +1,4 @@
-"""Packs a run: the same run gives the same bytes, on any machine and at any time."""
+"""Packs a run; the same run gives the same bytes on any machine and at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import msgspec
 from reprokit import console, names, private_keys, rundir
 from reprokit.bounds import bounded_names
 from reprokit.bundle import manifest
-from reprokit.bundle.manifest import BundleContents, Packed
+from reprokit.bundle.manifest import BundleContents, PackedFile
 from reprokit.errors import CannotWriteReport, CannotWriteRun, ReprokitError, RunDamaged, needed_for
 from reprokit.launch.variables import is_kept
 from reprokit.model.outputs import OutputFile, OutputsFile
@@ -29,35 +29,35 @@ from reprokit.redaction import Secrets
 from reprokit.rundir import BUNDLED_DIRECTORY, RunDirectory
 from reprokit.version import VERSION
 
-_OF_SURROUNDINGS = frozenset(
+_UNSEALED_KEYS = frozenset(
     ["command", "directory", "environment", "host", "notes"]
-)  # what a snapshot's digest leaves out
-LEVEL = 10  # of zstd: its result depends on this and on the library's version
+)  # keys of a snapshot's header that its digest does not cover
+LEVEL = 10  # compression level of zstd: its result depends on this and on the library's version
 USER, MACHINE = "/home/user", "host"
 _HOMES = re.compile(r"/(?:home|Users)/([^/\s\"':;,]+)|/root(?![A-Za-z0-9._-])")
-_OF_MACHINES = frozenset({"host", "hostname", "node"})  # keys whose value is a machine's name
+_HOST_KEYS = frozenset({"host", "hostname", "node"})  # keys whose value is a host name
 
 
 @dataclass(frozen=True)
 class BundleRequest:
-    """The optional parts of a bundle that are asked for."""
+    """The requested optional parts of a bundle."""
 
     entropy: bool = False
     snapshots: bool = False
-    paths: bool = False  # as they are
+    paths: bool = False  # keep paths and names unchanged
 
 
-def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> BundleContents:
-    """Write the bundle of a finished run; the file is there whole or not at all."""
+def pack(path: Path, output: Path, request: BundleRequest = BundleRequest()) -> BundleContents:
+    """Write the bundle of a finished run, completely or not at all."""
     run = RunDirectory(path)
     run.require_finished()
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another name with -o")
-    zstandard_library()  # said before anything is copied
+    zstandard_library()  # raise ExtraMissing before copying anything
     try:
         with tempfile.TemporaryDirectory(prefix=".bundle-", dir=output.parent) as scratch:
             staging = Path(scratch)
-            listed = stage(run, staging, wanted)
+            listed = stage(run, staging, request)
             partial = staging / "partial"
             _archive(staging, listed, partial)
             os.replace(partial, output)
@@ -68,17 +68,17 @@ def pack(path: Path, output: Path, wanted: BundleRequest = BundleRequest()) -> B
     return listed
 
 
-def _normalizer(run: RunDirectory, wanted: BundleRequest) -> Secrets:
-    """Return what takes names away: those of homes can stand anywhere in what the run was made of."""
-    if wanted.paths:
+def _normalizer(run: RunDirectory, request: BundleRequest) -> Secrets:
+    """Return what replaces names; home directories may occur anywhere in command, variables and environment."""
+    if request.paths:
         return Secrets()
     texts = json.dumps([run.run.command, run.run.variables, run.environment()])
     return Normalizer(run.run.working_directory, run.run.host, texts)
 
 
-def stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleContents:
-    """Write what goes into the bundle, file by file, and list it."""
-    normalizer = _normalizer(run, wanted)
+def stage(run: RunDirectory, staging: Path, request: BundleRequest) -> BundleContents:
+    """Write the files of the bundle into a staging directory, and return their list."""
+    normalizer = _normalizer(run, request)
     directory = staging / "run"
     directory.mkdir()
     for name in manifest.WHOLE:
@@ -100,28 +100,28 @@ def stage(run: RunDirectory, staging: Path, wanted: BundleRequest) -> BundleCont
         _copies(run, name, directory)
     _console(run, directory, normalizer)
     _remove_private_keys(directory / rundir.KEPT)
-    _entropy(run, directory, wanted)
-    if wanted.snapshots:
+    _entropy(run, directory, request)
+    if request.snapshots:
         _snapshots(run, directory, normalizer)
     original = rundir.seal_file(run.path / rundir.RUN)
     assert original is not None
-    _run_file(run, directory, normalizer, Bundled(entropy=wanted.entropy, original=original.digest))
+    _run_file(run, directory, normalizer, Bundled(entropy=request.entropy, original=original.digest))
     return BundleContents(
         reprokit=VERSION,
         run_id=run.run.run_id,
-        entropy=wanted.entropy,
-        normalized=not wanted.paths,
-        snapshots=wanted.snapshots,
+        entropy=request.entropy,
+        normalized=not request.paths,
+        snapshots=request.snapshots,
         original=original.digest,
-        left_out=list(_left_out(run, wanted, outputs)),
+        left_out=list(_left_out(run, request, outputs)),
         files=dict(_packed(directory)),
     )
 
 
-def _left_out(run: RunDirectory, wanted: BundleRequest, outputs: OutputsFile | None) -> Iterator[str]:
-    if not wanted.entropy:
+def _left_out(run: RunDirectory, request: BundleRequest, outputs: OutputsFile | None) -> Iterator[str]:
+    if not request.entropy:
         yield "the random profile and its key, which can be secret: --with-entropy adds them"
-    if run.has(rundir.SNAPSHOTS) and not wanted.snapshots:
+    if run.has(rundir.SNAPSHOTS) and not request.snapshots:
         yield "snapshots, which hold data that was trained on: --with-snapshots adds them"
     if run.has(rundir.PROFILE):
         yield f"what each process of the profiled run wrote, which {rundir.FINDINGS} sums up"
@@ -136,7 +136,7 @@ def _outputs(run: RunDirectory) -> OutputsFile | None:
 
 
 def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:
-    with suppress(OSError, ReprokitError):  # a copy that is gone
+    with suppress(OSError, ReprokitError):  # the copy was removed
         if file.kept is not None:
             with os.fdopen(run.open_kept(file), "rb") as copy:
                 if private_keys.is_private_key(copy):
@@ -145,7 +145,7 @@ def _without_key(run: RunDirectory, file: OutputFile) -> OutputFile:
 
 
 def _run_file(run: RunDirectory, directory: Path, normalizer: Secrets, bundled: Bundled) -> None:
-    """run.json, with seals of what the files have become."""
+    """Write run.json with seals of the rewritten files."""
     facts = msgspec.convert(normalizer.value(msgspec.to_builtins(run.run)), RunFile)
     facts.variables = {name: value for name, value in facts.variables.items() if is_kept(name, value)}
     facts.key = facts.key if bundled.entropy else ""
@@ -184,14 +184,14 @@ def _text(run: RunDirectory, name: str) -> bytes:
 
 
 def _copies(run: RunDirectory, name: str, directory: Path) -> None:
-    """Pack the files of a part of the run, by the names that reprokit gives."""
+    """Pack the files of a directory of the run, if they have names that reprokit gives."""
     for entry in _entries(run, name):
         if manifest.is_allowed(f"{name}/{entry}"):
             _copy(run, f"{name}/{entry}", directory)
 
 
 def _entries(run: RunDirectory, name: str) -> list[str]:
-    """Return what a directory of the run holds; nothing if there is none."""
+    """Return the names in a directory of the run; none if it does not exist."""
     place = run.path / name
     try:
         if not stat.S_ISDIR(os.lstat(place).st_mode):
@@ -212,12 +212,12 @@ def _copy(run: RunDirectory, member: str, directory: Path) -> None:
 def _console(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
     """Pack the printed text, piece by piece."""
     for head in console.heads(run).values():
-        found = console.read(run, head)
+        printed = console.read(run, head)
         first, last = (
             [piece._replace(data=_normalized(piece.data, normalizer)) for piece in console.joined(pieces)]
-            for pieces in (found.first, found.last)
+            for pieces in (printed.first, printed.last)
         )
-        text = msgspec.structs.replace(found, first=first, last=last)
+        text = msgspec.structs.replace(printed, first=first, last=last)
         (directory / rundir.CONSOLE).mkdir(exist_ok=True)
         (directory / rundir.CONSOLE / head.file).write_bytes(console.encode(head, text))
 
@@ -227,7 +227,7 @@ def _normalized(data: bytes, normalizer: Secrets) -> bytes:
 
 
 def _entropy(run: RunDirectory, directory: Path, request: BundleRequest) -> None:
-    """Pack the random profile if it is asked for; its size and the number of missing bytes always."""
+    """Pack the random profile if requested; the file that counts missed requests is always packed."""
     for entry in _entries(run, rundir.ENTROPY):
         member = f"{rundir.ENTROPY}/{entry}"
         if manifest.is_allowed(member) and (request.entropy or member == manifest.FRESH):
@@ -247,8 +247,8 @@ def _snapshots(run: RunDirectory, directory: Path, normalizer: Secrets) -> None:
 
 
 def _header(header: dict[str, Any], normalizer: Secrets) -> dict[str, Any]:
-    """Return the header of a snapshot: its tensors' names, values and digest stay."""
-    for key in _OF_SURROUNDINGS & header.keys():
+    """Return the normalized header of a snapshot; names of tensors, values and digest stay."""
+    for key in _UNSEALED_KEYS & header.keys():
         header[key] = normalizer.value(header[key], key)
     for trigger in (header.get("trigger"), *(header.get("also") or ())):
         if isinstance(trigger, dict) and "where" in trigger:
@@ -256,16 +256,16 @@ def _header(header: dict[str, Any], normalizer: Secrets) -> dict[str, Any]:
     return header
 
 
-def _packed(directory: Path) -> Iterator[tuple[str, Packed]]:
+def _packed(directory: Path) -> Iterator[tuple[str, PackedFile]]:
     """Yield every file with its size and digest, in the order of their names."""
     for path in sorted(filter(Path.is_file, directory.rglob("*")), key=Path.as_posix):
         sealed = rundir.seal_file(path)
         assert sealed is not None
-        yield path.relative_to(directory).as_posix(), Packed(size=sealed.size, digest=sealed.digest)
+        yield path.relative_to(directory).as_posix(), PackedFile(size=sealed.size, digest=sealed.digest)
 
 
 def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
-    """Write the compressed tar archive; its metadata are the same on all machines."""
+    """Write the compressed tar archive, with the same metadata on all machines."""
     compressor = zstandard_library().ZstdCompressor(level=LEVEL)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with (
@@ -281,7 +281,7 @@ def _archive(staging: Path, listed: BundleContents, output: Path) -> None:
 
 
 def encoded(listed: BundleContents) -> bytes:
-    """Return bundle.json."""
+    """Return the encoded bundle.json."""
     return json.dumps(msgspec.to_builtins(listed), indent=1).encode() + b"\n"
 
 
@@ -292,7 +292,7 @@ def _add(archive: tarfile.TarFile, name: str, size: int, content: IO[bytes]) -> 
 
 
 def zstandard_library() -> Any:
-    """Return the package, which is one of an extra."""
+    """Return the zstandard package; raises ExtraMissing if it is not installed."""
     with needed_for("a bundle", "zstandard"):
         import zstandard
     return zstandard
@@ -305,7 +305,7 @@ class Normalizer(Secrets):
         self._directory = working_directory.rstrip("/")
         users = {name for name in _HOMES.findall(f"{working_directory} {texts}") if name not in ("", "user")}
         self._users = _alternatives(r"(?<=/)(?:{})(?=[/\s\"':;,]|$)", users)
-        # A name like train would take the words of a text with it: such a host is replaced in its own places only.
+        # A host name such as "train" also occurs as a word in texts; it is replaced only under the keys of host names.
         hosts = {host} if re.search("[0-9-]", host) else set()
         self._host = _alternatives(r"(?<![A-Za-z0-9._-])(?:{})(?![A-Za-z0-9_-])", hosts)
 
@@ -319,8 +319,8 @@ class Normalizer(Secrets):
         return self._host.sub(MACHINE, text) if self._host else text
 
     def named(self, text: str, key: str) -> str:
-        """Return the text of a key, which tells where a machine's name stands."""
-        return MACHINE if key in _OF_MACHINES and text else self.text(text)
+        """Return the normalized text of a key; some keys hold a host name."""
+        return MACHINE if key in _HOST_KEYS and text else self.text(text)
 
 
 def _alternatives(pattern: str, names: set[str]) -> re.Pattern[str] | None:

@@ -1,4 +1,4 @@
-"""A run in an object store: what its bundle would hold, as single objects, and the list of contents last."""
+"""Pushes a run to an object store and pulls it: its bundle's files as single objects, the list of contents last."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from reprokit.rundir import RunDirectory
 
 
 def push(path: Path, url: str, request: BundleRequest) -> tuple[BundleContents, int]:
-    """Write a finished run below a URL; returns its list, and how many files were there from an earlier try."""
+    """Write a finished run below a URL; returns its list of contents, and how many files already existed there."""
     run = RunDirectory(path)
     run.require_finished()
     url = url.rstrip("/")
     store = object_stores.open_store(url)
-    there = {meta["path"] for meta in object_stores.listed(store, url)}
+    existing = {meta["path"] for meta in object_stores.listed(store, url)}
     with tempfile.TemporaryDirectory(prefix="reprokit-push-") as scratch:
         listed = stage(run, Path(scratch), request)
         digests = {manifest.HOME + name: file.digest for name, file in listed.files.items()}
         digests[manifest.LIST] = _digest([encoded(listed)])
-        for name in sorted(there & digests.keys()):  # all of them, before anything is written
+        for name in sorted(existing & digests.keys()):  # verify all existing objects before writing any
             if _digest(object_stores.content(store, url, name)) != digests[name]:
                 raise CannotWriteReport(f"{url}/{name} is of something else than this run; choose another prefix")
-        for name in sorted(digests.keys() - there - {manifest.LIST}):
+        for name in sorted(digests.keys() - existing - {manifest.LIST}):
             object_stores.create(store, url, name, Path(scratch, name))
-        if manifest.LIST not in there:
+        if manifest.LIST not in existing:
             object_stores.create(store, url, manifest.LIST, encoded(listed))
-    return listed, len(there & digests.keys() - {manifest.LIST})
+    return listed, len(existing & digests.keys() - {manifest.LIST})
 
 
 def pull(url: str, output: Path) -> tuple[BundleContents, int]:
-    """Make a run directory of what was pushed; returns its list, and how many files an earlier try had left."""
+    """Make a run directory of a pushed run; returns its list of contents, and how many files an earlier try fetched."""
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another directory")
     url = url.rstrip("/")
@@ -59,14 +59,14 @@ def pull(url: str, output: Path) -> tuple[BundleContents, int]:
 
 
 def _place(store: object, url: str, listed: BundleContents, output: Path) -> int:
-    """Fetch what is missing into a directory beside the run's, which gets its name at last."""
+    """Fetch missing files into a directory next to the output, and rename it when it is complete."""
     scratch = output.parent / f".pull-{output.name}"
     scratch.mkdir(mode=0o700, exist_ok=True)
     directory = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _lock(directory, scratch)
-        there = _kept(scratch, listed)
-        missing = sorted(listed.files.keys() - there)
+        fetched = _fetched_before(scratch, listed)
+        missing = sorted(listed.files.keys() - fetched)
         require_room(url, (listed.files[name] for name in missing), scratch)
         for name in missing:
             blocks = object_stores.content(store, url, manifest.HOME + name)
@@ -77,11 +77,11 @@ def _place(store: object, url: str, listed: BundleContents, output: Path) -> int
         os.rename(scratch, output)
     finally:
         os.close(directory)
-    return len(there)
+    return len(fetched)
 
 
 def _lock(directory: int, scratch: Path) -> None:
-    """Refuse a directory of somebody else's, or one that another pull is filling."""
+    """Lock the directory; refuse one of another user, or one that another pull is filling."""
     if os.fstat(directory).st_uid != os.geteuid():
         raise CannotWriteReport(f"{scratch} belongs to another user; choose another place")
     try:
@@ -90,23 +90,23 @@ def _lock(directory: int, scratch: Path) -> None:
         raise CannotWriteReport(f"{scratch} is being filled by another pull; wait for it") from None
 
 
-def _kept(scratch: Path, listed: BundleContents) -> set[str]:
-    """Return what an earlier try fetched whole; everything else of it is removed."""
-    there = set()
+def _fetched_before(scratch: Path, listed: BundleContents) -> set[str]:
+    """Return the files that an earlier try fetched completely; its other files are removed."""
+    fetched = set()
     for path in list(scratch.rglob("*")):
         mode, name = path.lstat().st_mode, path.relative_to(scratch).as_posix()
         if stat.S_ISDIR(mode):
             continue
         sealed = rundir.seal_file(path) if stat.S_ISREG(mode) and name in listed.files else None
         if sealed is not None and sealed.digest == listed.files[name].digest:
-            there.add(name)
+            fetched.add(name)
         else:
             path.unlink()
-    return there
+    return fetched
 
 
 def _digest(blocks: Iterable[bytes]) -> str:
-    running = hashlib.sha256()
+    hasher = hashlib.sha256()
     for block in blocks:
-        running.update(block)
-    return "sha256:" + running.hexdigest()
+        hasher.update(block)
+    return "sha256:" + hasher.hexdigest()

@@ -1,4 +1,4 @@
-"""Unpacks a bundle from somebody else: names that a run directory has, within bounds, each file as it was listed."""
+"""Unpacks an untrusted bundle: only names of a run directory, within bounds, each file as its list describes it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import msgspec
 
 from reprokit import untrusted_json
 from reprokit.bundle import manifest
-from reprokit.bundle.manifest import BundleContents, Packed
+from reprokit.bundle.manifest import BundleContents, PackedFile
 from reprokit.bundle.pack import zstandard_library
 from reprokit.errors import BadBundle, CannotWriteReport, reason, refused_as
 from reprokit.rundir import RUN, RunDirectory
 
-WINDOW = 128 << 20  # bytes that a decompressor may take
-MAX_EXTENSION = 64 << 10  # bytes of an extended header, in which long names and sizes stand
+WINDOW = 128 << 20  # bytes of memory that the decompressor may use
+MAX_EXTENSION = 64 << 10  # bytes of an extended header, which holds long names and sizes
 _EXTENSIONS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -31,23 +31,23 @@ _EXTENSIONS = (
 )
 
 
-MAX_CHAINED = 4  # headers that stand before one member
-RESERVE = 256 << 20  # bytes of the disk that stay free, of a small one a quarter
-BLOCK = 4096  # bytes that a file takes on the disk at least
+MAX_CHAINED = 4  # extended headers in front of one member
+RESERVE = 256 << 20  # bytes of the disk that stay free; at most a quarter of a small disk
+BLOCK = 4096  # minimum of bytes that a file occupies on disk
 
 
 class Archive(tarfile.TarFile):
-    """Reads the archive as a stream."""
+    """An archive that is read as a stream."""
 
-    chained = 0  # headers that are being read, each of which announces the next
+    chained = 0  # number of nested headers being read
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """A member of the archive. It bounds what tarfile reads into memory before a member's name is known."""
+    """A member of the archive; bounds what tarfile reads into memory before the member's name is known."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> BoundedTarInfo:
-        """Return the next member; tarfile calls this again for what an extended header stands before."""
+        """Return the next member; tarfile calls this again for the member behind an extended header."""
         assert isinstance(archive, Archive)
         if archive.chained >= MAX_CHAINED:
             raise tarfile.ReadError("too many headers stand before one file")
@@ -59,7 +59,7 @@ class BoundedTarInfo(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> BoundedTarInfo:
-        """Return the header, unless it announces a longer one, or a file with holes."""
+        """Return the header; refuses sparse files and long extended headers."""
         member = super().frombuf(buf, encoding, errors)
         if member.type in _EXTENSIONS and member.size > MAX_EXTENSION:
             raise tarfile.ReadError("a header is too long")
@@ -69,7 +69,7 @@ class BoundedTarInfo(tarfile.TarInfo):
 
 
 def unpack(path: Path, output: Path) -> BundleContents:
-    """Make a run directory of a bundle; nothing is left of one that is refused."""
+    """Make a run directory of a bundle; nothing remains of a refused one."""
     library = zstandard_library()
     if os.path.lexists(output):
         raise CannotWriteReport(f"{output} exists already; choose another directory with -o")
@@ -97,17 +97,17 @@ def _extract(path: Path, scratch: Path, library: Any) -> BundleContents:
             decompressor.stream_reader(file) as stream,
             Archive.open(fileobj=stream, mode="r|", tarinfo=BoundedTarInfo) as archive,
         ):
-            return _members(path, archive, scratch)
+            return _extract_members(path, archive, scratch)
     except (tarfile.TarError, library.ZstdError, EOFError, ValueError) as error:
-        raise BadBundle(f"{path} is not a bundle, or was cut or changed: {_line(error)}") from None
+        raise BadBundle(f"{path} is not a bundle, or was cut or changed: {_short_reason(error)}") from None
 
 
-def _members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleContents:
+def _extract_members(path: Path, archive: tarfile.TarFile, scratch: Path) -> BundleContents:
     listed: BundleContents | None = None
     seen: set[str] = set()
     for member in archive:
         if listed is None:
-            listed = _list(path, archive, member)
+            listed = _read_list(path, archive, member)
             require_room(str(path), listed.files.values(), scratch)
             continue
         name = member.name.removeprefix(manifest.HOME)
@@ -128,8 +128,8 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[byte
     yield from iter(lambda: source.read(1 << 20), b"")
 
 
-def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
-    """Read bundle.json, the first member, so that all others are known before they are written."""
+def _read_list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> BundleContents:
+    """Read bundle.json, the first member, which lists all others before any is written."""
     if member.name != manifest.LIST or not member.isreg() or member.size > manifest.MAX_LIST:
         raise BadBundle(f"{path} is not a bundle: it does not begin with {manifest.LIST}")
     file = archive.extractfile(member)
@@ -137,11 +137,11 @@ def _list(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> Bund
 
 
 def decoded(place: str, data: bytes) -> BundleContents:
-    """Return bundle.json, within its bounds."""
+    """Return the decoded bundle.json; raises BadBundle if it exceeds the bounds."""
     try:
         listed = msgspec.convert(untrusted_json.loads(data), BundleContents)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise BadBundle(f"{place}: {manifest.LIST}: {_line(error)}") from None
+        raise BadBundle(f"{place}: {manifest.LIST}: {_short_reason(error)}") from None
     if listed.format > manifest.FORMAT:
         raise BadBundle(f"{place} has format {listed.format}, this reprokit reads {manifest.FORMAT}; upgrade reprokit")
     size = sum(file.size for file in listed.files.values())
@@ -150,8 +150,8 @@ def decoded(place: str, data: bytes) -> BundleContents:
     return listed
 
 
-def require_room(place: str, files: Iterable[Packed], scratch: Path) -> None:
-    """Refuse what would fill the disk: a small bundle can unpack into very much."""
+def require_room(place: str, files: Iterable[PackedFile], scratch: Path) -> None:
+    """Raise CannotWriteReport if the files would fill the disk: a small bundle can unpack into very much."""
     disk = shutil.disk_usage(scratch)
     size = sum(file.size + BLOCK for file in files)
     free = max(0, disk.free - min(RESERVE, disk.total // 4))
@@ -161,27 +161,27 @@ def require_room(place: str, files: Iterable[Packed], scratch: Path) -> None:
         )
 
 
-def write_listed(place: str, blocks: Iterable[bytes], target: Path, listed: Packed) -> None:
+def write_listed(place: str, blocks: Iterable[bytes], target: Path, listed: PackedFile) -> None:
     """Write one file, and never more bytes than its entry lists."""
     _make_parents(target.parent)
-    running, left = hashlib.sha256(), listed.size
+    hasher, left = hashlib.sha256(), listed.size
     with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
         for block in blocks:
             left -= len(block)
             if left < 0:
                 break
-            running.update(block)
+            hasher.update(block)
             file.write(block)
-    if left or "sha256:" + running.hexdigest() != listed.digest:
+    if left or "sha256:" + hasher.hexdigest() != listed.digest:
         raise BadBundle(f"{place}: {target.name} differs from the bundle's list of contents")
 
 
 def _make_parents(directory: Path) -> None:
-    """Make directories that only their owner may read; mkdir's mode applies to the last one alone."""
+    """Make a directory and its parents, readable by their owner only; mkdir's mode applies to the last one alone."""
     if not directory.exists():
         _make_parents(directory.parent)
         directory.mkdir(mode=0o700)
 
 
-def _line(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     return reason(error)[:200]
