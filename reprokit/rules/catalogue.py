@@ -1,4 +1,4 @@
-"""The rules by name, and what users ask for: ID[=PARAM=VALUE,...], auto, FILE.py[:CLASS], or FILE.toml with a list."""
+"""Resolves rules as users name them: ID[=PARAM=VALUE,...], auto, FILE.py[:CLASS], or FILE.toml with a list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reprokit.errors import BadRule, reason
 from reprokit.rules import activations, boosting, data, losses, weights
 from reprokit.saved_tensors.trial import TensorTrial
 
-AUTOMATIC = (  # which hold for every training; the others are matters of opinion
+AUTOMATIC = (  # rules that apply to every training; the others are matters of opinion
     weights.ExplodingTensor,
     weights.VanishingGradient,
     weights.AllZero,
@@ -59,12 +59,12 @@ class RuleList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def chosen(specs: Sequence[str], trial: TensorTrial) -> dict[str, Any]:
-    """Return the rules that are asked for, by name; without any, those that hold for every training."""
-    return {name: rule for spec in listed(specs or [AUTO]) for name, rule in _made(spec, trial)}
+    """Return the requested rules by name; without a request, those that apply to every training."""
+    return {name: rule for spec in listed(specs or [AUTO]) for name, rule in _instances(spec, trial)}
 
 
 def listed(specs: Sequence[str]) -> Iterator[str]:
-    """Yield what is asked for, with what stands in a file in its place."""
+    """Yield the requested rules; `auto` and TOML files are replaced by the rules that they stand for."""
     for spec in specs:
         if spec == AUTO:
             yield from (rule.__name__ for rule in AUTOMATIC)
@@ -75,49 +75,49 @@ def listed(specs: Sequence[str]) -> Iterator[str]:
 
 
 def checked(specs: Sequence[str]) -> tuple[str, ...]:
-    """Return what is asked for; raises BadRule for what can be known to be wrong without executing it."""
+    """Return the requested rules; raises BadRule for errors that are visible without executing a rule."""
     rule_specs = tuple(listed(specs))
     for spec in rule_specs:
-        head, parameters = _parts(spec)
+        head, parameters = _split(spec)
         if own := OWN.fullmatch(head):
             try:
                 ast.parse(read_whole(Path(own[1]), MAX_FILE, BadRule, ADVICE).decode())
             except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
                 raise BadRule(f"{own[1]} is no Python: {reason(error)}") from None
         else:
-            _typed(_of_name(head), parameters)
+            _typed(_built_in(head), parameters)
     return rule_specs
 
 
 def known(name: str) -> str | None:
-    """Return the name of a rule however it is spelled: VanishingGradient, vanishing-gradient."""
+    """Return a rule's name for any spelling (VanishingGradient, vanishing-gradient); None if there is no such rule."""
     spelled = {name_of_rule.lower(): name_of_rule for name_of_rule in RULES}
     return spelled.get(re.sub("[-_]", "", name).lower())
 
 
-def _made(spec: str, trial: TensorTrial) -> list[tuple[str, Any]]:
-    head, parameters = _parts(spec)
+def _instances(spec: str, trial: TensorTrial) -> list[tuple[str, Any]]:
+    head, parameters = _split(spec)
     own = OWN.fullmatch(head)
-    kinds = _own_classes(Path(own[1]), own[2], trial.path) if own else [_of_name(head)]
+    kinds = _own_classes(Path(own[1]), own[2], trial.path) if own else [_built_in(head)]
     try:
         return [(kind.__name__, kind(trial, **(parameters if own else _typed(kind, parameters)))) for kind in kinds]
     except (TypeError, ValueError) as error:
         raise BadRule(f"{spec}: {reason(error)}") from None
-    except Exception as error:  # of somebody else's code
+    except Exception as error:  # raised by the user's code
         raise BadRule(f"{spec}: {type(error).__name__}: {reason(error)}") from error
 
 
-def _parts(spec: str) -> tuple[str, dict[str, Any]]:
+def _split(spec: str) -> tuple[str, dict[str, Any]]:
     head, _, rest = spec.partition("=")
     return head, dict(_parameter(spec, text) for text in rest.split(",") if rest)
 
 
-def _of_name(head: str) -> Any:
+def _built_in(head: str) -> Any:
     name = known(head)
     if name is None:
-        near = difflib.get_close_matches(head, RULES, 3, 0.3)
-        there = f"near ones: {', '.join(near)}" if near else f"there are {', '.join(RULES)}"
-        raise BadRule(f"there is no rule {head!r}; {there}; FILE.py:CLASS is one of your own")
+        near_names = difflib.get_close_matches(head, RULES, 3, 0.3)
+        advice = f"near ones: {', '.join(near_names)}" if near_names else f"there are {', '.join(RULES)}"
+        raise BadRule(f"there is no rule {head!r}; {advice}; FILE.py:CLASS is one of your own")
     return RULES[name]
 
 
@@ -134,7 +134,7 @@ def _parameter(spec: str, text: str) -> tuple[str, Any]:
 
 
 def _typed(kind: Any, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return parameters of a rule of ours, with the types of their defaults."""
+    """Return the parameters of a built-in rule, converted to the types of their defaults."""
     fields = [field for field in dataclasses.fields(kind) if field.name != "trial" and not field.name.startswith("_")]
     defaults: dict[str, Any] = {field.name: field.default for field in fields}
     for name, value in parameters.items():
@@ -148,7 +148,7 @@ def _typed(kind: Any, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_classes(path: Path, name: str | None, run: Path) -> list[Any]:
-    """Return a class from a file of the user's, or all: nothing in a run directory is ever executed."""
+    """Return one or all rule classes of a user's file; refuses files in the run directory, which are never executed."""
     real = Path(os.path.realpath(path))
     if real.is_relative_to(os.path.realpath(run)):
         raise BadRule(f"{path} lies in the run directory, from where nothing is executed; copy it elsewhere")
