@@ -1,1 +1,1 @@
-"""Rules: what a training shows in its saved tensors when it goes wrong. They run beside the training, never in it."""
+"""Rules that detect a failing training by its saved tensors; they run in a process of their own."""

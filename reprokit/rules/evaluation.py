@@ -1,4 +1,4 @@
-"""Puts each step of a run before the rules, in the order of the training, and makes findings of their alarms."""
+"""Has rules judge each step of a run, in the order of the training, and turns their alarms into findings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reprokit.model.run import RUNNING
 from reprokit.rules.observations import Alarm, EvaluationStep
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
-MAX_OF_RULE = 50  # tensors that one rule raises an alarm for
+MAX_OF_RULE = 50  # tensors for which one rule raises alarms
 
 
 class RuleSession:
@@ -24,11 +24,11 @@ class RuleSession:
         self.trial = trial
         self.findings: dict[tuple[str, str], Finding] = {}
         self.problems: list[str] = []
-        self.failed: list[str] = []  # rules
+        self.failed: list[str] = []  # names of rules
         self._rules: dict[str, Any] = {}
-        self.names: list[str] = []  # of all rules, also of those that failed
+        self.names: list[str] = []  # names of all rules, including failed ones
         self.add(rules)
-        self._reads = Counter[str]()  # of each rule
+        self._reads = Counter[str]()  # reads of tensors, by rule
         self._raised = Counter[str]()
         self._position = 0
         self._train: list[int] = []
@@ -37,23 +37,23 @@ class RuleSession:
 
     @property
     def judged(self) -> int:
-        """Return how many rules found something to judge."""
+        """Return the number of rules that read a tensor."""
         return sum(1 for count in self._reads.values() if count)
 
     @property
     def unjudged(self) -> list[str]:
-        """Return the rules that found nothing in the run that they could judge."""
+        """Return the rules that read no tensor, as nothing that they judge was saved."""
         return [name for name, rule in self._rules.items() if not self._reads[name] and hasattr(rule, "trial")]
 
     def add(self, rules: dict[str, Any]) -> None:
-        """Have further rules judge the steps that come."""
+        """Add rules that judge the following steps."""
         self._rules.update(rules)
         self.names.extend(rules)
 
     def judge(self, goes_on: Callable[[], bool] | None = None) -> Iterator[Finding]:
         """Yield each finding when it is first raised.
 
-        Further steps are waited for with `goes_on`, which lets time pass and returns whether the training may go on.
+        `goes_on` waits for further steps; it returns whether the training may still be running.
         """
         self.trial.follows = False
         idle_since = time.monotonic()
@@ -68,11 +68,11 @@ class RuleSession:
             if self._position > position:
                 idle_since = time.monotonic()
             idle = time.monotonic() - idle_since
-            yield from self._ask("invoke_when_idle", idle)
+            yield from self._call_rules("invoke_when_idle", idle)
             is_over = not goes_on()
 
     def notes(self) -> list[str]:
-        """Return what went wrong, and which rules found nothing in the run that they could judge."""
+        """Return the problems of rules, and the names of those that had nothing to judge."""
         idle = [name for name in self.unjudged if not hasattr(self._rules[name], "invoke_when_idle")]
         unjudged = [f"not judged, as nothing that they look at was saved: {', '.join(sorted(idle))}"] if idle else []
         return [*self.problems, *unjudged]
@@ -86,15 +86,15 @@ class RuleSession:
                 yield from self._close_evaluation()
                 self._train.append(step)
                 self._last = step
-                yield from self._ask("invoke_at_step", step)
+                yield from self._call_rules("invoke_at_step", step)
 
     def _close_evaluation(self) -> Iterator[Finding]:
         if self._eval:
             evaluation = EvaluationStep(self._last, tuple(self._train), tuple(self._eval))
             self._train, self._eval = [], []
-            yield from self._ask("invoke_at_evaluation", evaluation)
+            yield from self._call_rules("invoke_at_evaluation", evaluation)
 
-    def _ask(self, hook: str, argument: Any) -> Iterator[Finding]:
+    def _call_rules(self, hook: str, argument: Any) -> Iterator[Finding]:
         """Call one method of each rule; a rule that fails is reported and not called again."""
         for name, rule in list(self._rules.items()):
             method: Callable[[Any], Any] | None = getattr(rule, hook, None)
@@ -144,17 +144,17 @@ class RuleSession:
         )
 
 
-def _alarms(rule: str, answer: Any) -> Iterator[Alarm]:
-    """Yield the alarms of an answer; a rule of the user's may also answer with True."""
-    if answer is True:
+def _alarms(rule: str, result: Any) -> Iterator[Alarm]:
+    """Yield the alarms of a rule's result; a user's rule may also return True."""
+    if result is True:
         yield Alarm("", f"{rule} is met")
-    elif answer not in (None, False):
-        for alarm in answer:
+    elif result not in (None, False):
+        for alarm in result:
             yield alarm if isinstance(alarm, Alarm) else Alarm("", str(alarm)[:1000])
 
 
 def keep(trial: TensorTrial, session: RuleSession) -> FindingsFile:
-    """Return findings.json with these findings in place of those of earlier rules, and write it into an ended run."""
+    """Replace the findings of earlier rules in findings.json; written only if the run has ended."""
     before = findings.read(trial.run)
     of_profile = [finding for finding in before.findings if finding.kind != RULE] if before is not None else []
     content = FindingsFile(

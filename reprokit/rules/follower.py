@@ -1,4 +1,4 @@
-"""Judges a run beside its training, in a process of its own that the launcher starts, and reports to it by a pipe."""
+"""Judges a run while it trains, in a process that the launcher starts and that reports to it through a pipe."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from reprokit.rules.evaluation import RuleSession
 from reprokit.rules.report import sentence
 from reprokit.saved_tensors.trial import POLL, TensorTrial
 
-NICE = 10  # the training comes first
+NICE = 10  # yield to the training
 
 
 def follow() -> None:
-    """Judge the run that the command line names by the rules behind it, until standard input is closed."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher blocks what it takes by sigwait
+    """Judge the run in argv[2] by the rules in argv[3:] until standard input is closed."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher blocks the signals that it awaits by sigwait
     os.nice(NICE)
     pipe = os.dup(1)
-    os.dup2(2, 1)  # what rules print is not a report
+    os.dup2(2, 1)  # rules may print: keep their output out of the pipe of reports
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     trial = TensorTrial(sys.argv[2])
@@ -42,7 +42,7 @@ def follow() -> None:
 
 
 def _training_goes_on() -> bool:
-    """Wait a moment; return whether the launcher holds standard input open."""
+    """Wait for one polling interval; returns whether the launcher keeps standard input open."""
     return not select.select([0], [], [], POLL)[0]
 
 

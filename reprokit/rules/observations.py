@@ -1,4 +1,4 @@
-"""What rules see of a step, and what they answer. What was not saved is left out."""
+"""Gives rules the saved tensors of a step, and declares their alarms; unsaved values are omitted."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 CLASSIFYING = re.compile("CrossEntropy|NLL|BCE", re.IGNORECASE)  # losses whose labels are classes
-FEWEST = 8  # samples of a batch of which anything is said
-MOST_CLASSES = 1 << 20  # what is larger is no class: a file from elsewhere may hold any number
+FEWEST = 8  # samples of the smallest batch that is judged
+MOST_CLASSES = 1 << 20  # larger labels are no classes: an untrusted file may hold any number
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def tensors(trial: TensorTrial, step: int, collection: str, mode: str = TRAIN) -
 
 
 def values(trial: TensorTrial, step: int, collection: str, mode: str = TRAIN) -> Iterator[tuple[TrialTensor, Array]]:
-    """Yield these tensors with their values of all calls, those whose values were saved."""
+    """Yield the tensors of a collection with each saved value of all calls in a step."""
     for tensor in tensors(trial, step, collection, mode):
         for call in range(tensor.calls(step, mode)):
             try:
@@ -56,7 +56,7 @@ def values(trial: TensorTrial, step: int, collection: str, mode: str = TRAIN) ->
 
 
 def number(tensor: TrialTensor, step: int, *names: str, mode: str = TRAIN) -> float | None:
-    """Return the first of these reductions that was saved or can be computed; abs_ in front is of absolute values."""
+    """Return the first available of these reductions; the prefix abs_ means absolute values."""
     for name in names:
         try:
             return tensor.reduction_value(step, name.removeprefix("abs_"), mode, abs=name.startswith("abs_"))
@@ -66,34 +66,34 @@ def number(tensor: TrialTensor, step: int, *names: str, mode: str = TRAIN) -> fl
 
 
 def is_matrix(tensor: TrialTensor, step: int) -> bool:
-    """Return whether it is of a weight proper: biases and scales begin at zero or one, and may have no gradient.
+    """Return whether a tensor belongs to a weight matrix, not to a bias, scale or embedding.
 
-    Keras' attention has biases of two dimensions; that of its keys never has a gradient.
+    Biases and scales begin at zero or one and may have no gradient, also the two-dimensional ones of Keras' attention.
     """
     is_bias = tensor.name.replace(".", "/").rpartition("/")[2] == "bias"
     return len(tensor.shape(step, TRAIN)) > 1 and not is_bias and layer_of(tensor) != "Embedding"
 
 
 def layer_of(tensor: TrialTensor) -> str:
-    """Return the class of a tensor's module; of a parameter as the module's inputs and outputs say it."""
+    """Return the class of a tensor's module; a parameter takes it from inputs and outputs of its module."""
     module = tensor.name.rpartition("/")[2].rpartition(".")[0]
-    beside = (f"{module}_{kind}_0" for kind in ("input", "output"))
-    layers = (tensor.trial.tensor(name).layer for name in beside if tensor.trial.has_tensor(name))
+    neighbors = (f"{module}_{kind}_0" for kind in ("input", "output"))
+    layers = (tensor.trial.tensor(name).layer for name in neighbors if tensor.trial.has_tensor(name))
     return tensor.layer or next(layers, "")
 
 
 def loss(trial: TensorTrial, steps: tuple[int, ...], mode: str = TRAIN) -> float | None:
-    """Return the mean of the losses of some steps; None where none was saved."""
+    """Return the mean loss of these steps; None if no loss was saved."""
     numpy = shards.numpy()
-    found = []
+    losses = []
     for step in steps:
         for tensor in tensors(trial, step, "losses", mode):
             for call in range(tensor.calls(step, mode)):
                 try:
-                    found.append(tensor.reduction_value(step, "mean", mode, call=call))
+                    losses.append(tensor.reduction_value(step, "mean", mode, call=call))
                 except TensorUnavailable:
                     continue
-    return float(numpy.mean(found)) if found else None
+    return float(numpy.mean(losses)) if losses else None
 
 
 def loss_name(trial: TensorTrial) -> str:
@@ -102,20 +102,20 @@ def loss_name(trial: TensorTrial) -> str:
 
 
 def labeled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[str, Array, Array | None]]:
-    """Yield the labels of a step that are classes, with their name and the predictions beside them."""
+    """Yield name, values and predicted scores of labels that are classes."""
     for name in trial.given_to_loss("labels", 1, step, mode):
         tensor = trial.tensor(name)
-        beside = trial.given_to_loss("predictions", 0, step, mode)
-        if name.startswith("labels/"):  # of one of several sets
-            beside = [one for one in beside if one == f"predictions/{name[len('labels/') :]}"]
+        score_names = trial.given_to_loss("predictions", 0, step, mode)
+        if name.startswith("labels/"):  # predictions and labels have several parts
+            score_names = [other for other in score_names if other == f"predictions/{name[len('labels/') :]}"]
         if name.endswith("_input_1"):
-            beside = [one for one in beside if one == f"{name[:-1]}0"]
+            score_names = [other for other in score_names if other == f"{name[:-1]}0"]
             if not CLASSIFYING.search(name) and not CLASSIFYING.search(tensor.layer):
                 continue
         for call in range(tensor.calls(step, mode)):
             try:
                 labels = tensor.value(step, mode, call=call)
-                scores = trial.tensor(beside[0]).value(step, mode, call=call) if beside else None
+                scores = trial.tensor(score_names[0]).value(step, mode, call=call) if score_names else None
             except TensorUnavailable:
                 continue
             classes = _classes(labels)
@@ -124,18 +124,18 @@ def labeled(trial: TensorTrial, step: int, mode: str = TRAIN) -> Iterator[tuple[
 
 
 def predicted_pairs(trial: TensorTrial, steps: Iterable[int], mode: str) -> dict[str, Counter[tuple[int, int]]]:
-    """Return how often each class was predicted for each label in some steps, by the name of the labels."""
-    found: dict[str, Counter[tuple[int, int]]] = {}
+    """Return the counts of (label, predicted class) over these steps, by the name of the labels."""
+    counts: dict[str, Counter[tuple[int, int]]] = {}
     for step in steps:
         for name, labels, scores in labeled(trial, step, mode):
             if scores is not None:
                 pairs = zip(labels.tolist(), predicted(scores).tolist(), strict=False)
-                found.setdefault(name, Counter()).update(pairs)
-    return found
+                counts.setdefault(name, Counter()).update(pairs)
+    return counts
 
 
 def _classes(labels: Array) -> Array | None:
-    """Return labels as whole numbers, of rows with one 1 its place; None where they are no classes of samples."""
+    """Return labels as integers, decoded if one-hot; None if they are no classes of samples."""
     numpy = shards.numpy()
     if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "biuf":
         is_one_hot = numpy.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()
@@ -149,14 +149,14 @@ def _classes(labels: Array) -> Array | None:
 
 
 def _is_of_language(trial: TensorTrial, step: int, scores: Array | None) -> bool:
-    """Return whether the classes are words, of which some are rare in every language."""
+    """Return whether the classes are tokens of a vocabulary, of which some are always rare."""
     embeddings = (trial.tensor(name) for name in trial.tensor_names(step=step, mode=TRAIN, collection="weights"))
     sizes = {tensor.shape(step, TRAIN)[0] for tensor in embeddings if layer_of(tensor) == "Embedding"}
     return scores is not None and scores.ndim == 2 and scores.shape[1] in sizes
 
 
 def predicted(scores: Array) -> Array:
-    """Return the class that each row of scores is for."""
+    """Return the predicted class for each row of scores."""
     if scores.ndim == 2 and scores.shape[1] > 1:
         best: Array = scores.argmax(axis=1)
         return best
