@@ -1,4 +1,4 @@
-"""Rules on what activation functions return."""
+"""Rules on the outputs of activation functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecentShares:
-    """Counts the units of each tensor that were idle at all of the last steps."""
+    """Counts the units of each tensor that were idle over the last steps."""
 
     steps: int
     _shares: dict[str, deque[Any]] = field(default_factory=dict)
 
     def idle(self, name: str, active: Array, threshold: float) -> float | None:
-        """Return the share of units that are active in too few of their values; None before there are enough steps."""
+        """Return the share of units whose mean activity is below the threshold; None until there are enough steps."""
         shares = self._shares.setdefault(name, deque(maxlen=self.steps))
         if shares and shares[0].shape != active.shape:
             shares.clear()
@@ -104,7 +104,7 @@ class SaturatedActivation:
                 yield Alarm(tensor.name, f"{100 * worst:.0f} % of its neurons are saturated")
 
     def _ends(self, layer: str) -> tuple[float, float]:
-        """Return what the function returns at the thresholds, which are of its inputs."""
+        """Return the outputs of the function at the thresholds, which refer to its inputs."""
         numpy = shards.numpy()
         if layer == "Tanh":
             return float(numpy.tanh(self.threshold_tanh_min)), float(numpy.tanh(self.threshold_tanh_max))

@@ -11,24 +11,24 @@ from reprokit.rules.observations import Alarm, EvaluationStep, number, tensors, 
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
-# How often a feature parts a node, as XGBoost and LightGBM call it.
+# Names of XGBoost and LightGBM for the number of nodes that a feature splits.
 SPLITS = ("feature_importance/weight", "feature_importance/split")
-# Metrics that are losses, which fall little by little; of errors one sample more is much.
+# Metrics that are smooth losses; an error rate jumps with a single sample.
 LOSS = re.compile(r".+-(m?logloss|binary_logloss|multi_logloss|cross_entropy|rmsle|rmse|mae|mape|l1|l2|huber|fair)")
-FELL = 0.8  # of the training's loss at the best round
+FELL = 0.8  # share of the training loss at the best round
 
 
 @dataclass
 class LostRounds:
-    """Boosters' losses round by round: a validation loss that has lost much again while that of the training fell.
+    """Finds boosters whose validation loss rose much above its best while the training loss fell.
 
-    Far apart is no sign here: of healthy boosters the training's loss is often nearly nothing.
+    The distance of both losses is no sign: healthy boosters often have a training loss near zero.
     """
 
     rounds: int
     rise: float
     lost: float
-    _losses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # of validation and training
+    _losses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # validation and training losses
 
     def judge(self, trial: TensorTrial, evaluation: EvaluationStep) -> Iterator[Alarm]:
         train = {metric: (name, value) for name, metric, value in _losses(trial, evaluation.train_steps, TRAIN)}
@@ -37,7 +37,7 @@ class LostRounds:
                 continue
             trained, now = train[metric]
             past = self._losses.setdefault(name, [])
-            if past and now > 1.2 * past[-1][1]:  # another training begins
+            if past and now > 1.2 * past[-1][1]:  # a jump: another training has begun
                 past.clear()
             past.append((value, now))
             best = min(past)
@@ -49,7 +49,7 @@ class LostRounds:
 
 
 def _losses(trial: TensorTrial, steps: tuple[int, ...], mode: str) -> Iterator[tuple[str, str, float]]:
-    """Yield boosters' losses of the last of some steps, with their metric."""
+    """Yield name, metric and value of boosters' losses at the last of these steps."""
     for tensor in tensors(trial, steps[-1], "metrics", mode) if steps else ():
         match, value = LOSS.fullmatch(tensor.name), number(tensor, steps[-1], "mean", mode=mode)
         if match and value is not None:

@@ -1,4 +1,4 @@
-"""Rules on what a model is given: labels, images, sequences."""
+"""Rules on the inputs of a model: labels, images, sequences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClassImbalance:
     _pure: list[bool] = field(default_factory=list)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        batches: dict[str, set[int]] = {}  # a step may judge true and false samples one after the other, as a GAN's
+        batches: dict[str, set[int]] = {}  # of all calls of the step: a GAN judges true and false samples in turn
         for name, labels, scores in labeled(self.trial, step):
             self._counts.update(labels.tolist())
             if scores is not None:
@@ -126,13 +126,13 @@ class CheckInputImages:
 
 
 def channels_last(value: Any) -> Any:
-    """Return images with their channels last, flat ones with one; None of what are no images."""
+    """Return images with their channels last, flat ones with one channel; None if these are no images."""
     numpy = shards.numpy()
     if value.ndim == 4 and value.shape[1] in (1, 3, 4):
         return numpy.moveaxis(value, 1, -1)
     if value.ndim == 4 and value.shape[-1] in (1, 3, 4) and value.shape[1] == value.shape[2]:
         return value
-    # Rows of whole numbers up to 255 are the bytes of images.
+    # Rows of whole numbers up to 255 are taken for the bytes of images.
     if value.ndim != 2 or value.shape[1] < 16 or value.min() < 0 or not 16 <= value.max() <= 255:
         return None
     return value.reshape(-1, 1) if (value == numpy.floor(value)).all() else None

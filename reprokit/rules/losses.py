@@ -36,10 +36,10 @@ class LossNotDecreasing:
         recent = self._losses[-self.num_steps :]
         now, start = fmean(recent), self._losses[0]
         if not math.isfinite(now):
-            return  # which is for ExplodingTensor to say
+            return  # ExplodingTensor reports this
         has_fallen = now < self._best - abs(self._best) * self.diff_percent / 100
-        # A loss that came down and stays there is no failure; noise between batches is no fall.
-        noise = min(2 * pstdev(recent), abs(start) / 4)  # a loss that jumps further has no batches to blame
+        # A loss that fell and stays low is no failure, and noise between batches is no fall.
+        noise = min(2 * pstdev(recent), abs(start) / 4)  # larger jumps are no noise between batches
         noise = max(abs(start) * self.increase_threshold_percent / 100, noise)
         has_learned = now < start - noise
         self._failed = self._failed + 1 if not has_fallen and not has_learned and math.isfinite(self._best) else 0
@@ -60,10 +60,10 @@ class Overfit:
     trial: TensorTrial
     patience: int = 1
     ratio_threshold: float = 0.1
-    floor: float = 0.05  # of the first training loss: a smaller distance is none
-    rounds: int = 20  # of boosters, since the best
-    rise: float = 0.25  # of their loss above its best, and
-    lost: float = 0.5  # of what had been gained by then
+    floor: float = 0.05  # share of the first training loss; smaller distances are ignored
+    rounds: int = 20  # rounds of boosters since the best one
+    rise: float = 0.25  # share by which their loss exceeds its best, and
+    lost: float = 0.5  # share of the gain until then that was lost again
     _first: float | None = None
     _best: float = math.inf
     _failed: int = 0

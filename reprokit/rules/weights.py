@@ -23,11 +23,14 @@ class ExplodingTensor:
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         for collection in ("losses", "gradients", "weights", "biases", "outputs"):
             for tensor in tensors(self.trial, step, collection):
-                found = number(tensor, step, "sum", "l2", "l1", "max", "mean", "abs_mean", "abs_max")
-                if found is None or math.isfinite(found):
+                total = number(tensor, step, "sum", "l2", "l1", "max", "mean", "abs_mean", "abs_max")
+                if total is None or math.isfinite(total):
                     continue
-                ends = number(tensor, step, "min"), number(tensor, step, "max")  # the sum of finite numbers may be none
-                if all(end is None or math.isnan(end) for end in ends) and math.isnan(found):
+                ends = (
+                    number(tensor, step, "min"),
+                    number(tensor, step, "max"),
+                )  # finite numbers may have an infinite sum
+                if all(end is None or math.isnan(end) for end in ends) and math.isnan(total):
                     yield Alarm(tensor.name, "it holds NaN")
                 elif not self.only_nan and any(end is None or math.isinf(end) for end in ends):
                     yield Alarm(tensor.name, "it holds infinity")
@@ -43,8 +46,8 @@ class VanishingGradient:
     _low: Counter[str] = field(default_factory=Counter)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        found = {tensor: number(tensor, step, "abs_mean") for tensor in tensors(self.trial, step, "gradients")}
-        sizes = {tensor: size for tensor, size in found.items() if size is not None and is_matrix(tensor, step)}
+        means = {tensor: number(tensor, step, "abs_mean") for tensor in tensors(self.trial, step, "gradients")}
+        sizes = {tensor: size for tensor, size in means.items() if size is not None and is_matrix(tensor, step)}
         largest = max(sizes.values(), default=0.0)
         for tensor, size in sizes.items():
             self._low[tensor.name] = self._low[tensor.name] + 1 if size < self.threshold <= largest else 0
@@ -154,10 +157,10 @@ class PoorWeightInitialization:
     _losses: deque[float] = field(default_factory=deque)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        found = loss(self.trial, (step,))
-        if found is None or len(self._losses) >= self.steps:
+        step_loss = loss(self.trial, (step,))
+        if step_loss is None or len(self._losses) >= self.steps:
             return
-        self._losses.append(found)
+        self._losses.append(step_loss)
         recent = list(self._losses)[1:]
         if len(recent) < self.patience or min(recent) < self._losses[0] * (1 - 1e-3):
             return
@@ -167,7 +170,7 @@ class PoorWeightInitialization:
             if (size := number(tensor, step, "variance")) and tensor.layer in ("ReLU", "Tanh", "Sigmoid", "GELU")
         }
         if variances and max(variances.values()) > self.threshold * min(variances.values()):
-            name = min(variances, key=lambda one: variances[one])
+            name = min(variances, key=lambda subject: variances[subject])
             ratio = max(variances.values()) / variances[name]
             yield Alarm(name, f"the loss does not fall, and variances of activations differ {ratio:.3g} times by layer")
         numpy = shards.numpy()
