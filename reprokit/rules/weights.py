@@ -26,10 +26,7 @@ class ExplodingTensor:
                 total = number(tensor, step, "sum", "l2", "l1", "max", "mean", "abs_mean", "abs_max")
                 if total is None or math.isfinite(total):
                     continue
-                ends = (
-                    number(tensor, step, "min"),
-                    number(tensor, step, "max"),
-                )  # finite numbers may have an infinite sum
+                ends = number(tensor, step, "min"), number(tensor, step, "max")  # finite values may sum to infinity
                 if all(end is None or math.isnan(end) for end in ends) and math.isnan(total):
                     yield Alarm(tensor.name, "it holds NaN")
                 elif not self.only_nan and any(end is None or math.isinf(end) for end in ends):
