@@ -119,7 +119,7 @@ def test_what_is_not_there_is_an_error_of_its_own(
 def test_a_value_that_was_dropped_says_why(run: Path) -> None:
     TensorWriter(run, "0" * 16 + "-2").line(dropped=2, mode="train", why="disk-full", name="big")
     trial = product.trial(run)
-    trial._named("big")
+    trial._tensor_named("big")
     with pytest.raises(TensorUnavailableForStep, match="as the disk was full"):
         trial.tensor("big").value(2)
 
