@@ -1,6 +1,6 @@
-"""Reads the index of saved tensors, one file per process, as far as it has been written.
+"""Reads the indexes of saved tensors, one file per process, as far as they have been written.
 
-docs/format.md describes the lines. A run directory may come from somebody else: each size is bounded.
+docs/format.md describes the lines. Run directories are untrusted: each size is bounded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ENDING: Final = ".jsonl"
 KEY = re.compile(r"[0-9a-f]{16}-[0-9]{1,9}")
 MAX_BYTES = 4 << 30  # of one index
 MAX_LINE = 1 << 20
-BLOCK = 8 << 20  # bytes that are read at once
+BLOCK = 8 << 20  # bytes per read
 UNREADABLE: Final = "its tensors cannot be read"
 
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 Mode = Literal["train", "eval", "predict", "global"]
-Number = float | Literal["nan", "inf", "-inf"] | None  # JSON has no word for those that are not finite
+Number = float | Literal["nan", "inf", "-inf"] | None  # JSON has no numbers that are not finite
 
 
 class IndexLine(msgspec.Struct, frozen=True):
-    """One line of an index; the fields that are set tell its kind."""
+    """One line of an index; its kind follows from the fields that are set."""
 
     format: int | None = None
     process: Text = ""
@@ -53,7 +53,7 @@ class IndexLine(msgspec.Struct, frozen=True):
     shape: Annotated[list[Count], msgspec.Meta(max_length=64)] = []
     reductions: Annotated[dict[Text, Number], msgspec.Meta(max_length=64)] = {}
     passed: Count | None = None
-    dropped: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)] | None = None  # -1: all that comes behind
+    dropped: Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)] | None = None  # -1: everything that follows
     why: Text = ""
     end: bool = False
 
@@ -66,8 +66,8 @@ class WorkerIndex:
 
     def __init__(self, directory: Path, key: str) -> None:
         self.key = key
-        self.name = key  # until its first line is there
-        self.order: list[tuple[str, int]] = []  # the steps whose values are all there, in the order of time
+        self.name = key  # until its first line has been read
+        self.order: list[tuple[str, int]] = []  # modes and steps whose values are complete, in temporal order
         self.last: dict[str, int] = {}
         self.ended = False
         self._path = directory / f"{key}{ENDING}"
@@ -75,11 +75,11 @@ class WorkerIndex:
         self._lines = 0
 
     def has_passed(self, mode: str, step: int) -> bool:
-        """Return whether the process will write nothing more for this step."""
+        """Return whether the process has completed this step."""
         return self.ended or self.last.get(mode, -1) >= step
 
     def new_lines(self) -> Iterator[IndexLine]:
-        """Yield what was written since the last call; a line that is not yet whole is left for the next."""
+        """Yield the lines written since the last call; an incomplete line is left for the next call."""
         with os.fdopen(open_file(self._path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < self._offset or size > MAX_BYTES:
@@ -124,6 +124,6 @@ class WorkerIndex:
 
 
 def keys(directory: Path) -> list[str]:
-    """Return the processes that saved tensors."""
+    """Return the keys of the processes that saved tensors, as in the names of their files."""
     names = (name.removesuffix(ENDING) for name in bounded_names(directory, ENDING))
     return [name for name in names if KEY.fullmatch(name)]

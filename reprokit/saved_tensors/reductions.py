@@ -1,4 +1,4 @@
-"""Reductions of a tensor to one number, the same at saving and at reading: std and variance divide by the count."""
+"""Reduces a tensor to one number, as saving does; std and variance divide by the number of elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("min", "max", "mean", "std", "variance", "sum", "prod", "l1", "l2")
 
 
 def reduced(value: np.ndarray[Any, Any], name: str, *, is_absolute: bool = False) -> float:
-    """Return a reduction in double precision; NaN of an empty tensor where there is no such number."""
+    """Return a reduction in double precision; NaN if it is undefined for an empty tensor."""
     numpy = shards.numpy()
     if name not in NAMES:
         raise TensorUnavailable(f"no reduction is called {name[:40]!r}; there are {', '.join(NAMES)}")

@@ -1,6 +1,6 @@
-"""Reads tensors from shards as NumPy arrays. A type that NumPy lacks comes as the next wider one that it has.
+"""Reads tensors from shards as NumPy arrays; a type that NumPy lacks is widened without loss.
 
-bfloat16 and the floats of eight bits become float32, complex32 becomes complex64, all without loss.
+bfloat16 and floats of eight bits become float32, complex32 becomes complex64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MAX_HEADER = 64 << 20
-MAX_TENSOR = 64 << 30  # bytes of one tensor; a hole in a file takes no room on the disk
+MAX_TENSOR = 64 << 30  # bytes of one tensor; a hole in a file occupies no disk, but would fill memory
 AS_NUMPY = frozenset(
     {"bool", "float16", "float32", "float64", "complex64", "complex128"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -39,7 +39,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
 
 
 def numpy() -> Any:
-    """Return NumPy, which only readers of tensors need."""
+    """Return NumPy; raises ExtraMissing if it is not installed."""
     try:
         import numpy
     except ImportError:
@@ -75,7 +75,7 @@ def read(directory: Path, key: str, line: IndexLine) -> Array:
 
 @lru_cache(maxsize=64)
 def _header(path: Path, inode: int, size: int) -> tuple[dict[str, ShardEntry], int]:
-    """Return what lies where in a shard, and where its bytes begin: a shard does not change once it has its name."""
+    """Return the entries of a shard and the offset of its data; cached, as a finished shard never changes."""
     with os.fdopen(open_file(path), "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(MAX_HEADER, size - 8):
@@ -83,10 +83,10 @@ def _header(path: Path, inode: int, size: int) -> tuple[dict[str, ShardEntry], i
         try:
             header = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
             header.pop("__metadata__", None)
-            found = {name: msgspec.json.decode(raw, type=ShardEntry) for name, raw in header.items()}
+            entries = {name: msgspec.json.decode(raw, type=ShardEntry) for name, raw in header.items()}
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise RunDamaged(f"{path}: {reason(error)}; its tensors cannot be read") from None
-    return found, 8 + length
+    return entries, 8 + length
 
 
 def _dtype(name: str, where: str) -> dtypes.Dtype:
@@ -109,7 +109,7 @@ def _as_numbers(data: Array, name: str) -> Array:
 
 @lru_cache(maxsize=16)
 def _narrow_floats(name: str) -> Array:
-    """Return the numbers that the 256 patterns of an eight-bit type stand for."""
+    """Return the values of all 256 codes of an eight-bit type, as float32."""
     dtype = dtypes.named(name)
     numbers: Array = numpy().array([dtypes.decoded(dtype, code) for code in range(256)], dtype="float32")
     return numbers

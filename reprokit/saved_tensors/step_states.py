@@ -1,4 +1,4 @@
-"""What is known of a step, and the errors for what is not there, with the names that SageMaker Debugger gave them."""
+"""Declares the states of a step, and the errors for missing values, with SageMaker Debugger's names."""
 
 from __future__ import annotations
 

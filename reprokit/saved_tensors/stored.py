@@ -1,4 +1,4 @@
-"""The tensors of a run that is in an object store, as files: indexes at once, shards when needed."""
+"""Fetches the tensors of a run in an object store as files: all indexes, and shards when they are needed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from reprokit import object_stores, rundir
 from reprokit.saved_tensors.index import ENDING, KEY, MAX_BYTES
 
-RENEWED = 1.0  # seconds for which a list of the store is believed
-HOME, LIST = "run/", "bundle.json"  # of what 'reprokit push' writes; the list comes last
+LISTING_AGE = 1.0  # seconds between listings of the store
+HOME, LIST = "run/", "bundle.json"  # names that 'reprokit push' writes; the list is written last
 
 
 class StoredTensors:
-    """A directory that follows the store."""
+    """A temporary directory with files of the store."""
 
     def __init__(self, url: str) -> None:
         self._root, self._url = url.rstrip("/"), f"{url.rstrip('/')}/{HOME}{rundir.TENSORS}"
@@ -24,11 +24,11 @@ class StoredTensors:
         (self.path / rundir.TENSORS).mkdir()
         self._tags: dict[str, str] = {}
         self._is_over = False
-        self._looked: float | None = None
+        self._listed_at: float | None = None
 
     def refresh(self) -> bool:
-        """Fetch the indexes that have grown; returns whether the run was whole in the store before that."""
-        if self._is_over or (self._looked is not None and time.monotonic() - self._looked < RENEWED):
+        """Fetch the indexes that have changed; returns whether the run was complete in the store before that."""
+        if self._is_over or (self._listed_at is not None and time.monotonic() - self._listed_at < LISTING_AGE):
             return self._is_over
         is_over = object_stores.found(self._base, self._root, LIST) is not None
         for meta in object_stores.listed(self._store, self._url):
@@ -37,11 +37,11 @@ class StoredTensors:
             if is_index and self._tags.get(name) != tag and meta["size"] <= MAX_BYTES:
                 self._fetch(name)
                 self._tags[name] = tag
-        self._looked, self._is_over = time.monotonic(), is_over
+        self._listed_at, self._is_over = time.monotonic(), is_over
         return is_over
 
     def require(self, shard: str) -> None:
-        """Fetch a shard, if it is not here."""
+        """Fetch a shard unless it has been fetched."""
         if not (self.path / rundir.TENSORS / shard).exists():
             self._fetch(shard)
 

@@ -1,4 +1,4 @@
-"""Shows the saved tensors of a run: a row each, with a line of how it went over the steps."""
+"""Shows the saved tensors of a run, a row each with a sparkline over the steps."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from reprokit.errors import TensorUnavailable
 from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
 from reprokit.screen import Cells, print_rows
 
-WIDTH = 24  # characters of a line
+WIDTH = 24  # characters of a sparkline
 BARS = "▁▂▃▄▅▆▇█"
 NOT_FINITE = "×"
 
 
 def document(trial: TensorTrial) -> dict[str, Any]:
-    """Return what was saved as a JSON document."""
+    """Return facts about all saved tensors as a JSON document."""
     rows = [_facts(trial.tensor(name)) for name in trial.tensor_names()]
     return {"path": str(trial.path), "complete": trial.loaded_all_steps, "workers": trial.workers(), "tensors": rows}
 
 
 def print_tensors(trial: TensorTrial) -> None:
-    """Print a row for each tensor: its steps, its shape, and its mean over the steps, or its mean size."""
+    """Print a row for each tensor: steps, shape, and a sparkline of its mean, mean absolute value or l2 norm."""
     facts = document(trial)["tensors"]
-    print_rows(f"{trial.path}: {len(facts)} tensors", [Cells(row(one)) for one in facts])
+    print_rows(f"{trial.path}: {len(facts)} tensors", [Cells(row(tensor)) for tensor in facts])
 
 
 def row(facts: dict[str, Any]) -> tuple[str, ...]:
-    """Return a tensor's name, steps, shape, and a line of its means."""
+    """Return name, number of steps, shape, and sparkline of a tensor."""
     shape = "x".join(map(str, facts["shape"])) or "0-d"
     return facts["name"], f"{facts['steps']} steps", shape, sparkline(facts["means"])
 
 
 def sparkline(numbers: Sequence[float | str | None]) -> str:
-    """Return numbers as bars between the least and the largest; a cross stands for one that is not finite."""
+    """Return numbers as bars between minimum and maximum; a cross marks one that is not finite."""
     finite = [number for number in numbers if isinstance(number, float)]
     low, span = min(finite, default=0.0), max(finite, default=0.0) - min(finite, default=0.0)
 
