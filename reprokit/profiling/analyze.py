@@ -1,4 +1,4 @@
-"""Diagnoses a profiled run: what it executed, joined with what is known, as findings with the most urgent first."""
+"""Diagnoses a profiled run: joins its operations with known facts into findings, the most urgent first."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reprokit.profiling.surroundings import Surroundings
 from reprokit.rundir import RunDirectory
 
 MAX_NOTES = 50
-MAX_CONFIRMED = 100_000  # calls that were executed again
+MAX_CONFIRMED = 100_000  # re-executed calls
 MAX_SCALES = 10_000  # processes and frameworks
 
 
 class Diagnosis:
-    """Collects the observed lines of one run, one by one."""
+    """Collects the observed lines of one run."""
 
     def __init__(self, facts: Sequence[Fact]):
         self.operators, self.surroundings = Operators(facts), Surroundings(facts)
@@ -31,7 +31,7 @@ class Diagnosis:
         self._confirmed: list[tuple[int, lines.ConfirmedCall]] = []
         self._scale: dict[tuple[object, str], float] = {}
         self._left_out = 0
-        self._takers: dict[type, Callable[[int, Any], None]] = {
+        self._adders: dict[type, Callable[[int, Any], None]] = {
             lines.OperatorLine: self.operators.add,
             lines.CompiledCode: self.operators.add_compiled,
             lines.Function: self.surroundings.add_function,
@@ -45,10 +45,10 @@ class Diagnosis:
             lines.Note: lambda _, line: self.notes.append(line.text) if len(self.notes) < 2 * MAX_NOTES else None,
         }
 
-    def take(self, process: int, line: lines.Observed) -> None:
-        """Take in one line."""
+    def add_line(self, process: int, line: lines.Observed) -> None:
+        """Add one observed line."""
         self.files.add(process)
-        self._takers[type(line)](process, line)
+        self._adders[type(line)](process, line)
 
     def _add_confirmed(self, process: int, line: lines.ConfirmedCall) -> None:
         if len(self._confirmed) < MAX_CONFIRMED:
@@ -66,8 +66,8 @@ class Diagnosis:
             self.surroundings.scale[process] = line.steps / line.sampled_steps
 
     def findings(self, versions: dict[str, str]) -> list[Finding]:
-        """Return what came out of all lines."""
-        for process, line in self._confirmed:  # only now, as their groups are known by the calls
+        """Return the findings from all lines."""
+        for process, line in self._confirmed:  # only now: the calls have created their groups
             self.operators.confirm(process, line)
         if self._left_out or self.operators.left_out:
             self.notes.append(f"{self._left_out + self.operators.left_out} distinct calls are left out: too many")
@@ -83,22 +83,22 @@ class Diagnosis:
 
 
 def analyze(run: RunDirectory, facts: Sequence[Fact] | None = None) -> FindingsFile:
-    """Return the findings of a profiled run; raises a RunError where the run cannot be read at all."""
+    """Return the findings of a profiled run; raises a RunError if it cannot be read at all."""
     reader, diagnosis = lines.ObservedLines(run), Diagnosis(load() if facts is None else facts)
     for process, line in reader:
-        diagnosis.take(process, line)
-    run_facts = sources.journal(run)
+        diagnosis.add_line(process, line)
+    run_facts = sources.read_metrics(run)
     notes = [*reader.notes, *run_facts.notes]
     all_findings = [
         *diagnosis.findings(run_facts.versions),
         *sources.of_seeds(run.run, run_facts),
         *sources.of_processes(run, diagnosis.helpers, notes),
     ]
-    notes += [*_about_reading(run, reader, diagnosis), *diagnosis.notes]
+    notes += [*_reading_notes(run, reader, diagnosis), *diagnosis.notes]
     return FindingsFile(run_id=run.run.run_id, findings=_ordered(all_findings, notes), notes=_bounded(notes))
 
 
-def _about_reading(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
+def _reading_notes(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Diagnosis) -> Iterable[str]:
     if not diagnosis.files:
         yield "no Python process was observed: only sources of randomness are told"
     if reader.bad:
@@ -109,7 +109,7 @@ def _about_reading(run: RunDirectory, reader: lines.ObservedLines, diagnosis: Di
 
 
 def _ordered(all_findings: Iterable[Finding], notes: list[str]) -> list[Finding]:
-    """Return the most urgent first, each under an id of its own, and no more than are kept."""
+    """Return findings with unique ids, the most urgent first; those beyond the limit are dropped with a note."""
     ordered = sorted(
         all_findings,
         key=lambda finding: (VERDICTS.index(finding.verdict), -finding.rank, finding.id, finding.fact or ""),

@@ -1,4 +1,4 @@
-"""Findings about where randomness comes from: entropy, clocks and process ids as seeds, devices, other sources."""
+"""Makes findings about sources of randomness: entropy, clocks and process ids as seeds, devices."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from reprokit.profiling.groups import Occurrences
 from reprokit.profiling.lines import MAX_TEXT
 from reprokit.rundir import ENTROPY, SYSTEM_CALLS, RunDirectory
 
-MAX_LINES = 500_000  # of metrics.jsonl that are looked through
-MAX_CALLS = 16 << 20  # bytes of system-calls.json
-MAX_SEEDS = 10_000  # places
-SLACK = 2.0  # seconds by which the run's own clock may differ
+MAX_LINES = 500_000  # lines of metrics.jsonl that are read
+MAX_CALLS = 16 << 20  # bytes that are read of system-calls.json
+MAX_SEEDS = 10_000  # distinct seeding calls
+SLACK = 2.0  # seconds of tolerance between a seed and the times of the run
 SCALES = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 NARROW = 1 << 32  # seeds are often cut to 32 bits
 COVERED_RANK, SET_RANK, UNCOVERED_RANK, INSTRUCTIONS_RANK = 1.0, 5.0, 70.0, 30.0
@@ -44,26 +44,26 @@ class ProfiledRunFacts:
     """The facts of metrics.jsonl that findings need: versions, process ids, and seeds."""
 
     versions: dict[str, str] = field(default_factory=dict)
-    pids: dict[str, int] = field(default_factory=dict)  # by identity
+    pids: dict[str, int] = field(default_factory=dict)  # process ids by identity
     seeds: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)  # call, argument, place, identity
     notes: list[str] = field(default_factory=list)
 
 
-def journal(run: RunDirectory) -> ProfiledRunFacts:
-    """Read it; damage is noted, and what stands before is used."""
+def read_metrics(run: RunDirectory) -> ProfiledRunFacts:
+    """Read metrics.jsonl; if it is damaged, a note is added and the lines before are used."""
     run_facts = ProfiledRunFacts()
     try:
         for number, line in enumerate(run.metrics()):
             if number >= MAX_LINES:
                 run_facts.notes.append(f"seeds behind the first {MAX_LINES} lines of the metrics were not looked at")
                 break
-            _take(run_facts, line)
+            _add_line(run_facts, line)
     except RunError as error:
         run_facts.notes.append(str(error))
     return run_facts
 
 
-def _take(run_facts: ProfiledRunFacts, line: dict[str, Any]) -> None:
+def _add_line(run_facts: ProfiledRunFacts, line: dict[str, Any]) -> None:
     kind, identity = line.get("k"), str(line.get("p"))
     if kind == "framework":
         run_facts.versions.setdefault(str(line.get("name")), str(line.get("version")))
@@ -94,7 +94,7 @@ def _place(where: str) -> CodePlace:
 
 
 def _origin(argument: str, run: RunFile, pid: int | None) -> str:
-    """Return what a seed looks like: "the clock in seconds", "the process id", or nothing."""
+    """Return the likely origin of a seed: "the clock in seconds", "the process id", or ""."""
     text = argument.strip()
     if not (text.removeprefix("-").replace(".", "", 1).isdecimal() and text.isascii() and len(text) < 32):
         return ""
@@ -112,7 +112,7 @@ def _origin(argument: str, run: RunFile, pid: int | None) -> str:
 
 
 def _is_narrowed(value: float, first: int, last: int) -> bool:
-    """Return whether a number is one of these, cut to 32 bits."""
+    """Return whether a value equals a number of this range modulo 2**32."""
     if value != int(value) or not 0 <= value < NARROW or last < NARROW:
         return False
     return (int(value) - first) % NARROW <= last - first
@@ -128,33 +128,33 @@ def _times(run: RunFile) -> tuple[float, float]:
 
 
 def _asker(name: str) -> list[CodePlace]:
-    """Return the library or program that asked, as a place."""
+    """Return the requesting library or program as a place."""
     return [CodePlace(name[:MAX_TEXT])] if name else []
 
 
 def of_processes(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
-    """Yield what processes asked the kernel for, without those that an agent started to measure."""
+    """Yield findings on requests to the kernel, except those of processes that agents started to measure."""
     try:
         asking = who_asked(run.path / ENTROPY)
     except RunError as error:
         notes.append(str(error))
         asking = None
-    names = set() if asking is None else _named(asking, helpers)
+    names = set() if asking is None else _with_descendants(asking, helpers)
     if asking is not None:
         yield from _of_entropy(run, asking, names)
         helpers = helpers | {process.pid for process in asking.processes if process.identity in names}
     yield from _of_system_calls(run, helpers, notes)
 
 
-def _named(asking: RunRequests, helpers: set[int]) -> set[str]:
-    """Return the identities of these processes, and of those that they made."""
+def _with_descendants(asking: RunRequests, helpers: set[int]) -> set[str]:
+    """Return the identities of these processes and their descendants."""
     names = {process.identity for process in asking.processes if process.pid in helpers}
     below = tuple(f"{name}/" for name in names)
     return names | {process.identity for process in asking.processes if process.identity.startswith(below)}
 
 
 def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> Iterator[Finding]:
-    """Yield sources of entropy by the shim's log, and those that nothing recorded."""
+    """Yield the sources of entropy in the shim's log, and unrecorded ones."""
     sources: dict[str, Occurrences] = defaultdict(Occurrences)
     for asker, asked in asking.rows.items():
         if asker.process not in helpers:
@@ -180,7 +180,7 @@ def _of_entropy(run: RunDirectory, asking: RunRequests, helpers: set[str]) -> It
 
 
 def _of_instructions(files: list[str]) -> Finding:
-    """Yield one finding for random instructions in libraries; nothing sees whether they are ever executed."""
+    """Return one finding for random instructions in libraries; whether they are executed is unknown."""
     seen = Occurrences()
     for file in files:
         seen.places[CodePlace(file[:MAX_TEXT])] += 1
@@ -190,7 +190,7 @@ def _of_instructions(files: list[str]) -> Finding:
 
 
 def _of_system_calls(run: RunDirectory, helpers: set[int], notes: list[str]) -> Iterator[Finding]:
-    """Yield what strace saw: devices and files that tell of the machine. Entropy is also in the shim's log."""
+    """Yield findings on system calls that strace saw; entropy is also in the shim's log."""
     listed_calls = _system_calls(run, notes)
     sources: dict[tuple[str, str], Occurrences] = defaultdict(Occurrences)
     for call in listed_calls.calls if listed_calls is not None else ():
