@@ -1,4 +1,4 @@
-"""What would make a finding repeat: what is known of it, with the values that patches need."""
+"""Proposes cures for findings: those of known facts, with the values that patches need, and general ones."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Collection
 from reprokit.findings import Confirmed, Cure
 from reprokit.knowledge import Fact
 
-REPEATS = "repeats"  # of a number of threads: with it, bits were the same, unlike with the present one
+REPEATS = "repeats"  # outcome for a number of threads with which the bits repeated, unlike with the present number
 OPERATOR = "torch-operator="
-LOWERED = {"aten::index_put", "aten::index_put_"}  # what Inductor makes of index_add and others
+LOWERED = {"aten::index_put", "aten::index_put_"}  # Inductor lowers index_add and others to these
 SINGLE_THREAD = Cure("threads=1", "compute with one thread", "as much slower as it has threads")
 
 
 def of_fact(fact: Fact | None, subject: str) -> list[Cure]:
-    """Return the mitigations of a fact, in its order; a patch that is about one operator is told which."""
-    ways = () if fact is None else fact.mitigation
+    """Return the mitigations of a fact, in its order; a patch for one operator gets its name."""
+    mitigations = () if fact is None else fact.mitigation
     about = {"torch-operator": OPERATOR + subject, "": None}
-    return [Cure(about.get(way.patch, way.patch), way.does, way.cost) for way in ways]
+    return [
+        Cure(about.get(mitigation.patch, mitigation.patch), mitigation.does, mitigation.cost)
+        for mitigation in mitigations
+    ]
 
 
 def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Confirmed | None) -> list[Cure]:
-    """Return what can be tried with an operator of which nothing is known."""
+    """Return cures to try for an operator without a known fact."""
     offered = []
     repeats = [number for number, outcome in (confirmed.threads if confirmed else {}).items() if outcome == REPEATS]
     if repeats:
@@ -37,7 +40,7 @@ def of_unknown_operator(framework: str, subject: str, device: str, confirmed: Co
 
 
 def of_compiled(framework: str, fact: Fact | None, within: Collection[str]) -> list[Cure]:
-    """Return what can be tried with compiled code, made of these operators."""
+    """Return cures to try for compiled code that consists of these operators."""
     offered = of_fact(fact, "")
     if not LOWERED.intersection(within):
         offered = [cure for cure in offered if not (cure.patch or "").startswith(OPERATOR) or _operator(cure) in within]

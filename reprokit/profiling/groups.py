@@ -1,4 +1,4 @@
-"""Counts what was observed: how often something was seen, where, in which processes, and what was measured of it."""
+"""Counts observed operations: how often, where and in which processes they occurred, and their measurements."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeVar
 from reprokit.findings import MAX_PLACES, CodePlace, Confirmed, Finding
 from reprokit.profiling.lines import MAX_TEXT, ConfirmedCall, place
 
-MAX_KNOWN_PLACES = 1000  # of one thing, while lines are read
+MAX_KNOWN_PLACES = 1000  # of one operation, while lines are read
 DIFFERENT = frozenset({"different", "varies"})
 Key = TypeVar("Key")
 
 
 @dataclass
 class Occurrences:
-    """How often something was seen, where, and in which processes."""
+    """Numbers of calls of an operation, by process and by place."""
 
     calls: Counter[object] = field(default_factory=Counter)  # by process
     places: Counter[CodePlace] = field(default_factory=Counter)
@@ -34,17 +34,17 @@ class Occurrences:
             self.places[code_place] += max(calls, 1)
 
     def scale(self, factors: Mapping[object, float]) -> None:
-        """Count the calls of steps that were not looked at, by a factor for each process."""
+        """Extrapolate calls to unobserved steps, by a factor for each process."""
         for process in self.calls:
             self.calls[process] = round(self.calls[process] * factors.get(process, 1.0))
 
     @property
     def where(self) -> list[CodePlace]:
-        """Its places, the most frequent first."""
+        """Return its places, the most frequent first."""
         return [code_place for code_place, _ in self.places.most_common(MAX_PLACES)]
 
     def finding(self, kind: str, subject: str, verdict: str, why: str, rank: float, **details: Any) -> Finding:
-        """Return what is to be said of it."""
+        """Return a finding about the operation."""
         details.setdefault("shows", ["run-to-run"])
         return Finding(
             id=f"{kind}/{subject}"[:MAX_TEXT],
@@ -61,47 +61,47 @@ class Occurrences:
 
 
 def occurrences_of(table: dict[Key, Occurrences], key: Key, most: int) -> Occurrences:
-    """Return what was seen under this key; beyond so many keys it is counted for nobody."""
+    """Return the occurrences under this key; unlisted ones if the table is full."""
     return table.setdefault(key, Occurrences()) if key in table or len(table) < most else Occurrences()
 
 
 class GroupKey(NamedTuple):
-    """The facts that all calls of a group share: direction, device, and what is known of them."""
+    """The properties that all calls of a group share."""
 
     kind: str
     framework: str
     subject: str
     direction: str
     device: str
-    fact: str  # empty where nothing is known
+    fact: str  # id of the known fact; empty if there is none
 
 
 @dataclass
 class Group:
-    """The calls of one group so far."""
+    """The calls of an operator with equal properties."""
 
     version: str = ""
-    seen: Occurrences = field(default_factory=Occurrences)
-    guilty: dict[CodePlace, None] = field(default_factory=dict)  # where it was measured to vary, in the order found
+    occurrences: Occurrences = field(default_factory=Occurrences)
+    varying_places: dict[CodePlace, None] = field(default_factory=dict)  # where a variation was measured
     measured: list[ConfirmedCall] = field(default_factory=list)
 
     def confirm(self, process: int, call: ConfirmedCall) -> None:
-        """Take in what came out when one of the calls was executed again."""
+        """Add the result of re-executing one of the calls."""
         self.version = self.version or call.version
         where = [place(frame) for frame in call.where[:1]]
-        self.seen.add(process, 0, [] if self.seen.places else where)
+        self.occurrences.add(process, 0, [] if self.occurrences.places else where)
         self.measured.append(call)
         if call.results > 1:
-            self.guilty.update(dict.fromkeys(where))
+            self.varying_places.update(dict.fromkeys(where))
 
     @property
     def where(self) -> list[CodePlace]:
-        """Its places: those first where it was measured to vary, then the most frequent."""
-        return list(dict.fromkeys([*self.guilty, *self.seen.where]))[:MAX_PLACES]
+        """Return its places: first those with a measured variation, then the most frequent."""
+        return list(dict.fromkeys([*self.varying_places, *self.occurrences.where]))[:MAX_PLACES]
 
     @property
     def confirmed(self) -> Confirmed | None:
-        """The worst that was measured; None where nothing was tried."""
+        """Return the worst measurement; None if no call was re-executed."""
         if not self.measured:
             return None
         worst = max(self.measured, key=lambda call: (call.results, call.repeats))
@@ -115,7 +115,7 @@ class Group:
 
 
 def _worst(outcomes: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Return the worst outcome by condition: different if any call was."""
+    """Return the worst outcome by condition: different if any call differed."""
     worst: dict[str, str] = {}
     for outcome in outcomes:
         for condition, result in list(outcome.items())[:64]:

@@ -1,6 +1,6 @@
-"""Reads what agents observed: RUN/profile/*.jsonl, a file a process, which may come from somebody else.
+"""Reads the observations of agents: RUN/profile/*.jsonl, one untrusted file per process.
 
-Files, lines and their number are bounded; a line that does not fit is counted and left out.
+The number and size of files and lines are bounded; an invalid line is counted and skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ObservedProcess(msgspec.Struct, frozen=True, tag_field="kind", tag="proces
     identity: Name = ""
     argv: list[str] = []
     steps: Count = 0
-    sampled_steps: Count = 0  # those in which functions were counted
+    sampled_steps: Count = 0  # steps in which functions were counted
     left_out: Count = 0
 
 
@@ -127,7 +127,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     """A place that takes results in the order of their completion."""
 
     name: Name
-    ordered: bool = False  # the order is kept after all: Pool.map
+    ordered: bool = False  # whether the results are put in order afterwards: Pool.map
     calls: Count = 0
     where: list[Frame] = []
 
@@ -176,8 +176,8 @@ class ObservedLines:
         names = sorted(name for name in entries if name.endswith(".jsonl"))
         if len(names) > MAX_FILES:
             self.notes.append(f"{len(names) - MAX_FILES} processes beyond the first {MAX_FILES} are left out")
-        if "more" in entries:  # a byte for each process for which its agent kept no file
-            with suppress(OSError):  # somebody deletes the run
+        if "more" in entries:  # one byte for each process whose agent wrote no file
+            with suppress(OSError):  # the run is being deleted
                 self.notes.append(f"{os.lstat(directory / 'more').st_size} further processes were not observed")
         return names[:MAX_FILES]
 
@@ -205,5 +205,5 @@ class ObservedLines:
 
 
 def place(frame: Frame | tuple[str, int, str, int]) -> CodePlace:
-    """Return a frame as findings have it."""
+    """Return a frame as a place of code."""
     return CodePlace(frame[0][:MAX_TEXT], frame[1], frame[2][:MAX_TEXT])

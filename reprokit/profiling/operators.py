@@ -1,4 +1,4 @@
-"""Findings about operators: what was executed, what is known of it, and what came out when it was executed again."""
+"""Makes findings about operators from their calls, known facts, and the results of re-executing calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from reprokit.profiling.groups import DIFFERENT, Group, GroupKey
 from reprokit.profiling.lines import CompiledCode, ConfirmedCall, OperatorLine, place
 
 MAX_GROUPS = 20_000
-MAX_KNOWN = 50_000  # answers of the knowledge base that are kept
-MAX_NAMED = 5  # operators that are named in one text
+MAX_CACHED = 50_000  # cached results of the knowledge base
+MAX_NAMED = 5  # operators named in one text
 UNKNOWN_CODE = "a compiler made this code: which kernels it runs is not seen"
 HARMLESS_CODE = "a compiler made this code, and nothing in it is known to vary on a processor"
-RACING = (  # by atomic additions, when Inductor compiles them for a processor
+RACING = (  # Inductor compiles these for a processor with atomic additions
     "aten::index_add",
     "aten::index_put",
     "aten::index_put_",
@@ -31,10 +31,10 @@ RACING = (  # by atomic additions, when Inductor compiles them for a processor
 RACE = "pytorch.compiled-index-add"
 PARALLEL_MAP = "tensorflow.data-parallel-map"
 UNORDERED_DATA = "tensorflow.data-deterministic-off"
-DRAWS = "draws"  # attribute of operators of tf.data: their functions ask for random numbers
+DRAWS = "draws"  # attribute of tf.data operators: their functions draw random numbers
 BLAMED = (findings.GUILTY, findings.SUSPECT)
 
-Known = tuple[Fact, ...]
+Facts = tuple[Fact, ...]
 
 
 @dataclass
@@ -45,31 +45,31 @@ class Operators:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     left_out: int = 0
     devices: set[str] = field(default_factory=set)
-    _within: dict[GroupKey, dict[str, None]] = field(default_factory=dict)  # operators of compiled code
+    _compiled_operators: dict[GroupKey, dict[str, None]] = field(default_factory=dict)  # operators of compiled code
     _draws: set[bool] = field(default_factory=set)
     _has_random_data: bool = False
-    _known: dict[tuple[object, ...], Known] = field(default_factory=dict)
+    _cache: dict[tuple[object, ...], Facts] = field(default_factory=dict)
 
     def add(self, process: int, line: OperatorLine) -> None:
-        """Take in one distinct call."""
+        """Add one distinct call."""
         self.devices.add(line.device)
         self._add(self._key(line), process, line)
 
     def add_compiled(self, process: int, line: CompiledCode) -> None:
-        """Take in compiled code."""
+        """Add compiled code."""
         key = _compiled_key(line)
         self._add(key, process, line)
         if key in self.groups:
-            self._within.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
+            self._compiled_operators.setdefault(key, {}).update(dict.fromkeys(line.operators[:1000]))
 
     def _add(self, key: GroupKey, process: int, line: OperatorLine | CompiledCode) -> None:
         group = self._group(key)
         if group is not None:
             group.version = group.version or line.version
-            group.seen.add(process, line.calls, map(place, line.where[:1]))
+            group.occurrences.add(process, line.calls, map(place, line.where[:1]))
 
     def confirm(self, process: int, line: ConfirmedCall) -> None:
-        """Take in what came out when a call was executed again."""
+        """Add the result of re-executing a call."""
         key = _compiled_key(line)
         group = self._group(key if key in self.groups else self._key(line))
         if group is not None:
@@ -86,17 +86,17 @@ class Operators:
         fact = facts_of_line[0].id if facts_of_line else ""
         return GroupKey(OPERATOR, line.framework, line.name, line.phase, line.device, fact)
 
-    def _facts_of(self, line: OperatorLine | ConfirmedCall) -> Known:
-        """Return what is known of a call, the most serious first."""
-        question = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
-        asked = (*question, tuple(line.dtypes[:8]), repr(line.attributes))
-        if asked not in self._known:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[asked] = _ordered(self._matching(line))
-        return self._known[asked]
+    def _facts_of(self, line: OperatorLine | ConfirmedCall) -> Facts:
+        """Return the known facts about a call, the most serious first."""
+        key = (line.framework, line.version, line.name, line.overload, line.device, line.phase)
+        cache_key = (*key, tuple(line.dtypes[:8]), repr(line.attributes))
+        if cache_key not in self._cache:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[cache_key] = _ordered(self._matching(line))
+        return self._cache[cache_key]
 
-    def _matching(self, line: OperatorLine | ConfirmedCall) -> Known:
+    def _matching(self, line: OperatorLine | ConfirmedCall) -> Facts:
         matching = matching_operator(
             self.facts,
             line.framework,
@@ -111,21 +111,23 @@ class Operators:
         if type(line.attributes.get(DRAWS)) is bool:
             self._draws.add(line.attributes[DRAWS] is True)
         self._has_random_data = self._has_random_data or any(fact.id == PARALLEL_MAP for fact in matching)
-        return tuple(fact for fact in matching if fact.id != PARALLEL_MAP)  # a finding of the loader, if it is parallel
+        return tuple(fact for fact in matching if fact.id != PARALLEL_MAP)  # reported by the loader if it is parallel
 
     @property
     def draws(self) -> bool:
-        """Whether parallel functions of tf.data draw random numbers; if no function was reported, whether any did."""
+        """Return whether parallel functions of tf.data draw random numbers; if unreported, whether a map did."""
         return True in self._draws if self._draws else self._has_random_data
 
     def findings(self, threads: Mapping[str, int], scale: Mapping[tuple[object, str], float]) -> Iterator[Finding]:
-        """Yield what came out, not yet ordered; ``scale`` counts the calls of steps that were not looked at.
+        """Yield the findings, not yet ordered.
 
-        ``threads`` is how many each framework computes with, where that is known.
+        ``threads`` is the number of threads by framework, if known; ``scale`` extrapolates calls to unobserved steps.
         """
         by_id = {fact.id: fact for fact in self.facts}
         for key, group in self.groups.items():
-            group.seen.scale({process: scale.get((process, key.framework), 1.0) for process in group.seen.calls})
+            group.occurrences.scale(
+                {process: scale.get((process, key.framework), 1.0) for process in group.occurrences.calls}
+            )
             operator_finding = self._finding(key, group, by_id.get(key.fact), threads.get(key.framework))
             if operator_finding is not None:
                 yield replace(operator_finding, rank=rank(operator_finding))
@@ -140,19 +142,19 @@ class Operators:
         verdict, why = judged
         kind = ORDER if fact is not None and fact.id == UNORDERED_DATA else OPERATOR
         cure = _cures(key, fact, confirmed) if verdict in BLAMED else []
-        return _found(kind, key, group, fact, confirmed, verdict, why, cure)
+        return _operator_finding(kind, key, group, fact, confirmed, verdict, why, cure)
 
     def _compiled(self, key: GroupKey, group: Group, confirmed: Confirmed | None, threads: int | None) -> Finding:
-        within = self._within.get(key, {})
+        within = self._compiled_operators.get(key, {})
         racing = next((name for name in within if name in RACING), "")
         fact = self._fact(RACE) if racing and key.device == "cpu" else None
-        is_harmless = key.device in ("", "cpu") and (bool(within) or key.framework != "pytorch")  # XLA repeats there
+        is_harmless = key.device in ("", "cpu") and (bool(within) or key.framework != "pytorch")  # XLA repeats on CPUs
         unmeasured = (findings.AS_SET, HARMLESS_CODE) if is_harmless else (findings.SUSPECT, UNKNOWN_CODE)
         verdict, why = judge(fact, confirmed, threads) or unmeasured
         named = ", ".join([racing] * bool(racing) + [name for name in within if name != racing][:MAX_NAMED])
         why = f"{(why or UNKNOWN_CODE).rstrip('.')}; compiled of {named}" if named else why
         cure = cures.of_compiled(key.framework, fact, within) if verdict in BLAMED else []
-        return _found(COMPILED, key, group, fact, confirmed, verdict, why, cure)
+        return _operator_finding(COMPILED, key, group, fact, confirmed, verdict, why, cure)
 
     def _fact(self, name: str) -> Fact | None:
         return next((fact for fact in self.facts if fact.id == name), None)
@@ -162,7 +164,7 @@ def _compiled_key(line: CompiledCode | ConfirmedCall) -> GroupKey:
     return GroupKey(COMPILED, line.framework, line.name, line.phase, line.device, "")
 
 
-def _found(
+def _operator_finding(
     kind: str,
     key: GroupKey,
     group: Group,
@@ -173,7 +175,7 @@ def _found(
     cure: list[Cure],
 ) -> Finding:
     return replace(
-        group.seen.finding(kind, key.subject, verdict, why, 0.0),
+        group.occurrences.finding(kind, key.subject, verdict, why, 0.0),
         id=f"{key.framework}/{key.subject}" + "".join(f"/{part}" for part in (key.direction, key.device) if part),
         framework=key.framework,
         version=group.version,
@@ -188,7 +190,7 @@ def _found(
 
 
 def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -> tuple[str, str] | None:
-    """Return the verdict and why; None of what is neither known nor measured."""
+    """Return verdict and reason; None if nothing is known or measured."""
     why = (fact.why or fact.title) if fact is not None else ""
     if confirmed is not None and (confirmed.results > 1 or (confirmed.races and threads != 1)):
         return findings.GUILTY, why or "it gave different bits for the same inputs"
@@ -205,14 +207,14 @@ def judge(fact: Fact | None, confirmed: Confirmed | None, threads: int | None) -
     return findings.SUSPECT, why
 
 
-def _ordered(facts: Known) -> Known:
-    """Return what differs on one machine first, then what is random, what depends on the machine, and what repeats."""
+def _ordered(facts: Facts) -> Facts:
+    """Order facts: different on one machine, then random, machine-dependent, and repeating ones."""
     order = {"random": 1, "setting": 2, "varies": 2, "raises": 2, "repeats": 3}
     return tuple(sorted(facts, key=lambda fact: 0 if fact.differs_on_one_machine else order[fact.verdict]))
 
 
 def _shown(confirmed: Confirmed | None) -> list[str]:
-    """Return how something showed of which nothing is known."""
+    """Return how an operator without a known fact varied in measurements."""
     if confirmed is None:
         return []
     shows = ["run-to-run"] if confirmed.races else []
@@ -229,7 +231,7 @@ def _cures(key: GroupKey, fact: Fact | None, confirmed: Confirmed | None) -> lis
 
 
 def rank(finding: Finding) -> float:
-    """Return how likely it is what makes runs differ: what was measured, then what others have seen, then the rest."""
+    """Return a score of how likely a finding makes runs differ: measured ones, then known ones, then the rest."""
     if finding.only_unwritten_memory:
         return round(15.0 + min(math.log10(finding.calls + 1), 4.0), 3)
     base = {findings.GUILTY: 100.0, findings.SUSPECT: 50.0, findings.AS_SET: 20.0, findings.CLEARED: 10.0}
