@@ -1,4 +1,4 @@
-"""Findings about what is around the operators: functions, settings, variables, loaders, and orders of completion."""
+"""Makes findings about functions, settings, variables, loaders, and orders of completion."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from reprokit.profiling import cures
 from reprokit.profiling.groups import Occurrences, occurrences_of
 from reprokit.profiling.lines import Completion, Function, Loader, Setting, place
 
-MAX_KEPT = 20_000  # of functions, settings, loaders and completions each
-MAX_NAMES = 100_000  # of functions, of which it is remembered whether anything is known
+MAX_KEPT = 20_000  # entries each of functions, settings, loaders and completions
+MAX_NAMES = 100_000  # functions for which it is cached whether a fact is known
 MAX_VALUE = 200  # characters
-THREADS = {  # settings that say with how many threads a framework computes
+THREADS = {  # settings that hold the number of threads of a framework
     "torch.get_num_threads": "pytorch",
     "tf.config.threading.intra_op": "tensorflow",
     "tf.ConfigProto.intra_op_parallelism_threads": "tensorflow",
 }
 ORDER_RANK, DATA_ORDER_RANK, SETTING_RANK, SUSPECTED_SETTING_RANK, FUNCTION_RANK = 60.0, 55.0, 20.0, 45.0, 40.0
-OF_COMPILERS = ("torch._inductor.", "torch._dynamo.")  # settings that matter to compiled code only
+OF_COMPILERS = ("torch._inductor.", "torch._dynamo.")  # prefixes of settings that affect compiled code only
 COMPLETION_WHY = "results are taken in the order in which workers finish, and that depends on timing"
 DATA_WHY = "elements are handed on in the order in which parallel calls finish, and that depends on timing"
 DRAWS_WHY = "functions that run beside each other draw random numbers, in the order in which they come to it"
 KEEP_ORDER = Cure("tf-data", "make the pipeline deterministic", "it may wait for the slowest element")
 DRAWING = ("tf.data.Dataset.map", "tf.data.Dataset.interleave")
 SHARED_MEMORY = "python.shared-memory"
-FACTS = {  # what is known of what is told under these names
+FACTS = {  # ids of known facts, by the name that agents report
     "Pool.imap_unordered": "python.imap-unordered",
     "Pool.apply_async(callback)": "python.queue-order",
     "concurrent.futures.as_completed": "python.as-completed",
@@ -52,13 +52,13 @@ WORKERS_WHY = "how many workers there are decides who draws which random numbers
 
 @dataclass
 class Surroundings:
-    """Collects what was observed beside the operators of one run."""
+    """Collects the observations of one run that are not about operators."""
 
     facts: Sequence[Fact]
-    scale: dict[object, float] = field(default_factory=dict)  # by process: for steps that were not looked at
+    scale: dict[object, float] = field(default_factory=dict)  # by process: factor for unobserved steps
     functions: dict[str, Occurrences] = field(default_factory=dict)
     settings: dict[tuple[str, str], Occurrences] = field(default_factory=dict)
-    values: dict[tuple[str, str], Any] = field(default_factory=dict)  # of the settings
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)  # values of the settings
     loaders: dict[tuple[str, int | str | None, bool | str | None], Occurrences] = field(default_factory=dict)
     completions: dict[str, Occurrences] = field(default_factory=dict)
 
@@ -66,7 +66,7 @@ class Surroundings:
         self._is_known = functools.lru_cache(MAX_NAMES)(lambda name: any(matching_function(self.facts, name)))
 
     def add_function(self, process: int, line: Function) -> None:
-        """Take in a function; one of which nothing is known is none to tell of."""
+        """Add a function; ignored if no fact about it is known."""
         if self._is_known(line.name):
             seen = occurrences_of(self.functions, line.name, MAX_KEPT)
             seen.add(process, line.calls)
@@ -74,25 +74,25 @@ class Surroundings:
                 seen.add_place(place(frame), frame[3])
 
     def add_setting(self, process: int, line: Setting) -> None:
-        """Take in a setting as it was in one process."""
+        """Add a setting's value in one process."""
         key = (line.name, _text(line.value))
         occurrences_of(self.settings, key, MAX_KEPT).add(process, 0)
         if key in self.settings:
             self.values.setdefault(key, line.value)
 
     def add_loader(self, process: int, line: Loader) -> None:
-        """Take in something that loads data."""
+        """Add a data loader."""
         key = (line.name, line.workers, line.deterministic)
         occurrences_of(self.loaders, key, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     def add_completion(self, process: int, line: Completion) -> None:
-        """Take in an order that timing decides."""
+        """Add an order of completion, which depends on timing."""
         if not line.ordered:
             occurrences_of(self.completions, line.name, MAX_KEPT).add(process, line.calls, map(place, line.where[:1]))
 
     @property
     def threads(self) -> dict[str, int]:
-        """The most threads that each framework computed with, where that was seen."""
+        """Return the largest observed number of threads by framework."""
         most: dict[str, int] = {}
         for (name, _), value in self.values.items():
             framework = THREADS.get(name, "")
@@ -101,23 +101,25 @@ class Surroundings:
         return most
 
     def findings(
-        self, versions: Mapping[str, str], devices: set[str], told: set[str], *, compiles: bool, draws: bool
+        self, versions: Mapping[str, str], devices: set[str], reported: set[str], *, compiles: bool, draws: bool
     ) -> list[Finding]:
-        """Return what came out; ``told`` are the facts that operators have brought up already."""
-        loaded = [one for one in self._loaded(draws) if one.kind != ORDER or one.fact not in told]
-        found = [*self._completed(), *loaded, *self._set(versions, devices, compiles)]
-        told = told | {finding.fact for finding in found if finding.fact is not None}
-        told |= set(FACTS.values()) - {SHARED_MEMORY}  # of which functions tell as well
-        return [*found, *self._called(versions, devices, told)]
+        """Return the findings; ``reported`` are ids of facts in findings about operators."""
+        loader_findings = [
+            loader for loader in self._loader_findings(draws) if loader.kind != ORDER or loader.fact not in reported
+        ]
+        results = [*self._completion_findings(), *loader_findings, *self._setting_findings(versions, devices, compiles)]
+        reported = reported | {finding.fact for finding in results if finding.fact is not None}
+        reported |= set(FACTS.values()) - {SHARED_MEMORY}  # calls of functions would report these again
+        return [*results, *self._function_findings(versions, devices, reported)]
 
-    def _completed(self) -> Iterator[Finding]:
+    def _completion_findings(self) -> Iterator[Finding]:
         for name, seen in self.completions.items():
             fact = self._fact(FACTS.get(name, ""))
             why = COMPLETION_WHY if fact is None else ""
             yield _finding(ORDER, name, seen, fact, findings.SUSPECT, ORDER_RANK, why=why, otherwise=_in_order(name))
 
-    def _loaded(self, draws: bool) -> Iterator[Finding]:
-        """Yield findings on loaders; ``draws`` tells whether tf.data's functions draw random numbers."""
+    def _loader_findings(self, draws: bool) -> Iterator[Finding]:
+        """Yield findings on loaders; ``draws``: whether functions of tf.data draw random numbers."""
         for (name, workers, deterministic), seen in self.loaders.items():
             if deterministic is False or (name in DRAWING and workers not in (None, 0, 1) and draws):
                 is_unordered = deterministic is False
@@ -132,7 +134,7 @@ class Surroundings:
     def _fact(self, name: str) -> Fact | None:
         return next((fact for fact in self.facts if fact.id == name), None)
 
-    def _set(self, versions: Mapping[str, str], devices: set[str], compiles: bool) -> Iterator[Finding]:
+    def _setting_findings(self, versions: Mapping[str, str], devices: set[str], compiles: bool) -> Iterator[Finding]:
         for (name, text), seen in self.settings.items():
             if name.startswith(OF_COMPILERS) and not compiles:
                 continue
@@ -144,11 +146,13 @@ class Surroundings:
                     verdict, rank = findings.SUSPECT, SUSPECTED_SETTING_RANK
                 yield _finding(SETTING, name, seen, fact, verdict, rank, subject=f"{name} = {text}")
 
-    def _called(self, versions: Mapping[str, str], devices: set[str], told: set[str]) -> Iterator[Finding]:
+    def _function_findings(
+        self, versions: Mapping[str, str], devices: set[str], reported: set[str]
+    ) -> Iterator[Finding]:
         for name, seen in self.functions.items():
             seen.scale(self.scale)
             fitting = _fitting(matching_function(self.facts, name), versions, devices)
-            for fact in [fact for fact in fitting if fact.id not in told and fact.verdict != "repeats"][:1]:
+            for fact in [fact for fact in fitting if fact.id not in reported and fact.verdict != "repeats"][:1]:
                 kind, verdict, rank = FUNCTION, findings.AS_SET, SETTING_RANK
                 if fact.differs_on_one_machine:
                     kind, verdict = ORDER if name in self.completions else FUNCTION, findings.SUSPECT
@@ -159,7 +163,7 @@ class Surroundings:
 
 
 def _fitting(facts: Iterable[Fact], versions: Mapping[str, str], devices: set[str]) -> list[Fact]:
-    """Return those that are about the versions and devices of this run, the most serious first."""
+    """Return the facts that apply to versions and devices of this run, the most serious first."""
     fits = [
         fact
         for fact in facts
@@ -170,7 +174,7 @@ def _fitting(facts: Iterable[Fact], versions: Mapping[str, str], devices: set[st
 
 
 def _in_order(name: str) -> list[Cure]:
-    """Return what takes results in order, of a function about which nothing more is known."""
+    """Return the general cure for a function that returns results in the order of completion."""
     patch = "imap-ordered" if name.endswith("imap_unordered") else None
     return [Cure(patch, "take the results in the order in which they were asked for", "waits for the slowest")]
 
@@ -187,7 +191,7 @@ def _finding(
     why: str = "",
     otherwise: Sequence[Cure] = (),
 ) -> Finding:
-    """Return what is to be said, by a fact where there is one; ``otherwise``: cures where none is known."""
+    """Return a finding, with the words of a known fact if there is one; ``otherwise``: cures if none is known."""
     cure = [] if verdict == findings.COVERED else cures.of_fact(fact, name) or list(otherwise)
     details: dict[str, Any] = {"cures": cure, "shows": ["run-to-run"] if verdict == findings.SUSPECT else []}
     if fact is not None:
@@ -197,6 +201,6 @@ def _finding(
 
 
 def _text(value: Any) -> str:
-    """Return a setting's value in a few characters."""
+    """Return a setting's value as a short text."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..."
