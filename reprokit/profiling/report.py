@@ -1,4 +1,4 @@
-"""Shows findings: on one screen, and as a JSON document."""
+"""Presents findings on one screen and as a JSON document."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, labeled, print_rows
 
 FORMAT = 1
-SHOWN = 6  # findings that are explained
+SHOWN = 6  # findings with an explanation
 SHOWN_SETTINGS = 4
 SHOWN_NOTES = 5
-ASKED = (SOURCE, SYSTEM_CALL)
-CLOCK = "python.clock"  # of profiles/python.toml
-NAMED = 6  # in one line
-SHORT = 200  # characters of why
+REQUESTS = (SOURCE, SYSTEM_CALL)
+CLOCK = "python.clock"  # id of a fact in profiles/python.toml
+NAMED = 6  # names in one line
+SHORT = 200  # characters of a reason
 
 
 def document(run: RunDirectory, profiled: FindingsFile) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def print_findings(run: RunDirectory, profiled: FindingsFile) -> None:
     rows = [
         *_alarms(run.run, profiled),
         *_blamed(run.run, blamed),
-        *_set(run.run, profiled),
+        *_settings(run.run, profiled),
         *_rest(profiled),
         *_notes(profiled),
     ]
@@ -88,15 +88,15 @@ def _alarms(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
 
 
 def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
-    """Yield what may make runs differ: what, how often, where, why, and what would cure it."""
+    """Yield the findings that may make runs differ, with counts, places, reasons and cures."""
     for number, finding in enumerate(blamed[:SHOWN], 1):
         label = f"{number} {finding.verdict}"
-        if finding.kind in ASKED:
+        if finding.kind in REQUESTS:
             yield from _askers(label, [finding])
         else:
             why_suspected = "depends on timing" if finding.kind == ORDER else "known to differ, not measured here"
-            yield label, f"{_what(finding)}: {measured(finding.confirmed) or why_suspected}"
-        if finding.where and finding.kind not in ASKED:
+            yield label, f"{_subject(finding)}: {measured(finding.confirmed) or why_suspected}"
+        if finding.where and finding.kind not in REQUESTS:
             yield label, f"  in {_where(run, finding.where)}"
         if finding.why:
             yield label, f"  because {_short(finding.why)}"
@@ -105,7 +105,7 @@ def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
         yield f"{SHOWN + 1}...", f"{_names(blamed[SHOWN:])} (--json has them all)"
 
 
-def _what(finding: Finding) -> str:
+def _subject(finding: Finding) -> str:
     """Return an operator's name, direction, device and number of calls."""
     where = f" on {finding.device}" if finding.device else ""
     direction = f" {finding.direction}" if finding.direction else ""
@@ -115,7 +115,7 @@ def _what(finding: Finding) -> str:
 
 
 def measured(confirmed: Confirmed | None) -> str:
-    """Return what came out when it was executed again, in words."""
+    """Return the result of re-executing an operator, in words."""
     if confirmed is None:
         return ""
     if not confirmed.repeats:
@@ -129,7 +129,7 @@ def measured(confirmed: Confirmed | None) -> str:
 
 
 def _where(run: RunFile, places: list[CodePlace]) -> str:
-    """Return the first place, as short as it can be named, and how many more there are."""
+    """Return the first place with a short path, and how many more there are."""
     first, more = places[0], len(places) - 1
     file = first.file
     base = run.working_directory.rstrip("/") + "/"
@@ -143,7 +143,7 @@ def _short(text: str) -> str:
 
 
 def _cures(cures: list[Cure]) -> str:
-    """Return the first with what it costs, the others by name."""
+    """Return the first cure with its cost, and the names of others."""
     others = [cure.patch or cure.does for cure in cures[1:4]]
     return f"{_cure(cures[0])}" + (f"; or {', '.join(others)}" if others else "") if cures else ""
 
@@ -154,8 +154,8 @@ def _cure(cure: Cure) -> str:
     return f"{words}: {_short(cure.cost)}" if cure.cost else words
 
 
-def _set(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
-    """Yield what decides how something computes, the same in every run of this machine."""
+def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
+    """Yield settings and machine properties that affect results, but are constant on this machine."""
     settings = [
         finding for finding in profiled.findings if finding.verdict == findings.AS_SET and finding.kind == SETTING
     ]
@@ -168,22 +168,22 @@ def _set(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
         finding for finding in profiled.findings if finding.verdict == findings.AS_SET and finding.kind != SETTING
     ]
     compiled = [
-        f"{_what(finding)} in {_where(run, finding.where)}" if finding.where else _what(finding)
+        f"{_subject(finding)} in {_where(run, finding.where)}" if finding.where else _subject(finding)
         for finding in others
         if finding.kind == COMPILED
     ]
     yield from (("compiled", line) for line in bounded(compiled, SHOWN_SETTINGS))
     for finding in (finding for finding in others if finding.fact == CLOCK):
         where = f" in {_where(run, finding.where)}" if finding.where else ""
-        yield "clock", f"{_what(finding)}{where}: a replay reads another time, unless --clock recorded it"
-    depending = [finding for finding in others if finding.kind not in (*ASKED, COMPILED) and finding.fact != CLOCK]
+        yield "clock", f"{_subject(finding)}{where}: a replay reads another time, unless --clock recorded it"
+    depending = [finding for finding in others if finding.kind not in (*REQUESTS, COMPILED) and finding.fact != CLOCK]
     if depending:
         yield "machine", f"depends on processors and threads: {_names(depending)}"
-    yield from _askers("machine", [finding for finding in others if finding.kind in ASKED])
+    yield from _askers("machine", [finding for finding in others if finding.kind in REQUESTS])
 
 
 def _rest(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
-    """Yield what was cleared, what would change elsewhere, and what a replay gives again."""
+    """Yield what was cleared, what would differ on other machines, and what a replay repeats."""
     unwritten = [finding for finding in profiled.findings if finding.only_unwritten_memory]
     if unwritten:
         yield "memory", f"varies only for who reads it before writing: {_names(unwritten)}"
@@ -195,17 +195,17 @@ def _rest(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     for condition, differing in _elsewhere(profiled):
         yield "elsewhere", f"other bits with {condition}: {_names(differing)}"
     covered = [finding for finding in profiled.findings if finding.verdict == findings.COVERED]
-    random = [finding for finding in covered if finding.kind not in ASKED]
+    random = [finding for finding in covered if finding.kind not in REQUESTS]
     if random:
         yield "covered", f"random, and given again by a replay: {_names(random)}"
-    yield from _askers("covered", [finding for finding in covered if finding.kind in ASKED])
+    yield from _askers("covered", [finding for finding in covered if finding.kind in REQUESTS])
 
 
 def _askers(label: str, some: list[Finding]) -> Iterator[tuple[str, str]]:
-    """Return a line on sources and system calls, with the code that asked."""
+    """Yield lines on sources and system calls, with the requesting code."""
     for finding in some[:SHOWN_SETTINGS]:
         names = list(dict.fromkeys(_asker(asker) for asker in finding.where))
-        yield label, f"{_what(finding)}" + (f", by {listed(names, 3)}" if names else "")
+        yield label, f"{_subject(finding)}" + (f", by {listed(names, 3)}" if names else "")
     if len(some) > SHOWN_SETTINGS:
         yield label, f"and {_names(some[SHOWN_SETTINGS:])}"
 
@@ -216,7 +216,7 @@ def _asker(asker: CodePlace) -> str:
 
 
 def _elsewhere(profiled: FindingsFile) -> Iterator[tuple[str, list[Finding]]]:
-    """Return the conditions of another machine under which calls gave other bits than here."""
+    """Yield conditions of other machines under which calls gave other bits than here."""
     conditions: dict[str, list[Finding]] = {}
     for finding in profiled.findings:
         if finding.confirmed is None or finding.verdict == findings.GUILTY:
@@ -233,12 +233,12 @@ def _differing(outcomes: dict[str, str]) -> list[str]:
 
 
 def _names(some: list[Finding]) -> str:
-    """Return the first few, each subject once, and how many more there are."""
+    """Return the first subjects, each once, and how many more there are."""
     return listed(list(dict.fromkeys(_last_names(finding) for finding in some)), NAMED)
 
 
 def _last_names(finding: Finding) -> str:
-    """Return the subject; of a long qualified name its end."""
+    """Return the subject; for a function the last parts of its qualified name."""
     if finding.kind != FUNCTION:
         return finding.subject
     return ".".join(finding.subject.split(".")[-3:])
@@ -249,7 +249,7 @@ def _notes(profiled: FindingsFile) -> Iterator[tuple[str, str]]:
 
 
 def _advice(run: RunFile, blamed: list[Finding]) -> Iterator[str]:
-    """Yield what to do next, where it was looked for what varies."""
+    """Yield advice on what to do next after a profile."""
     if run.profiling is None:
         return
     patches = list(
