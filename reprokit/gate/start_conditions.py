@@ -1,4 +1,4 @@
-"""Varies the conditions that a replay starts under, and implements each variation on this machine."""
+"""Varies the conditions under which a replay starts, and implements each variation on this machine."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from reprokit.plan import Plan, Varied
 Name = Literal["working-directory", "host-name", "time-zone", "locale", "file-order", "cores", "later-hour"]
 ALL: Final = "all"
 
-LATER = 7 * 3600 + 23 * 60  # seconds: another hour, and another minute of it
-HOSTS = ("localhost", "localhost.localdomain")  # names that can be looked up everywhere
+LATER = 7 * 3600 + 23 * 60  # seconds, so that both hour and minute differ
+HOSTS = ("localhost", "localhost.localdomain")  # names that resolve everywhere
 FAR_EAST, FAR_WEST = ("Etc/GMT-14", "<+14>-14", 14 * 3600), ("Etc/GMT+12", "<-12>+12", -12 * 3600)
 ZONES = Path("/usr/share/zoneinfo")
-PLAIN = frozenset({"", "c", "posix", "c.utf8"})  # locales that put letters in the same order
-PATIENCE = 20.0  # seconds for a list of locales
+PLAIN = frozenset({"", "c", "posix", "c.utf8"})  # locales with the same collation
+PATIENCE = 20.0  # timeout of `locale -a`, in seconds
 
 
 class CannotVary(Exception):
@@ -38,14 +38,14 @@ class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: Plan
     elsewhere: Namespaces = Namespaces()
-    directory: Path | None = None  # what PWD says
-    words: dict[str, str] = {}  # of each variation: what is different
-    refused: dict[str, str] = {}  # of those that cannot be made: why
-    apart: tuple[str, ...] = ()  # of those that must be tried alone
+    directory: Path | None = None  # value of PWD
+    words: dict[str, str] = {}  # by variation: what is different
+    refused: dict[str, str] = {}  # by impossible variation: why
+    apart: tuple[str, ...] = ()  # variations that must be tried alone
 
     @property
     def is_copied(self) -> bool:
-        """Whether files lie in another directory than in the recording."""
+        """Return whether files were copied to another directory than in the recording."""
         return self.plan.moved is not None and self.elsewhere.bound is None
 
     def enter(self) -> None:
@@ -54,12 +54,12 @@ class ReplaySurroundings(msgspec.Struct, frozen=True, kw_only=True):
         if self.directory is not None and "PWD" in os.environ:
             os.environ["PWD"] = str(self.directory)
 
-    def told(self, **changes: object) -> ReplaySurroundings:
-        """Return these conditions with a further value that the shim changes."""
+    def with_shim_values(self, **changes: object) -> ReplaySurroundings:
+        """Return these conditions with further values that the shim changes."""
         varied = replace(self.plan.varied or Varied(), **changes)
         return replace(self, plan=replace(self.plan, varied=varied))
 
-    def given(self, name: str, value: str) -> ReplaySurroundings:
+    def with_variable(self, name: str, value: str) -> ReplaySurroundings:
         """Return these conditions with another environment variable."""
         return replace(self, plan=replace(self.plan, variables={**(self.plan.variables or {}), name: value}))
 
@@ -75,7 +75,7 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_known(names: Iterable[str], where: str) -> None:
-    """Refuse the name of an unknown variation."""
+    """Raise UsageError for the name of an unknown variation."""
     unknown = next((name for name in names if name != ALL and name not in VARIATIONS), None)
     if unknown is not None:
         raise UsageError(f"{where} knows no {unknown!r}; it knows {ALL}, {', '.join(VARIATIONS)}")
@@ -88,19 +88,19 @@ def vary(plan: Plan, names: Iterable[str], place: Path) -> ReplaySurroundings:
     words, refused = {}, {}
     for name in names:
         if name == "file-order" and surroundings.is_copied:
-            apart = (name,)  # a copy's files may stand in the opposite order already
+            apart = (name,)  # files of a copy may already be listed in another order
             continue
         try:
             surroundings, words[name] = VARIATIONS[name](surroundings, place)
         except CannotVary as error:
             refused[name] = str(error)
-    told = tuple(f"{name} on purpose: {text}" for name, text in words.items())
-    plan = replace(surroundings.plan, changed=(*surroundings.plan.changed, *told))
+    descriptions = tuple(f"{name} on purpose: {text}" for name, text in words.items())
+    plan = replace(surroundings.plan, changed=(*surroundings.plan.changed, *descriptions))
     return replace(surroundings, plan=plan, words=words, refused=refused, apart=apart)
 
 
 def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurroundings, str]:
-    """Run the checkout in another place: through a private mount, or as a copy."""
+    """Move the checkout to another directory, by a private mount or as a copy."""
     before = now.plan.working_directory.resolve()
     root = checkout(before)
     target = place / f"{root.name or 'root'}-elsewhere"
@@ -122,12 +122,12 @@ def _working_directory(now: ReplaySurroundings, place: Path) -> tuple[ReplaySurr
 
 
 def _host_name(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
-    """Change the host name in a namespace, or through the shim where none is allowed."""
+    """Change the host name in a namespace, or through the shim if namespaces are not allowed."""
     name = next(name for name in HOSTS if name != os.uname().nodename)
     named = replace(now.elsewhere, host=name)
     if not named.refused():
         return replace(now, elsewhere=named), name
-    return now.told(host=name), f"{name}, as the C library tells it"
+    return now.with_shim_values(host=name), f"{name}, as the C library tells it"
 
 
 def _time_zone(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
@@ -135,7 +135,7 @@ def _time_zone(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurrounding
     if time.localtime().tm_gmtoff == offset or now.variable("TZ") in (name, rule):
         name, rule, offset = FAR_WEST
     zone = name if (ZONES / name).is_file() else rule
-    return now.given("TZ", zone), f"{zone} ({offset // 3600:+d} hours from UTC)"
+    return now.with_variable("TZ", zone), f"{zone} ({offset // 3600:+d} hours from UTC)"
 
 
 def _locale(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
@@ -144,7 +144,7 @@ def _locale(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, 
     if name is None:
         raise CannotVary("the system has no other locale; install one (the package locales, or glibc-langpack-de)")
     weak = "; it orders letters in the same way, as no other language is installed" if _is_plain(name, before) else ""
-    return now.given("LC_ALL", name), f"{name} in place of {before or 'C'}{weak}"
+    return now.with_variable("LC_ALL", name), f"{name} in place of {before or 'C'}{weak}"
 
 
 def _is_plain(*names: str) -> bool:
@@ -152,15 +152,15 @@ def _is_plain(*names: str) -> bool:
 
 
 def installed_locales() -> list[str]:
-    """Return the locales of the C library, also those in directories that the user names."""
-    found = ["C"]
+    """Return the locales of the C library and of the directories in LOCPATH."""
+    names = ["C"]
     with suppress(OSError, subprocess.SubprocessError, UnicodeError):
         done = subprocess.run(["locale", "-a"], capture_output=True, text=True, timeout=PATIENCE, check=True)
-        found += done.stdout.split()
+        names += done.stdout.split()
     for directory in filter(None, os.environ.get("LOCPATH", "").split(os.pathsep)):
         with suppress(OSError):
-            found += [path.name for path in Path(directory).iterdir() if path.is_dir()]
-    return found
+            names += [path.name for path in Path(directory).iterdir() if path.is_dir()]
+    return names
 
 
 def other_locale(before: str, installed: Iterable[str]) -> str | None:
@@ -179,7 +179,7 @@ def _canonical(name: str) -> str:
 
 
 def _file_order(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
-    return now.told(backwards=True), "listings of directories begin at their end"
+    return now.with_shim_values(backwards=True), "listings of directories begin at their end"
 
 
 def _cores(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
@@ -187,14 +187,14 @@ def _cores(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, s
     if usable < 2:
         raise CannotVary("only one processor is free, so that there cannot be fewer")
     count = usable // 2
-    fewer = now.told(processors=count)
-    return replace(fewer, plan=replace(fewer.plan, processors=count)), f"{count} of {usable}"
+    fewer_processors = now.with_shim_values(processors=count)
+    return replace(fewer_processors, plan=replace(fewer_processors.plan, processors=count)), f"{count} of {usable}"
 
 
 def _later_hour(now: ReplaySurroundings, _place: Path) -> tuple[ReplaySurroundings, str]:
     hours, minutes = divmod(LATER // 60, 60)
-    given = "; times that were recorded (--clock) are given again" if now.plan.clock else ""
-    return now.told(later=LATER), f"{hours} hours {minutes} minutes later{given}"
+    clock_words = "; times that were recorded (--clock) are given again" if now.plan.clock else ""
+    return now.with_shim_values(later=LATER), f"{hours} hours {minutes} minutes later{clock_words}"
 
 
 VARIATIONS: Final[dict[str, Callable[[ReplaySurroundings, Path], tuple[ReplaySurroundings, str]]]] = {
