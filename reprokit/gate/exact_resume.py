@@ -1,4 +1,4 @@
-"""Asserts that a training, interrupted and resumed, is the one that was not."""
+"""Checks that an interrupted and resumed training equals the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "exact resume"
 def judge(
     training: GateTraining, directory: Path, place: Path, data: tuple[str, ...], interruption: Interruption
 ) -> Iterator[Case]:
-    """Yield the case, where it was asked for; its runs stay where it does not pass."""
+    """Yield the case if it is required; the runs are kept if it fails."""
     if not training.require.exact_resume:
         return
     place.mkdir(parents=True, mode=0o700)

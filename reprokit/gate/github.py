@@ -1,7 +1,7 @@
-"""A verdict for GitHub: a job summary in Markdown, and annotations, both within GitHub's limits.
+"""Presents a verdict on GitHub: a job summary in Markdown and annotations, within GitHub's limits.
 
-https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands: a step's summary is refused above
-1 MiB; of a step ten annotations of a kind are shown.
+https://docs.github.com/en/actions/reference/workflows-and-actions/workflow-commands: a summary above 1 MiB is
+refused, and ten annotations of a kind are shown per step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _case(case: Case) -> str:
 
 
 def workflow_commands(verdict: GateVerdict) -> Iterator[str]:
-    """Return workflow commands, one a line; the last one counts those beyond the limit."""
+    """Yield workflow commands; the last one counts those beyond the limit."""
     unpassed = list(verdict.unpassed())
     room = MAX_ANNOTATIONS if len(unpassed) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     for training, case in unpassed[:room]:

@@ -1,7 +1,7 @@
-"""Goldens: recordings that later runs must equal, kept by machine, as another machine computes other bits.
+"""Stores goldens: recordings that later runs must equal, by machine, as other machines compute other bits.
 
-A golden is a run directory below DIRECTORY/TRAINING/MACHINE. It is held against what the training does now, with the
-golden's own randomness: a replay of it.
+A golden is a run directory below DIRECTORY/TRAINING/MACHINE. It is compared with a replay of it by the current code,
+which uses the golden's randomness.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = 16  # characters
 
 
 def machine_key(environment: dict[str, Any]) -> str:
-    """Return the key of a golden: the hardware, and the versions of the numerical packages."""
+    """Return a key of the machine: a digest of hardware and versions of the imported packages."""
     cpu, system = object_in(environment, "cpu"), object_in(environment, "system")
     facts = {
         "cpu": [cpu.get(name) for name in ("model", "flags", "usable")],
@@ -43,7 +43,7 @@ def _imported(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def store(recording: Path, target: Path) -> None:
-    """Make a recording the golden, replacing the earlier one whole or not at all."""
+    """Make a recording the golden; an earlier one is replaced completely or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:

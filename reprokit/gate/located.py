@@ -1,4 +1,4 @@
-"""The first divergent operator of a pair that is not identical, as a case of a gate (--locate)."""
+"""Locates the first divergent operator of a pair that is not identical, as a case of a gate (--locate)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "first divergent operator"
 
 
 def located(suite: str, recording: RunDirectory, replay: RunDirectory, interruption: Interruption) -> Iterator[Case]:
-    """Yield a case that names the operator, where PyTorch's operators can be logged."""
+    """Yield a case that names the operator, if the framework's operators can be logged."""
     if not is_locatable(recording, replay):
         return
     try:

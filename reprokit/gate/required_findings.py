@@ -1,4 +1,4 @@
-"""What a gate requires of findings: profiling blames nothing, and rules on the training's tensors raise no alarm."""
+"""Checks what a gate requires of findings: a profile blames nothing, and rules raise no alarm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTION = Question(tensors=selection(FOR_RULES))
 
 
 def judged_by_rules(run: RunDirectory, specs: Sequence[str]) -> RuleSession:
-    """Judge a run that has ended by rules."""
+    """Judge an ended run by rules."""
     trial = TensorTrial(run.path)
     session = RuleSession(trial, catalogue.chosen(specs, trial))
     for _ in session.judge():
@@ -49,11 +49,11 @@ def of_rules(session: RuleSession) -> Iterator[Case]:
             yield Case(suite=REQUIRED, name=f"rule {rule}", outcome=PASSED, right="no alarm")
 
 
-def of_profile(found: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:
-    """Yield a failed case for each finding that is blamed, neither patched nor, where some are, accepted."""
+def of_profile(profiled: FindingsFile, patches: Iterable[str], accepted: set[str] | None) -> Iterator[Case]:
+    """Yield a failed case for each blamed finding that is neither patched nor accepted."""
     chosen = {patch.partition("=")[0] for patch in patches}
     passed = True
-    for finding in found.findings:
+    for finding in profiled.findings:
         cures = {cure.patch.partition("=")[0] for cure in finding.cures if cure.patch is not None}
         if not finding.blamed or cures & chosen or finding.id in (accepted or ()):
             continue
@@ -62,7 +62,7 @@ def of_profile(found: FindingsFile, patches: Iterable[str], accepted: set[str] |
         message = f"{finding.subject} {what}: {finding.why}"
         yield Case(suite=REQUIRED, name=f"finding {finding.id}", outcome=FAILED, message=message, finding=finding.id)
     if passed:
-        yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(found))
+        yield Case(suite=REQUIRED, name="findings", outcome=PASSED, right=findings_file.in_words(profiled))
 
 
 def read_accepted(path: Path) -> set[str]:
@@ -73,4 +73,4 @@ def read_accepted(path: Path) -> set[str]:
     except ValueError as error:
         raise ReprokitError(f"{path}: {error}; {ACCEPTED}") from None
     listed = content.get("findings", []) if isinstance(content, dict) else content
-    return {str(one["id"]) if isinstance(one, dict) and "id" in one else str(one) for one in listed}
+    return {str(item["id"]) if isinstance(item, dict) and "id" in item else str(item) for item in listed}

@@ -42,12 +42,12 @@ class Requirements(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The requirements beside identical results."""
 
     fidelity: bool = False  # every request of the replay was answered exactly
-    overhead: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None  # recorded with its patches, to bare
-    findings: Literal["none", "accepted"] | None = None  # what is blamed and not patched; beyond the accepted
+    overhead: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None = None  # limit of recorded to bare time
+    findings: Literal["none", "accepted"] | None = None  # allowed blamed and unpatched findings
     ranks_agree: bool = False  # parameters of all ranks are equal after every step
-    exact_resume: bool = False  # interrupted and resumed, it is the training that was not
+    exact_resume: bool = False  # an interrupted and resumed training equals the whole one
     forbid_rules: tuple[Text, ...] = ()  # none of these raises an alarm
-    accepted: Text | None = None  # file of the findings that were accepted
+    accepted: Text | None = None  # file of accepted findings
 
     def __post_init__(self) -> None:
         if self.findings == "accepted" and self.accepted is None:
@@ -63,11 +63,11 @@ class GateTraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     recipe: Text | None = None
     data: tuple[Text, ...] = ()
     pairs: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
-    vary: tuple[Name | Literal["all"], ...] = ()  # what else a further replay of each pair finds otherwise
+    vary: tuple[Name | Literal["all"], ...] = ()  # variations under which a further replay of each pair starts
     clean: bool = False  # each run starts in a fresh copy of the checkout
-    locate: bool = False  # where a pair differs, the first divergent operator of PyTorch is looked for
-    console: bool = True  # what it prints is kept and compared
-    allow_state: bool = False  # what a run or an earlier one left may be read by the next
+    locate: bool = False  # locate the first divergent operator of a pair that differs
+    console: bool = True  # whether printed text is kept and compared
+    allow_state: bool = False  # whether runs may read files that earlier ones left
     require: Requirements = Requirements()
 
 
@@ -80,12 +80,12 @@ class GateFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def read(path: Path, names: tuple[str, ...]) -> list[GateTraining]:
     """Return the trainings of a file, all or those of these names; raises BadGate with one line."""
     advice = f"put the command behind --, or list trainings in {FILE}"
-    found = toml_text.read(path, GateFile, MAX_BYTES, BadGate, advice).training
-    known = [one.name for one in found]
+    trainings = toml_text.read(path, GateFile, MAX_BYTES, BadGate, advice).training
+    known = [training.name for training in trainings]
     twice = next((name for name in known if known.count(name) > 1), None)
     if twice is not None:
         raise BadGate(f"{path}: two trainings have the name {twice}")
     missing = next((name for name in names if name not in known), None)
     if missing is not None:
         raise BadGate(f"{path} holds no training {missing}; it has {', '.join(known)}")
-    return [one for one in found if not names or one.name in names]
+    return [training for training in trainings if not names or training.name in names]
