@@ -22,7 +22,7 @@ from _pytest.unittest import TestCaseFunction
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-    from reprokit.gate.results import Judged
+    from reprokit.gate.results import TrainingResult
 
 INNER = "REPROKIT_PYTEST_INNER"  # set in the processes that run the test itself
 PROPERTY = "reprokit"
@@ -120,7 +120,7 @@ def _judge(item: pytest.Function) -> None:
         item.user_properties.append((PROPERTY, outcome))
 
 
-def _checked(item: pytest.Function) -> Judged:
+def _checked(item: pytest.Function) -> TrainingResult:
     """Return what the gate finds out about a pytest of this one test."""
     import shutil
     import tempfile

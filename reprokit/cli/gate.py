@@ -19,7 +19,7 @@ from reprokit.cli.options import flag, path_option
 from reprokit.cli.output import print_json, stdout_kept, write_whole
 from reprokit.errors import CannotWriteReport, ReprokitError, UsageError, refused_as
 from reprokit.gate.reports import Reports
-from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.gate.results import NOT_CHECKED, PASSED, REQUIRED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.launch.messages import say
 from reprokit.plan import name_of
 from reprokit.printable import bounded
@@ -227,7 +227,7 @@ class Statements:
     directory: Path
     key: Ed25519PrivateKey
 
-    def __call__(self, judged: Judged) -> Judged:
+    def __call__(self, judged: TrainingResult) -> TrainingResult:
         """Write the statements of a training; one that cannot be made is a case that did not pass."""
         if judged.is_cut_short:
             return judged
@@ -236,7 +236,7 @@ class Statements:
         troubles = [self._trouble(judged, number, failures) for number in range(1, len(judged.pairs) + 1)]
         return replace(judged, cases=(*judged.cases, *filter(None, troubles)))
 
-    def _trouble(self, judged: Judged, number: int, failures: list[str]) -> Case | None:
+    def _trouble(self, judged: TrainingResult, number: int, failures: list[str]) -> Case | None:
         """Write the statement about a pair, or say why it cannot be made."""
         from reprokit.report import envelope
         from reprokit.report.gather import Execution, gather

@@ -1,4 +1,4 @@
-"""Runs each training as often as its checks need, one after the other, and makes cases of what came out."""
+"""Runs each training as often as its checks need, and turns the results into cases."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from reprokit.gate.results import (
     VARIED,
     Case,
     GateVerdict,
-    Judged,
     Outcome,
+    TrainingResult,
 )
 from reprokit.gate.start_conditions import chosen, vary
-from reprokit.gate.state import State
+from reprokit.gate.state import LeftoverFiles
 from reprokit.gate.trainings import GateTraining
-from reprokit.gate.variation_search import Given, VariedReplay
+from reprokit.gate.variation_search import RestoredSeeds, VariedReplay
 from reprokit.launch import stragglers
 from reprokit.launch.checkout_copy import PLACE, FreshCheckouts
 from reprokit.launch.interruption import Interrupted, Interruption
@@ -56,13 +56,13 @@ from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import sentence
 from reprokit.version import VERSION
 
-BARE_RUNS = 3  # each beside a recording, for the overhead
-REPEATS = 30  # of each operator call, in a profile
-ADVICE = (  # where there was state
+BARE_RUNS = 3  # number of bare runs, in turn with recordings, to measure the overhead
+REPEATS = 30  # of each operator call in a profile
+ADVICE = (  # if a run read files of an earlier one
     "remove it before the gate, name it with --data if it is data, or accept it with --allow-state;"
     " with --clean no run sees what another wrote"
 )
-MAX_CASES = 20_000  # of a comparison; what differs is always among them
+MAX_CASES = 20_000  # of a comparison; those that differ are always included
 RANKS: Mapping[RankState, Outcome] = {
     RankState.EQUAL: PASSED,
     RankState.PARTED: FAILED,
@@ -74,14 +74,14 @@ COMPARED = (
     *("random states", "outputs", "console", "exit status"),
 )
 
-Witness = Callable[[Judged], Judged]
+ResultHook = Callable[[TrainingResult], TrainingResult]
 
 
 class GateWork(msgspec.Struct, frozen=True, kw_only=True):
     """The directory, options and interruption of a gate."""
 
-    base: Path  # from which paths of trainings lead
-    runs: Path  # where run directories are made
+    base: Path  # directory that paths of trainings are relative to
+    runs: Path  # directory of the run directories
     golden: Path | None = None
     update: bool = False
 
@@ -100,29 +100,29 @@ class Check:
         self._pairs: list[tuple[str, str]] = []
         self._findings: tuple[Finding, ...] = ()
         data = [str(work.base / path) for path in training.data]
-        self._state = State(training.name, self._directory, data)
+        self._leftovers = LeftoverFiles(training.name, self._directory, data)
         self._fresh = FreshCheckouts(self._directory, self._runs_of_training / PLACE, data) if training.clean else None
         self._notes: list[str] = []
         self.key = ""
 
-    def judge(self) -> Judged:
-        """Return all cases; what makes checking impossible is a case too."""
+    def judge(self) -> TrainingResult:
+        """Return the result with all cases; an error that prevents checks is a case too."""
         started = time.monotonic()
         cases: list[Case] = []
         try:
             with self._interruption.raising():
                 for case in self._cases():
-                    cases.append(case)  # one by one: what was found before an error is kept
+                    cases.append(case)  # one by one, to keep the cases before an error
         except Interrupted as interrupted:
             self._end_stragglers()
             message = f"interrupted by {interrupted}"
             cases.append(Case(suite=PAIRED, name="the training", outcome=NOT_CHECKED, message=message))
         except (ReprokitError, OSError) as error:
             cases.append(Case(suite=PAIRED, name="the training", outcome=TROUBLE, message=str(error)))
-        self._state.keep(self._runs_of_training, in_copies=self._fresh is not None)
+        self._leftovers.save_list(self._runs_of_training, in_copies=self._fresh is not None)
         if self._fresh is not None:
             self._fresh.remove()
-        return Judged(
+        return TrainingResult(
             name=self._training.name,
             command=self._training.command,
             directory=str(self._directory),
@@ -146,29 +146,29 @@ class Check:
             recording = self._record(f"recording-{number}")
             replay = self._replay(recording, f"replay-{number}")
             self._pairs.append((str(recording.path), str(replay.path)))
-            compared = [*self._compared(suite, recording, replay), self._judged_state(suite)]
+            compared = [*self._comparison_cases(suite, recording, replay), self._state_case(suite)]
             yield from compared
-            yield from _whole(suite, recording, replay)
+            yield from _unreached_programs(suite, recording, replay)
             yield from self._fidelity(suite, replay)
-            yield from _told(suite, self._ranks(suite, recording))
+            yield from _guarded(suite, self._ranks(suite, recording))
             repeats = all(case.outcome == PASSED for case in compared)
             is_identical = is_identical and repeats
             if self._training.locate and not repeats:
                 yield from located(suite, recording, replay, self._interruption)
-            yield from _told(VARIED, self._varied(number, recording, replay if repeats else None))
+            yield from _guarded(VARIED, self._varied(number, recording, replay if repeats else None))
         assert recording is not None
-        yield from _told(GOLDEN, self._golden(recording, is_identical))
-        yield from _told(REQUIRED, self._overhead())
-        yield from _told(REQUIRED, self._unpatched())
-        yield from _told(REQUIRED, self._forbidden())
-        place, data = self._new("resume"), tuple(str(self._work.base / path) for path in self._training.data)
+        yield from _guarded(GOLDEN, self._golden(recording, is_identical))
+        yield from _guarded(REQUIRED, self._overhead())
+        yield from _guarded(REQUIRED, self._unpatched())
+        yield from _guarded(REQUIRED, self._forbidden())
+        place, data = self._run_path("resume"), tuple(str(self._work.base / path) for path in self._training.data)
         resumed = exact_resume.judge(self._training, self._directory, place, data, self._interruption)
-        yield from _told(REQUIRED, resumed)
+        yield from _guarded(REQUIRED, resumed)
 
     # Runs
 
     def _renew(self) -> None:
-        """Plan each run anew, before it starts."""
+        """Renew the fresh checkout before a run starts."""
         if self._fresh is not None:
             self._fresh.renew()
 
@@ -176,26 +176,26 @@ class Check:
         plan = Plan(
             mode=RECORD,
             command=self._training.command,
-            working_directory=self._place,
-            fresh=self._copy,
-            output=self._new(name),
+            working_directory=self._run_directory,
+            fresh=self._copy_root,
+            output=self._run_path(name),
             console=self._training.console,
             data=tuple(str(self._work.base / path) for path in self._training.data),
             recipe=self._recipe,
         )
         return recipe.planned(plan, self._settings)
 
-    def _new(self, name: str) -> Path:
+    def _run_path(self, name: str) -> Path:
         self._runs_of_training.mkdir(parents=True, exist_ok=True)
         return self._runs_of_training / name
 
     @property
-    def _place(self) -> Path:
+    def _run_directory(self) -> Path:
         """Return the directory in which the training runs."""
         return self._directory if self._fresh is None else self._fresh.directory
 
     @property
-    def _copy(self) -> Path | None:
+    def _copy_root(self) -> Path | None:
         return None if self._fresh is None else self._fresh.root
 
     @property
@@ -203,23 +203,25 @@ class Check:
         return self._work.runs / self._training.name
 
     def _end_stragglers(self) -> None:
-        """End the processes that an interrupted training has left, as nobody will read its runs."""
+        """End the processes that an interrupted training left behind."""
         for run in self._runs_of_training.glob("*"):
             stragglers.end(run)
 
     def _record(self, name: str) -> RunDirectory:
         self._renew()
-        return self._made(self._plan(name))
+        return self._executed(self._plan(name))
 
     def _replay(self, recording: RunDirectory, name: str) -> RunDirectory:
-        return self._made(self._replay_plan(recording, name))
+        return self._executed(self._replay_plan(recording, name))
 
     def _replay_plan(self, recording: RunDirectory, name: str) -> Plan:
         self._renew()
-        return replace(replay_plan(recording, self._new(name)), fresh=self._copy)
+        return replace(replay_plan(recording, self._run_path(name)), fresh=self._copy_root)
 
-    def _replay_elsewhere(self, recording: RunDirectory, usual: Given, names: Sequence[str], name: str) -> VariedReplay:
-        """Return a replay under these variations, as far as they are possible; a failed one counts as a difference."""
+    def _replay_elsewhere(
+        self, recording: RunDirectory, usual_seeds: RestoredSeeds, names: Sequence[str], name: str
+    ) -> VariedReplay:
+        """Replay under the possible ones of these variations; a failed replay counts as a difference."""
         plan = self._replay_plan(recording, name)
         with TemporaryDirectory(prefix="reprokit-elsewhere-", ignore_cleanup_errors=True) as place:
             surroundings = vary(plan, names, Path(place))
@@ -235,35 +237,35 @@ class Check:
         self._runs.append(plan.output)
         run = RunDirectory(plan.output)
         cases = [
-            *self._compared(VARIED, recording, run),
-            *variation_search.other_seeds(VARIED, usual, variation_search.seeds_given_again(run)),
+            *self._comparison_cases(VARIED, recording, run),
+            *variation_search.other_seeds(VARIED, usual_seeds, variation_search.restored_seeds(run)),
         ]
         return replace(tried, cases=cases)
 
-    def _made(self, plan: Plan) -> RunDirectory:
+    def _executed(self, plan: Plan) -> RunDirectory:
         assert plan.output is not None
         executed = execute(plan, self._interruption, None if self._fresh is None else self._fresh.enter)
         self._runs.append(plan.output)
         _require_success(executed.ended, plan.mode)
         run = RunDirectory(plan.output)
-        self._state.take(plan.output.name, run)
+        self._leftovers.examine(plan.output.name, run)
         return run
 
     # Checks
 
-    def _compared(self, suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
-        """Yield a case for each artifact and metric; nothing to compare is trouble."""
+    def _comparison_cases(self, suite: str, left: RunDirectory, right: RunDirectory) -> Iterator[Case]:
+        """Yield a case for each artifact and metric; if nothing can be compared, a case of trouble."""
         try:
             comparison = compare(left.path, right.path)
         except NothingComparable as error:
             yield Case(suite=suite, name="comparison", outcome=TROUBLE, message=str(error))
             return
         self._notes += comparison.notes
-        yield from _cases_of(suite, comparison)
+        yield from _leaf_cases(suite, comparison)
 
-    def _judged_state(self, suite: str) -> Case:
-        """Return whether runs started from files of earlier ones: they may then be identical and prove nothing."""
-        leftovers = self._state.said()
+    def _state_case(self, suite: str) -> Case:
+        """Return a case that fails if runs read files of earlier runs: equal results would then prove nothing."""
+        leftovers = self._leftovers.pop_problems()
         if not leftovers:
             return Case(suite=suite, name="state", outcome=PASSED, right="no run read what another had left")
         words = listed(leftovers, state_files.SHOWN, "; ")
@@ -292,28 +294,28 @@ class Check:
             yield Case(suite=GOLDEN, name="golden", outcome=TROUBLE, message=message)
             return
         golden = RunDirectory(place)
-        yield from self._compared(GOLDEN, golden, self._replay(self._here(golden), "replay-of-golden"))
-        yield self._judged_state(GOLDEN)
+        yield from self._comparison_cases(GOLDEN, golden, self._replay(self._relocated(golden), "replay-of-golden"))
+        yield self._state_case(GOLDEN)
 
-    def _here(self, golden: RunDirectory) -> RunDirectory:
-        """Return the golden with the paths of this checkout, which may lie elsewhere."""
-        golden.run.working_directory = str(self._place)
+    def _relocated(self, golden: RunDirectory) -> RunDirectory:
+        """Return the golden with paths of this checkout, which may have been recorded in another directory."""
+        golden.run.working_directory = str(self._run_directory)
         golden.run.command = list(self._training.command)
         return golden
 
     def _varied(self, number: int, recording: RunDirectory, replay: RunDirectory | None) -> Iterator[Case]:
-        """What else must not matter: the same replay in other surroundings; without one that is identical, nothing."""
+        """Yield cases for replays under variations; trouble if the plain replay differs already."""
         names = chosen(self._training.vary)
         suite = VARIED if number == 1 else f"{VARIED} {number}"
         if replay is None:
             message = "not tried, as the replay already differs without variations"
             yield from (Case(suite=suite, name=name, outcome=TROUBLE, message=message) for name in names)
         elif names:
-            usual = variation_search.seeds_given_again(replay)
+            usual_seeds = variation_search.restored_seeds(replay)
 
             def attempt(some: Sequence[str]) -> VariedReplay:
                 variations = "all" if len(some) > 1 else some[0]
-                return self._replay_elsewhere(recording, usual, some, f"varied-{number}-{variations}")
+                return self._replay_elsewhere(recording, usual_seeds, some, f"varied-{number}-{variations}")
 
             yield from variation_search.judge(suite, names, attempt)
 
@@ -329,7 +331,7 @@ class Check:
         exact = fidelity.exact == fidelity.requests and not fidelity.unused
         words = f"{percent_exact(fidelity)} of {fidelity.requests} requests were answered exactly"
         words += f", {fidelity.unused} recorded ones were not asked for" if fidelity.unused else ""
-        yield _asserted(suite, "fidelity", words, holds=exact)
+        yield _requirement(suite, "fidelity", words, holds=exact)
 
     def _ranks(self, suite: str, run: RunDirectory) -> Iterator[Case]:
         if not self._training.require.ranks_agree:
@@ -361,7 +363,7 @@ class Check:
             recorded.append(time.monotonic() - began)
         ratio = median(recorded) / median(bare)
         words = f"{ratio:.2f} times as long as bare (medians of {BARE_RUNS} runs in turn; at most {limit:g} is allowed)"
-        yield _asserted(REQUIRED, "overhead", words, holds=ratio <= limit)
+        yield _requirement(REQUIRED, "overhead", words, holds=ratio <= limit)
 
     def _bare(self) -> float:
         self._renew()
@@ -369,7 +371,7 @@ class Check:
         started: list[subprocess.Popen[bytes]] = []
 
         def start() -> int:
-            started.append(subprocess.Popen(self._training.command, cwd=self._place))
+            started.append(subprocess.Popen(self._training.command, cwd=self._run_directory))
             return started[0].pid
 
         with self._interruption.handing_to(start):
@@ -384,7 +386,7 @@ class Check:
             return
         self._renew()
         plan = replace(self._plan("profile"), profiling=ProfilingFacts(confirm=REPEATS))
-        run = self._made(plan)
+        run = self._executed(plan)
         profiled = profiling.analyze(run)
         findings_file.write(run.path, profiled)
         self._findings += tuple(profiled.findings)
@@ -394,29 +396,29 @@ class Check:
         yield from required_findings.of_profile(profiled, self._settings.patches, accepted)
 
     def _forbidden(self) -> Iterator[Case]:
-        """Judge rules on a run of their own, as saving tensors takes time and room."""
+        """Judge rules on a run of their own, as saving tensors takes time and disk space."""
         specs = self._training.require.forbid_rules
         if specs:
             self._renew()
-            run = self._made(replace(self._plan("rules"), question=required_findings.QUESTION))
+            run = self._executed(replace(self._plan("rules"), question=required_findings.QUESTION))
             session = required_findings.judged_by_rules(run, specs)
             self._findings += tuple(session.findings.values())
             yield from required_findings.of_rules(session)
 
 
 def judge(
-    trainings: Iterable[GateTraining], work: GateWork, interruption: Interruption, witness: Witness | None = None
+    trainings: Iterable[GateTraining], work: GateWork, interruption: Interruption, on_result: ResultHook | None = None
 ) -> GateVerdict:
-    """Run and check them all; once somebody has asked for the end, what is left is said to be not checked.
+    """Run and check all trainings; after an interruption the remaining ones are reported as not checked.
 
-    `witness` is called with each training once it has been judged, and can add cases.
+    `on_result` is called with the result of each training, and may add cases.
     """
     started, judged, key = rundir.utc_now(), [], ""
     for training in trainings:
         say(f"gate: {training.name}")
         check = Check(training, work, interruption)
         result = check.judge()
-        result = result if witness is None else witness(result)
+        result = result if on_result is None else on_result(result)
         judged.append(result)
         key = check.key or key
         words = (
@@ -435,8 +437,8 @@ def judge(
     )
 
 
-def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
-    """Trouble where a program of a run was not recorded: what it was given, or wrote, may have been different."""
+def _unreached_programs(suite: str, *runs: RunDirectory) -> Iterator[Case]:
+    """Yield trouble if a program of a run was not recorded: its inputs or outputs may have differed."""
     for run in runs:
         if run.run.out_of_reach:
             message = f"{run.run.kind}: {run.run.out_of_reach_in_words}"
@@ -444,15 +446,15 @@ def _whole(suite: str, *runs: RunDirectory) -> Iterator[Case]:
             return
 
 
-def _told(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
-    """Yield the cases; an error is a case of the same suite, and says nothing of others."""
+def _guarded(suite: str, cases: Iterator[Case]) -> Iterator[Case]:
+    """Yield the cases; an error becomes a case of the same suite and does not affect others."""
     try:
         yield from cases
     except ReprokitError as error:
         yield Case(suite=suite, name="the training", outcome=TROUBLE, message=str(error))
 
 
-def _cases_of(suite: str, comparison: Comparison) -> Iterator[Case]:
+def _leaf_cases(suite: str, comparison: Comparison) -> Iterator[Case]:
     room = MAX_CASES
     for category in comparison.tree.children:
         if category.name not in COMPARED:
@@ -476,7 +478,7 @@ def _case(suite: str, category: str, leaf: Difference) -> Case:
     )
 
 
-def _asserted(suite: str, name: str, words: str, *, holds: bool) -> Case:
+def _requirement(suite: str, name: str, words: str, *, holds: bool) -> Case:
     return Case(
         suite=suite, name=name, outcome=PASSED if holds else FAILED, message="" if holds else words, right=words
     )

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from reprokit.findings import ALARM, Finding
-from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, GOLDEN, PAIRED, PASSED, REQUIRED, VARIED, Case, GateVerdict, TrainingResult
 from reprokit.printable import printable
 
 MAX_RESULTS = 5000  # that GitHub shows
@@ -50,7 +50,7 @@ def _invocation(verdict: GateVerdict) -> dict[str, Any]:
     return said
 
 
-def _unpassed(verdict: GateVerdict) -> Iterator[tuple[Judged, Case]]:
+def _unpassed(verdict: GateVerdict) -> Iterator[tuple[TrainingResult, Case]]:
     """Yield the cases that did not pass; a finding is a result of its own, at its own place."""
     return ((training, case) for training, case in verdict.unpassed() if not case.finding)
 
@@ -59,7 +59,7 @@ def _suite_rule(case: Case) -> str:
     return f"reprokit/{case.kind}"
 
 
-def _failure(training: Judged, case: Case) -> dict[str, Any]:
+def _failure(training: TrainingResult, case: Case) -> dict[str, Any]:
     outcome = "" if case.outcome == FAILED else f"{case.outcome}: "
     words = f"{training.name}: {case.suite}: {case.name}: {outcome}{case.message}"
     return {
@@ -71,7 +71,7 @@ def _failure(training: Judged, case: Case) -> dict[str, Any]:
     }
 
 
-def _findings(verdict: GateVerdict) -> Iterator[tuple[Judged, Finding]]:
+def _findings(verdict: GateVerdict) -> Iterator[tuple[TrainingResult, Finding]]:
     every = (
         (training, finding) for training in verdict.trainings for finding in training.findings if finding.is_reported
     )
@@ -96,7 +96,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _result(training: Judged, finding: Finding) -> dict[str, Any]:
+def _result(training: TrainingResult, finding: Finding) -> dict[str, Any]:
     return {
         "ruleId": rule_id(finding),
         "level": LEVELS.get(finding.verdict, "note"),
@@ -115,12 +115,12 @@ def _message(finding: Finding) -> str:
     return f"{finding.title}: {finding.why}" if finding.why else f"{finding.title} may not repeat"
 
 
-def _place_or_script(training: Judged, finding: Finding) -> tuple[str, int]:
+def _place_or_script(training: TrainingResult, finding: Finding) -> tuple[str, int]:
     places = ((_within_checkout(training, place.file), place.line) for place in finding.where if place.line > 0)
     return next(((path, line) for path, line in places if path is not None), (_script(training), 1))
 
 
-def _within_checkout(training: Judged, file: str) -> str | None:
+def _within_checkout(training: TrainingResult, file: str) -> str | None:
     """Return a file's name from the top of the checkout; None outside of it."""
     relative = os.path.relpath(os.path.join(training.directory, file), _checkout())
     return None if relative.startswith("..") else printable(relative.replace(os.sep, "/"), 1000)
@@ -156,7 +156,7 @@ def code_quality(verdict: GateVerdict) -> list[dict[str, Any]]:
     return entries
 
 
-def _script(training: Judged) -> str:
+def _script(training: TrainingResult) -> str:
     """Return the script as the location of results that have none, which code hosts require."""
     word = next((word for word in training.command if word.endswith((".py", ".sh"))), "")
     return (word and _within_checkout(training, word)) or os.path.basename(training.command[0])

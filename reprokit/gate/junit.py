@@ -1,7 +1,7 @@
-"""A verdict as JUnit XML: a suite for each training and kind of check, a case for each artifact and metric.
+"""Writes a verdict as JUnit XML: a suite per training and kind of check, a case per artifact and metric.
 
-As Jenkins' xUnit plugin wants it (junit-10.xsd), which is the strictest of those that read it, and the older schema of
-Ant's: properties come first, times have three decimals, time stamps no zone.
+It follows the strictest reader, Jenkins' xUnit plugin (junit-10.xsd), and Ant's older schema: properties come first,
+times have three decimals, time stamps no zone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from reprokit.gate.results import FAILED, PASSED, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, PASSED, Case, GateVerdict, TrainingResult
 from reprokit.printable import printable
 
 LONGEST = 4000  # characters of one text
@@ -34,7 +34,9 @@ def text(verdict: GateVerdict) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(verdict: GateVerdict, training: Judged, name: str, cases: Sequence[Case], seconds: float) -> ET.Element:
+def _suite(
+    verdict: GateVerdict, training: TrainingResult, name: str, cases: Sequence[Case], seconds: float
+) -> ET.Element:
     suite = ET.Element("testsuite", name=f"{training.name}: {name}")
     suite.attrib.update(
         _counts(cases),
@@ -52,13 +54,13 @@ def _suite(verdict: GateVerdict, training: Judged, name: str, cases: Sequence[Ca
     return suite
 
 
-def _facts(verdict: GateVerdict, training: Judged) -> Iterator[tuple[str, str]]:
+def _facts(verdict: GateVerdict, training: TrainingResult) -> Iterator[tuple[str, str]]:
     yield "reprokit", verdict.reprokit
     yield "directory", training.directory
     yield from (("note", note) for note in training.notes)
 
 
-def _case(training: Judged, case: Case, seconds: float) -> ET.Element:
+def _case(training: TrainingResult, case: Case, seconds: float) -> ET.Element:
     name, group = printable(case.name, LONGEST), f"{training.name}.{case.suite}"
     element = ET.Element("testcase", name=name, classname=group, time=_seconds(seconds))
     if case.outcome != PASSED:

@@ -1,4 +1,4 @@
-"""A verdict on the screen and as JSON, and the files that a gate writes."""
+"""Presents a verdict on the screen and as JSON, and writes the report files of a gate."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     junit: Path | None = None
     sarif: Path | None = None
     gitlab: Path | None = None
-    summary: Path | None = None  # to which a summary is appended
+    summary: Path | None = None  # file to which a summary is appended
 
-    def _wanted(self) -> Iterator[tuple[Path, str, Callable[[GateVerdict], str]]]:
+    def _requested(self) -> Iterator[tuple[Path, str, Callable[[GateVerdict], str]]]:
         texts: tuple[tuple[Path | None, str, Callable[[GateVerdict], str]], ...] = (
             (self.junit, "w", junit.text),
             (self.sarif, "w", lambda verdict: findings_reports.text(findings_reports.sarif(verdict))),
@@ -42,16 +42,16 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
         yield from ((path, mode, text) for path, mode, text in texts if path is not None)
 
     def require_places(self) -> None:
-        """Refuse, before the first training, paths that cannot be written: the verdict would be lost."""
-        for path, _, _ in self._wanted():
+        """Raise CannotWriteReport for unwritable paths before the first training: the verdict would be lost."""
+        for path, _, _ in self._requested():
             place = path if path.exists() else path.absolute().parent
             if path.is_dir() or not place.exists() or not os.access(place, os.W_OK):
                 raise CannotWriteReport(f"{path} cannot be written; choose a file in a directory of yours")
 
     def write(self, verdict: GateVerdict) -> None:
-        """Write all reports; an error in one does not keep the others from being written."""
+        """Write all reports, also after an error in one of them."""
         problems = []
-        for path, mode, text in self._wanted():
+        for path, mode, text in self._requested():
             try:
                 with open(path, mode, encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text(verdict))
@@ -62,7 +62,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def print_verdict(verdict: GateVerdict) -> None:
-    """Print it: a line a training, then what did not pass."""
+    """Print the verdict: a line per training, with the cases that did not pass."""
     cells = []
     for training in verdict.trainings:
         words = [f"{suite} {training.outcome(suite)}" for suite in SUITES if training.outcome(suite)]
@@ -84,7 +84,7 @@ def document(verdict: GateVerdict) -> dict[str, Any]:
     """Return the whole verdict as a JSON document."""
     content: dict[str, Any] = msgspec.to_builtins(verdict)
     trainings = [
-        {**one, "outcome": judged.outcome() or TROUBLE}
-        for one, judged in zip(content["trainings"], verdict.trainings, strict=True)
+        {**fields, "outcome": result.outcome() or TROUBLE}
+        for fields, result in zip(content["trainings"], verdict.trainings, strict=True)
     ]
     return {**content, "outcome": verdict.outcome, "trainings": trainings}

@@ -1,7 +1,7 @@
-"""What a side of a gate starts from that another side, or an earlier run, has left behind.
+"""Finds files that a run of a gate reads although another run, of this gate or before it, left them behind.
 
-What the gate's own runs wrote is known by name. What earlier runs left is known by its content: run directories below
-.reprokit, and the lists that gates leave there of what their last runs wrote.
+Files of the gate's own runs are known by name. Files of earlier runs are known by their content, from run directories
+below .reprokit and from the lists of outputs that gates save there.
 """
 
 from __future__ import annotations
@@ -23,47 +23,49 @@ from reprokit.model.outputs import OutputFile, OutputsFile
 from reprokit.run_home import home_of
 from reprokit.rundir import OUTPUTS, RunDirectory
 
-LEFT: Final = "gates"  # below .reprokit: for each training a list of what its runs left
-MAX_EARLIER = 200  # runs below .reprokit that are looked at, the newest first
-PATIENCE = 60.0  # seconds for git
+LEFT: Final = "gates"  # directory below .reprokit with a list of left files per training
+MAX_EARLIER = 200  # runs below .reprokit that are considered, the newest first
+PATIENCE = 60.0  # timeout of git, in seconds
 
 
-class State:
+class LeftoverFiles:
     """The files that runs of one training leave for later ones."""
 
     def __init__(self, training: str, directory: Path, data: Collection[str]) -> None:
         self._home = home_of(directory)
-        # Lists hold paths relative to the gate's directory: another one beside the same .reprokit has its own lists.
+        # Lists hold paths relative to the directory of the gate, so each directory has lists of its own.
         self._list = self._home / LEFT / os.path.relpath(directory, self._home.parent) / f"{training}.json"
         self._directory = directory
         self._data = tuple(os.path.realpath(path) for path in data)
         self._earlier: dict[str, list[OutputFile]] | None = None
-        self._runs: list[tuple[str, Path]] = []  # of this gate: names and directories
-        self._found: list[str] = []  # since that was last said
+        self._runs: list[tuple[str, Path]] = []  # names and directories of this gate's runs
+        self._problems: list[str] = []  # since the last pop_problems()
 
-    def said(self) -> list[str]:
-        """Describe the files that the last runs started from."""
-        found, self._found = self._found, []
-        return found
+    def pop_problems(self) -> list[str]:
+        """Return sentences about left files that runs have read since the last call."""
+        problems, self._problems = self._problems, []
+        return problems
 
-    def take(self, name: str, run: RunDirectory) -> None:
-        """Examine a run of this gate; runs come in their order."""
+    def examine(self, name: str, run: RunDirectory) -> None:
+        """Examine a run of this gate; runs must be passed in their order."""
         first = {path for path in state_files.read_first(run) if not self._is_data(path)}
-        found = dict.fromkeys(state_files.written(run.path, first), " before it wrote it")
-        for path in first - found.keys():
+        reasons = dict.fromkeys(state_files.written(run.path, first), " before it wrote it")
+        for path in first - reasons.keys():
             if self._is_left_by_earlier(path, state_files.shown(path, run.run.working_directory)):
-                found[path] = ", which an earlier run left"
+                reasons[path] = ", which an earlier run left"
         for other, place in self._runs:
             seen = {path for path in first if not state_files.is_fresh(path, run)}
-            found |= dict.fromkeys(state_files.written(place, seen), f", which {other} wrote")
+            reasons |= dict.fromkeys(state_files.written(place, seen), f", which {other} wrote")
         self._runs.append((name, run.path))
         directory = run.run.working_directory
-        self._found += [f"{name} read {state_files.shown(path, directory)}{why}" for path, why in sorted(found.items())]
+        self._problems += [
+            f"{name} read {state_files.shown(path, directory)}{why}" for path, why in sorted(reasons.items())
+        ]
 
-    def keep(self, runs: Path, *, in_copies: bool) -> None:
-        """Leave a list of what the runs in a directory left, for later gates: their run directories may be removed.
+    def save_list(self, runs: Path, *, in_copies: bool) -> None:
+        """Save a list of the files that these runs left, for later gates: the run directories may be removed.
 
-        Of copies nothing is left but what was written outside of them.
+        Runs in fresh copies leave only the files that they wrote outside of the copy.
         """
         left = {file.path: file for file in _listed(self._list)}
         for path in sorted(runs.glob("*"), key=lambda path: path.stat().st_mtime):
@@ -80,20 +82,20 @@ class State:
         return any(path == place or path.startswith(place + "/") for place in self._data)
 
     def _is_left_by_earlier(self, path: str, name: str) -> bool:
-        """Return whether it is, byte for byte, what an earlier run left, and nobody has made it a source since."""
+        """Return whether a file equals one that an earlier run left, and is not tracked by git."""
         if self._earlier is None:
             self._earlier = self._all_earlier()
         same_size = [file for file in self._earlier.get(name, ()) if file.size == _size(path) and file.digest]
         return bool(same_size) and _digest(path) in {file.digest for file in same_size} and not self._is_tracked(name)
 
     def _all_earlier(self) -> dict[str, list[OutputFile]]:
-        found: dict[str, list[OutputFile]] = {}
+        by_path: dict[str, list[OutputFile]] = {}
         runs = sorted(self._home.glob(f"*/{OUTPUTS}"), reverse=True)[:MAX_EARLIER]
         every = [_listed(path) for path in self._list.parent.glob("*.json")]
         every += [outputs.files for path in runs if (outputs := _outputs(path.parent, self._directory))]
         for file in (file for files in every for file in files):
-            found.setdefault(file.path, []).append(file)
-        return found
+            by_path.setdefault(file.path, []).append(file)
+        return by_path
 
     def _is_tracked(self, name: str) -> bool:
         command = ["git", "-C", str(self._directory), "ls-files", "--error-unmatch", "--", name]
@@ -103,7 +105,7 @@ class State:
 
 
 def _listed(path: Path) -> list[OutputFile]:
-    """Return the files that earlier gates of a training left."""
+    """Return the files in a list of an earlier gate."""
     try:
         return msgspec.json.decode(rundir.beginning(path, rundir.MAX_JSON), type=list[OutputFile])
     except msgspec.MsgspecError:
@@ -113,9 +115,9 @@ def _listed(path: Path) -> list[OutputFile]:
 def _outputs(run: Path, directory: Path | None = None) -> OutputsFile | None:
     """Return the outputs of a run; none if it worked in another directory."""
     with suppress(ReprokitError):
-        found = RunDirectory(run)
-        if directory is None or found.run.working_directory == str(directory):
-            return found.outputs()
+        opened = RunDirectory(run)
+        if directory is None or opened.run.working_directory == str(directory):
+            return opened.outputs()
     return None
 
 

@@ -1,4 +1,4 @@
-"""Finds the variation that makes a difference: all at once first, each alone where that is not identical."""
+"""Finds the variation that makes a difference: tries all at once, then each alone if that differs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ TOGETHER = "together"
 class VariedReplay(msgspec.Struct, frozen=True, kw_only=True):
     """A replay under other conditions, and its comparison with the recording."""
 
-    words: dict[str, str]  # of each variation that was made: what is different
-    refused: dict[str, str]  # of each that could not be made: why
-    apart: tuple[str, ...] = ()  # those that must be tried alone
-    cases: Sequence[Case] = ()  # of the comparison; none where nothing could be made
+    words: dict[str, str]  # by applied variation: what is different
+    refused: dict[str, str]  # by impossible variation: why
+    apart: tuple[str, ...] = ()  # variations that must be tried alone
+    cases: Sequence[Case] = ()  # of the comparison; empty if no variation was possible
 
     @property
     def different(self) -> list[Case]:
         return [case for case in self.cases if case.outcome != PASSED]
 
 
-Given = dict[str, ReplacedSeeds]  # by process: the seeds that a replay gave as recorded, not as the training asked
+RestoredSeeds = dict[str, ReplacedSeeds]  # by process: seeds that a replay replaced by the recorded ones
 
 
-def seeds_given_again(replay: RunDirectory) -> Given:
-    """Return the seeds that a replay restores, which hides a dependence on its environment."""
+def restored_seeds(replay: RunDirectory) -> RestoredSeeds:
+    """Return the seeds that a replay replaced, which hides a dependence of seeds on the environment."""
     return scan(replay, Normalizations()).replaced
 
 
-def other_seeds(suite: str, usual: Given, given: Given) -> Iterator[Case]:
-    """Yield a failed case for each process that asks for other seeds than in the recording."""
-    for process, replaced in given.items():
-        before = usual[process].count if process in usual else 0
+def other_seeds(suite: str, usual_seeds: RestoredSeeds, seeds: RestoredSeeds) -> Iterator[Case]:
+    """Yield a failed case for each process in which other seeds were replaced than in the usual replay."""
+    for process, replaced in seeds.items():
+        before = usual_seeds[process].count if process in usual_seeds else 0
         if replaced.count == before:
             continue
         message = (

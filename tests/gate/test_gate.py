@@ -17,7 +17,7 @@ from reprokit.errors import BadGate, ReprokitError
 from reprokit.findings import CodePlace, Cure, Finding, FindingsFile
 from reprokit.gate import findings_reports, github, required_findings, trainings
 from reprokit.gate.required_findings import of_profile, read_accepted
-from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.rundir import RunDirectory
 from tests.rules import large_gradient
 from tests.saved_tensors.writer import TensorWriter, run_directory
@@ -233,7 +233,7 @@ def test_places_count_from_the_top_of_the_checkout(tmp_path: Path, monkeypatch: 
     finding = Finding(
         id="f", kind="operator", subject="x", verdict="guilty", where=[CodePlace(file="train.py", line=3)]
     )
-    one = Judged(
+    one = TrainingResult(
         name="a", command=("python", "train.py"), directory=str(tmp_path / "below"), cases=(), findings=(finding,)
     )
     verdict = GateVerdict(reprokit="1", started="", machine="", trainings=(one,))
@@ -259,7 +259,7 @@ def many(count: int) -> GateVerdict:
         Case(suite="paired", name=f"outputs: <b>{number}</b>", outcome=FAILED, message="| other\nbytes " * 100)
         for number in range(count)
     ]
-    one = Judged(name="a", command=("x",), directory="/", cases=tuple(cases))
+    one = TrainingResult(name="a", command=("x",), directory="/", cases=tuple(cases))
     return GateVerdict(reprokit="1", started="2026-01-01T00:00:00Z", machine="", trainings=(one,) * 100)
 
 
@@ -278,8 +278,10 @@ def test_reports_stay_within_the_limits_of_github() -> None:
 def test_nothing_checked_is_trouble() -> None:
     empty = GateVerdict(reprokit="1", started="", machine="", trainings=())
     assert (empty.outcome, empty.exit_status) == (TROUBLE, 2)
-    silent = Judged(name="a", command=("x",), directory="/", cases=())
-    passed = Judged(name="b", command=("x",), directory="/", cases=(Case(suite="paired", name="n", outcome=PASSED),))
+    silent = TrainingResult(name="a", command=("x",), directory="/", cases=())
+    passed = TrainingResult(
+        name="b", command=("x",), directory="/", cases=(Case(suite="paired", name="n", outcome=PASSED),)
+    )
     both = GateVerdict(reprokit="1", started="", machine="", trainings=(silent, passed))
     assert both.exit_status == 2
     assert findings_reports.sarif(both)["runs"][0]["results"] == []

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 from reprokit.findings import Finding
 from reprokit.gate import findings_reports, junit
-from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, NOT_CHECKED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
 
 BAD = "a \x00\x1b]\ud800\uffff<&> name"
 CASES = (
@@ -19,7 +19,7 @@ CASES = (
     Case(suite="required", name="finding f", outcome=FAILED, finding="f"),
     Case(suite="paired 2", name="the training", outcome=NOT_CHECKED),
 )
-JUDGED = Judged(
+JUDGED = TrainingResult(
     name="a",
     command=("/usr/bin/python3", "my train.py"),
     directory="/x",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reprokit.gate import variation_search
-from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, Judged
+from reprokit.gate.results import FAILED, PASSED, TROUBLE, Case, GateVerdict, TrainingResult
 from reprokit.gate.start_conditions import VARIATIONS, chosen, other_locale
 from reprokit.gate.variation_search import TOGETHER, VariedReplay
 from reprokit.launch.checkout_copy import CheckoutCopy, CopyBounds, CopyTooLarge
@@ -178,8 +178,8 @@ def test_a_replay_that_could_not_be_made_is_no_difference() -> None:
 
 def test_a_difference_is_told_before_what_nobody_can_say() -> None:
     trouble = Case(suite="golden", name="golden", outcome=TROUBLE)
-    one = Judged(name="a", command=("x",), directory="/", cases=(trouble, DIFFERENT))
-    silent = Judged(name="b", command=("x",), directory="/", cases=())
+    one = TrainingResult(name="a", command=("x",), directory="/", cases=(trouble, DIFFERENT))
+    silent = TrainingResult(name="b", command=("x",), directory="/", cases=())
     assert (one.outcome(), one.outcome("golden")) == (FAILED, TROUBLE)
     assert GateVerdict(reprokit="1", started="", machine="", trainings=(one, silent)).exit_status == 1
     assert GateVerdict(reprokit="1", started="", machine="", trainings=(silent,)).exit_status == 2
