@@ -1,4 +1,4 @@
-"""Turns findings into settings to try, the best proven first."""
+"""Turns findings into settings to try, the most certain ones first."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from reprokit.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, 
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Change, Outcome
 
-SWITCHES = ("--clock", "--hide-rdrand")  # of record, that may be tried unasked
+SWITCHES = ("--clock", "--hide-rdrand")  # options of record that may be tried without asking
 VARYING = frozenset({"run-to-run", "timing", "uninitialized-memory"})
 SINGLE = "threads=1"
 PATCH = "--patch "
-# In verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.
+# Matches in verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.
 TIME_OR_PATH = re.compile(r"\b(?:\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|1[5-9]\d{8}(?:\.\d+)?)\b|/tmp/")
-CONFIDENCE = 0.05  # the chance that is taken of not having seen a variation
+CONFIDENCE = 0.05  # accepted probability of missing a variation
 
 
 class Certainty(IntEnum):
@@ -30,11 +30,11 @@ class Certainty(IntEnum):
 
     GUILTY = 0  # measured to vary
     ORDER = 1  # results arrive as they are ready
-    SOURCE = 2  # there is a source that nothing recorded; whether it was asked is not seen
+    SOURCE = 2  # an unrecorded source exists; whether it was used is unknown
     SUSPECT = 3  # known to vary, not measured here
-    CLOCK = 4  # nothing points at it, and it costs little
-    GENERAL = 5  # what is right for the framework, or for programs that read what they have not written
-    THREADS = 6  # cures what nothing else does, and costs most
+    CLOCK = 4  # no evidence, but low cost
+    GENERAL = 5  # a framework's general switch, or a cure for reads of unwritten memory
+    THREADS = 6  # the last resort, with the highest cost
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ def compatible(settings: RecipeSettings) -> bool:
 
 
 def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[Candidate]:
-    """Yield the cures of findings that are blamed, without those that were applied when the finding was measured."""
+    """Yield the cures of blamed findings, without those that were applied when the finding was measured."""
     for finding in findings:
         proof = _proof(finding)
         if proof is None:
@@ -123,7 +123,7 @@ def of_findings(findings: Sequence[Finding], under: RecipeSettings) -> Iterator[
 def first_cures(
     candidates: Iterable[Candidate], settings: RecipeSettings, excluded: frozenset[str] | set[str]
 ) -> Iterator[Candidate]:
-    """Return the first usable cure of each finding, and everything that belongs to no finding."""
+    """Yield the first usable cure of each finding, and all candidates without a finding."""
     seen: set[tuple[str, ...]] = set()
     for candidate in candidates:
         if candidate.option in excluded or (candidate.findings and candidate.findings in seen):
@@ -177,7 +177,7 @@ def place(finding: Finding) -> str:
 
 
 def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
-    """Yield cures for entropy that nothing recorded, as the runs themselves report it."""
+    """Yield cures for unrecorded entropy, as the runs themselves report it."""
     for attempt in attempts:
         for source in attempt.uncovered:
             option = {"instructions": "--hide-rdrand", "clock": "--clock"}.get(source.source)
@@ -195,12 +195,12 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
 
 
 def clock() -> Iterator[Candidate]:
-    """Yield the settings that are tried without any sign."""
+    """Yield the setting that is tried without evidence."""
     yield _candidate("--clock", Certainty.CLOCK, "the script, or native code that seeds itself, may read the clock")
 
 
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
-    """Yield what is left when no finding helps: the clock, the frameworks' own switches, one thread."""
+    """Yield general candidates if no finding helps: the clock, the frameworks' own switches, one thread."""
     yield from clock()
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
@@ -217,20 +217,20 @@ def _repeats_on_one_thread(finding: Finding) -> bool:
 def _candidate(option: str, proof: Certainty, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
     warning = ""
     if option.startswith(PATCH):
-        with suppress(ReprokitError):  # a patch that is not there any more: it is not compatible with anything
+        with suppress(ReprokitError):  # an unknown patch: compatible() rejects it later
             chosen = patches.parse([option.removeprefix(PATCH)])[0]
             option, cost, warning = PATCH + chosen.text, cost or chosen.patch.cost, chosen.patch.warning
     return Candidate(option=option, proof=proof, why=why, findings=findings, cost=cost, warning=warning)
 
 
 def replays_needed(finding: Finding, at_most: int) -> int | None:
-    """Return how many identical replays show that a guilty operator does not matter; None if no number would."""
+    """Return the number of identical replays that show that a guilty operator does not matter; None if too many."""
     confirmed = finding.confirmed
     if confirmed is None or confirmed.results < 2 or not confirmed.repeats:
         return 0
     once = (confirmed.results - 1) / confirmed.repeats
     calls = max(1, finding.calls)
-    unseen = calls * math.log1p(-min(once, 0.999))  # logarithm of the chance that two runs agree all the same
+    unseen = calls * math.log1p(-min(once, 0.999))  # logarithm of the probability that two runs agree by chance
     count = math.ceil(math.log(CONFIDENCE) / unseen)
     return count if count <= at_most else None
 
@@ -238,7 +238,7 @@ def replays_needed(finding: Finding, at_most: int) -> int | None:
 def alternatives(
     findings: Iterable[Finding], attempts: Iterable[Attempt], outcomes: Sequence[Outcome]
 ) -> Iterator[str]:
-    """Yield what only a person can do or decide."""
+    """Yield suggestions that only a person can carry out or decide."""
     for outcome in outcomes:
         yield from outcome.leftovers
     for finding in findings:
@@ -257,7 +257,7 @@ def alternatives(
 
 
 def remaining(findings: Iterable[Finding], attempts: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield the operators and sources that may still be the cause, and what differs first."""
+    """Yield the operators and sources that may still be the cause, and the first difference."""
     for finding in findings:
         if finding.blamed:
             yield _why(finding)

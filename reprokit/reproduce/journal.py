@@ -23,19 +23,19 @@ DIFFERENT: Final = "different"
 INTERRUPTED: Final = "interrupted"
 FAILED: Final = "failed"
 
-BARE: Final = "bare"  # two recordings, each with entropy of its own
+BARE: Final = "bare"  # two recordings with different entropy
 ENTROPY: Final = "entropy"  # a recording and its replays
-LOCATE: Final = "locate"  # of two runs that differ, the first operator that gave another result
+LOCATE: Final = "locate"  # the first divergent operator of two runs that differ
 PROFILE: Final = "profile"
 CURE: Final = "cure"
-SMALLEST: Final = "smallest"  # something is taken out again
-CHEAPER: Final = "cheaper"  # one patch in the place of several
+SMALLEST: Final = "smallest"  # an option is removed
+CHEAPER: Final = "cheaper"  # one patch in place of several
 
 Phase = Literal["bare", "entropy", "locate", "profile", "cure", "smallest", "cheaper"]
 Kind = Literal["record", "replay", "profile"]
 STATES = "^(applied|not-applied|refused)$"
 
-LISTED = 12  # findings of a round that stand in the journal
+LISTED = 12  # findings of a round that the journal lists
 
 
 class PatchOutcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Makes and compares the runs of a reproduction, by launch, verify and profiling."""
+"""Makes and compares the runs of a reproduction with launch, verify and profiling."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class ProfileOutcome(msgspec.Struct, frozen=True):
     attempt: Attempt
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    is_replay: bool = False  # a whole one, of a recording and its clock
+    is_replay: bool = False  # whether it was a whole replay of a recording with its clock
 
 
 class LocateOutcome(msgspec.Struct, frozen=True):
     """The result of two further replays of a differing pair, ended where it parts."""
 
-    findings: tuple[Finding, ...] = ()  # the first operator that gave another result, where a cure is known
-    agree: bool = False  # all that was recorded, the clock too, was given again, and they are the recording
+    findings: tuple[Finding, ...] = ()  # the first divergent operator, if a cure is known
+    agree: bool = False  # whether both replays, with the recorded clock, equal the recording
     notes: tuple[str, ...] = ()
 
 
@@ -57,9 +57,9 @@ class ReproductionWork(msgspec.Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     working_directory: Path
-    place: Path  # where the journal lies, and below it the runs
+    place: Path  # directory of the journal and the runs
     keep_outputs: int = KEEP_OUTPUTS
-    steps: int | None = None  # of a profile
+    steps: int | None = None  # limit of steps of a profile
     seconds: float | None = None
 
 
@@ -74,7 +74,7 @@ class Laboratory:
         return self._attempt("record", self._plan(settings, name))
 
     def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
-        """Replay a recording, with its clock if that is asked for."""
+        """Replay a recording, with its clock on request."""
         return self._attempt("replay", self._replay_plan(recording, name, clock=clock))
 
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
@@ -83,9 +83,9 @@ class Laboratory:
         return msgspec.structs.replace(plan, clock=clock and plan.clock)
 
     def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:
-        """Record the training, or replay a recording and its clock, and watch the operators.
+        """Profile a new recording, or a replay of a recording with its clock.
 
-        A profile that fails leaves nothing but a note.
+        If the profile cannot be read, the result holds only a note.
         """
         work = self._work
         watching = ProfilingFacts(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
@@ -102,11 +102,11 @@ class Laboratory:
         return ProfileOutcome(attempt, tuple(profiled.findings), tuple(profiled.notes), is_replay)
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
-        """Return whether both runs' steps part, in a framework whose operators can be logged."""
+        """Return whether the runs diverge in a step of a framework whose operators can be logged."""
         return is_locatable(self._run_of(recording), self._run_of(replay))
 
     def locate(self, recording: Attempt, replay: Attempt) -> LocateOutcome:
-        """Replay a differing pair up to the step in which it parts, and log its operators."""
+        """Replay a differing pair up to the step in which it diverges, and log the operators of that step."""
         options = LocateOptions(pairs=1, outputs=False)
         try:
             divergence = locate(self._run_of(recording), self._run_of(replay), options, self._interruption, say)
@@ -131,7 +131,7 @@ class Laboratory:
         environment = self._run_of(attempt).environment() or {}
         imported, gpus = environment.get("frameworks"), environment.get("gpus")
         if not isinstance(imported, dict):
-            return True  # nobody knows
+            return True  # the frameworks are unknown
         return patches.matters(patches.parse([option])[0].patch, imported, has_gpu=bool(gpus))
 
     def has_operators(self, attempt: Attempt) -> bool:
