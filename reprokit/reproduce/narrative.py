@@ -22,7 +22,7 @@ VERDICTS = {
     journals.INTERRUPTED: "interrupted",
     journals.FAILED: "stopped by an error",
 }
-MOST = 8  # lines of a kind on the screen
+MOST = 8  # limit of lines of a kind on the screen
 KINDS = {"record": "recorded", "replay": "replayed", "profile": "profiled"}
 
 
@@ -40,13 +40,13 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
     yield f"- reprokit {journal.reprokit}; {bounds}"
     yield f"- Verdict: {VERDICTS[journal.verdict]}" + (f": {escaped(journal.why)}" if journal.why else "")
     yield ""
-    said: set[str] = set()  # notes that hold for every round stand in the first
+    printed_notes: set[str] = set()  # notes that hold for every round are printed once
     for round_ in journal.rounds:
-        yield from _round(round_, said)
+        yield from _round(round_, printed_notes)
     if journal.verdict == journals.IDENTICAL:
         yield from _recipe(journal)
     elif journal.verdict == journals.DIFFERENT:
-        yield from _what_remains(journal)
+        yield from _open_causes(journal)
     yield from _excluded(journal.excluded)
     yield from _costs(journal)
     if journal.pair:
@@ -55,13 +55,13 @@ def _lines(journal: RoundJournal) -> Iterator[str]:
         yield from ("", f"    reprokit verify {printable(shlex.join(journal.pair))}", "")
 
 
-def _round(round_: Round, said: set[str]) -> Iterator[str]:
+def _round(round_: Round, printed_notes: set[str]) -> Iterator[str]:
     yield f"## Round {round_.number}: {escaped(round_.title)}"
     yield ""
-    yield from (f"- {line}" for line in _happened(round_))
+    yield from (f"- {line}" for line in _events(round_))
     notes = dict.fromkeys(_notes(round_))
-    yield from (f"- Note: {escaped(note)}" for note in notes if note not in said)
-    said.update(notes)
+    yield from (f"- Note: {escaped(note)}" for note in notes if note not in printed_notes)
+    printed_notes.update(notes)
     yield ""
     if round_.conclusion:
         yield f"**{escaped(round_.conclusion[:1].upper() + round_.conclusion[1:])}.**"
@@ -75,7 +75,7 @@ def _notes(round_: Round) -> Iterator[str]:
         yield from (f"nothing recorded this source: {source.text}" for source in attempt.uncovered)
 
 
-def _happened(round_: Round) -> Iterator[str]:
+def _events(round_: Round) -> Iterator[str]:
     for change in round_.changes:
         yield (
             f"Applied: {change_in_words(change)}" if round_.phase != "smallest" else f"Left out: {code(change.option)}"
@@ -87,7 +87,7 @@ def _happened(round_: Round) -> Iterator[str]:
         yield f"Verify: {escaped(words)}" + (f" ({len(outcomes)} times)" if len(outcomes) > 1 else "")
         yield from _outcome(outcomes[0])
     if round_.phase in (journals.LOCATE, journals.PROFILE):
-        yield from _found(round_.findings)
+        yield from _findings(round_.findings)
     yield from (escaped(note) for note in round_.notes)
 
 
@@ -118,7 +118,7 @@ def _outcome(outcome: Outcome) -> Iterator[str]:
     yield from (f"Likely cause: {escaped(cause)}" for cause in outcome.causes)
 
 
-def _found(findings: list[Finding]) -> Iterator[str]:
+def _findings(findings: list[Finding]) -> Iterator[str]:
     shown = [finding for finding in findings if finding.blamed]
     yield from (f"Found: {finding_in_words(finding)}" for finding in shown[: journals.LISTED])
     if len(shown) > journals.LISTED:
@@ -158,7 +158,7 @@ def _recipe(journal: RoundJournal) -> Iterator[str]:
     yield from ("", f"The final settings were identical in {journal.identical} of {journal.identical} comparisons.", "")
 
 
-def _what_remains(journal: RoundJournal) -> Iterator[str]:
+def _open_causes(journal: RoundJournal) -> Iterator[str]:
     yield from ("## What remains", "")
     yield from (f"- {escaped(text)}" for text in journal.remaining or ["nothing that the profile could name"])
     yield ""
@@ -192,7 +192,7 @@ def _figure(seconds: float | None, ratio: float | None) -> str:
 
 
 def print_journal(journal: RoundJournal, place: Path) -> None:
-    """Print the verdict, the changes it took or what remains, and where the files are."""
+    """Print the verdict, the changes made or the open causes, and the paths of the files."""
     for line in _screen(journal, place):
         print(printable(line, 2000))
 
