@@ -71,10 +71,12 @@ def command(
     from reprokit.reproduce import journal as journals
     from reprokit.reproduce import narrative
     from reprokit.reproduce.laboratory import ReproductionWork
-    from reprokit.reproduce.reproduction import RECIPE, Wishes, place_for, reproduce
+    from reprokit.reproduce.reproduction import RECIPE, ReproductionOptions, place_for, reproduce
 
     settings = replace(settings, patches=options.chosen_patches(settings.patches, context.obj))
-    wishes = Wishes(settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=smallest)
+    wishes = ReproductionOptions(
+        settings=settings, pairs=pairs, max_rounds=max_rounds, keep_runs=keep_runs, smallest=smallest
+    )
     work = ReproductionWork(
         command=context.obj,
         working_directory=options.current_directory(),

@@ -23,18 +23,18 @@ from reprokit.reproduce.journal import FAILED, IDENTICAL, INTERRUPTED, RoundJour
 from reprokit.reproduce.laboratory import RUNS, Laboratory, ReproductionWork
 from reprokit.reproduce.narrative import markdown
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.trial import Standing, Trials
+from reprokit.reproduce.trial import SearchState, Trials
 from reprokit.version import VERSION
 
 STORY, RECIPE = "journal.md", "recipe.toml"
 PAIRS = 2
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class ReproductionOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that the user chose for a reproduction."""
 
-    settings: RecipeSettings = RecipeSettings()  # from the first run on, and never taken out
-    pairs: int | None = None  # 2, or 1 where runs part early
+    settings: RecipeSettings = RecipeSettings()  # applied from the first run on, and never removed
+    pairs: int | None = None  # None: 2, or 1 if runs diverge early
     max_rounds: int = 10
     keep_runs: bool = False
     smallest: bool = True
@@ -47,8 +47,8 @@ def place_for(output: Path | None) -> Path:
     return new_directory(place / RUNS).parent
 
 
-def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
-    """Search for settings under which the training repeats; the journal is written in any case."""
+def reproduce(work: ReproductionWork, wishes: ReproductionOptions) -> RoundJournal:
+    """Search for settings under which the training repeats; always writes the journal."""
     journal = RoundJournal(
         reprokit=VERSION,
         command=list(work.command),
@@ -75,7 +75,9 @@ def reproduce(work: ReproductionWork, wishes: Wishes) -> RoundJournal:
     return journal
 
 
-def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, interruption: Interruption) -> None:
+def _search(
+    work: ReproductionWork, wishes: ReproductionOptions, journal: RoundJournal, interruption: Interruption
+) -> None:
     trials = Trials(
         Laboratory(work, interruption),
         journal,
@@ -84,13 +86,13 @@ def _search(work: ReproductionWork, wishes: Wishes, journal: RoundJournal, inter
         save=lambda: save(journal, work.place),
         say=say,
     )
-    standing = Standing(trials, journal, wishes.settings)
-    automatic = run_patches.wanted(["auto"], work.command, work.working_directory)  # those without side effects
-    Reproduction(standing, automatic=automatic, wants_smallest=wishes.smallest).run()
+    state = SearchState(trials, journal, wishes.settings)
+    automatic = run_patches.wanted(["auto"], work.command, work.working_directory)  # patches without side effects
+    Reproduction(state, automatic=automatic, wants_smallest=wishes.smallest).run()
 
 
 def _close(journal: RoundJournal, place: Path) -> None:
-    """Save the journal, unless no run was made."""
+    """Save the journal; remove the directory if there was no run."""
     if any(journal.attempts()) or journal.verdict == INTERRUPTED:
         save(journal, place)
     else:
@@ -107,7 +109,7 @@ def save(journal: RoundJournal, place: Path) -> None:
 
 
 def write_recipe(journal: RoundJournal, path: Path) -> None:
-    """Write the recipe with which the command repeats."""
+    """Write the recipe under which the command repeats."""
     why = {change.option: change.findings for change in journal.changes}
     comment = (
         f"Written by reprokit {VERSION} on {journal.ended}: {journal.why}.\n"

@@ -1,4 +1,4 @@
-"""Makes trials of settings, each a recording with replays, and keeps the state of a reproduction between them."""
+"""Tries settings, each by a recording with replays, and keeps the state of a reproduction between trials."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     round: Round
     recording: Attempt | None = None
-    replay: Attempt | None = None  # the last one
-    equal: int = 0  # replays that were identical
+    replay: Attempt | None = None  # the last replay
+    equal: int = 0  # number of identical replays
     failed: str = ""  # why there was nothing to compare
 
     @property
     def identical(self) -> bool:
-        """Whether all replays were identical."""
+        """Return whether all replays were identical."""
         return not self.failed and self.equal > 0 and all(outcome.identical for outcome in self.round.outcomes)
 
 
@@ -41,13 +41,13 @@ class Trials:
         journal: RoundJournal,
         *,
         keep_runs: bool,
-        may_be_one: bool = False,  # replay, where one whole training has chances enough to differ
+        may_be_one: bool = False,  # whether one pair is enough if the first runs diverged early
         save: Callable[[], None],
         say: Callable[[str], None],
     ):
         self._laboratory, self._journal, self._keep_runs = laboratory, journal, keep_runs
         self._save, self._say = save, say
-        self.pairs = journal.pairs  # replays that must be identical
+        self.pairs = journal.pairs  # number of replays that must be identical
         self._may_be_one = may_be_one
 
     def begin(self, phase: Phase, title: str, settings: RecipeSettings, changes: list[Change] | None = None) -> Round:
@@ -74,7 +74,7 @@ class Trials:
         return self._laboratory.can_locate(recording, replay)
 
     def locate(self, into: Round, recording: Attempt, replay: Attempt) -> bool:
-        """Locate the operator, and return whether the replays made for it are the recording."""
+        """Locate the first divergent operator; returns whether its replays equal the recording."""
         outcome = self._laboratory.locate(recording, replay)
         into.findings, into.notes = list(outcome.findings), [*into.notes, *outcome.notes]
         return outcome.agree
@@ -103,17 +103,17 @@ class Trials:
         """Record, replay and compare; or continue with the runs of an earlier trial."""
         new = self.begin(phase, title, settings, changes)
         try:
-            original = (before and before.recording) or self.record(new, settings)
+            recording = (before and before.recording) or self.record(new, settings)
         except LaunchError as error:
             if not changes:
                 raise
             return TrialOutcome(round=new, failed=str(error))
-        if original.failed:
-            return TrialOutcome(round=new, recording=original, failed=f"the training ended {original.ended}")
-        return self.replays(new, original, max(pairs, self.pairs), before)
+        if recording.failed:
+            return TrialOutcome(round=new, recording=recording, failed=f"the training ended {recording.ended}")
+        return self.replays(new, recording, max(pairs, self.pairs), before)
 
     def replays(self, into: Round, recording: Attempt, count: int, before: TrialOutcome | None = None) -> TrialOutcome:
-        """Replay and compare until a replay differs or enough are identical, earlier ones counted; at least once."""
+        """Replay and compare at least once, until a replay differs or `count` are identical, earlier ones included."""
         replay, equal = (before.replay, before.equal) if before is not None else (None, 0)
         count = max(count, equal + 1)
         for number in range(equal + 1, count + 1):
@@ -128,9 +128,9 @@ class Trials:
         return TrialOutcome(round=into, recording=recording, replay=replay, equal=count)
 
     def learn(self, number: int, outcome: Outcome) -> None:
-        """A difference that only the n-th pair showed is a rare one: twice as many pairs are asked for from now on.
+        """Adapt the number of pairs: a difference that only the n-th pair showed is rare and requires twice as many.
 
-        One that the first pair showed early would have shown in the rest of a training: then a pair is enough.
+        If the first pair differed early in the training, one pair is enough.
         """
         if number > 1:
             self.pairs, self._may_be_one = max(self.pairs, 2 * number), False
@@ -153,7 +153,7 @@ class Trials:
         self._save()
 
     def discard(self, *attempts: Attempt | None) -> None:
-        """Remove runs, unless all are to be kept."""
+        """Remove runs, unless --keep-runs was given."""
         for attempt in attempts:
             if attempt is None or self._keep_runs:
                 continue
@@ -168,24 +168,24 @@ class Trials:
         return attempt
 
 
-class Standing:
+class SearchState:
     """The state that changes from round to round; the journal is updated with it."""
 
     def __init__(self, trials: Trials, journal: RoundJournal, base: RecipeSettings):
         self.trials, self.journal = trials, journal
         self.base = self.settings = base
-        self.changes: dict[str, Candidate] = {}  # by option, of the present settings
+        self.changes: dict[str, Candidate] = {}  # candidates of the current settings, by option
         self.findings: Sequence[Finding] = ()
-        self.tried: dict[RecipeSettings, bool] = {}  # whether replays with them were identical
+        self.tried: dict[RecipeSettings, bool] = {}  # whether replays under these settings were identical
         self.pair: tuple[Attempt | None, Attempt | None] = (None, None)
 
     @property
     def runs(self) -> list[Attempt]:
-        """Return the last pair of runs, as far as there is one."""
+        """Return the existing runs of the last pair."""
         return [attempt for attempt in self.pair if attempt is not None]
 
     def races(self, chosen: Iterable[Candidate] = ()) -> list[Finding]:
-        """Return the races that no cure removes, the chosen settings included: identical runs may be luck."""
+        """Return the races that no current or chosen cure removes: runs may then be identical by chance."""
         cured = {finding for item in (*self.changes.values(), *chosen) for finding in item.findings}
         return [item for item in self.findings if item.blamed and item.kind == ORDER and item.id not in cured]
 
@@ -196,10 +196,10 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        """Whether two runs were identical."""
+        """Return whether two runs were identical."""
         return self.journal.verdict == journals.IDENTICAL
 
-    def take(self, settings: RecipeSettings, tried: TrialOutcome, why: str = "") -> None:
+    def adopt(self, settings: RecipeSettings, tried: TrialOutcome, why: str = "") -> None:
         """Continue from this trial; its runs become the current pair."""
         before, self.pair = self.pair, (tried.recording, tried.replay)
         self.trials.discard(*(attempt for attempt in before if attempt not in self.pair))

@@ -16,7 +16,7 @@ from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, Rou
 from reprokit.reproduce.laboratory import Laboratory, LocateOutcome, ProfileOutcome
 from reprokit.reproduce.reproduction import PAIRS
 from reprokit.reproduce.search import Reproduction
-from reprokit.reproduce.trial import Standing, Trials
+from reprokit.reproduce.trial import SearchState, Trials
 
 ENTROPY = "entropy"  # as a cure: a replay
 
@@ -181,7 +181,7 @@ def reproduced(
         reprokit="1", command=["train"], directory="/", started="now", pairs=pairs or PAIRS, max_rounds=max_rounds
     )
     trials = Trials(world, journal, keep_runs=False, may_be_one=pairs is None, save=lambda: None, say=lambda _: None)
-    search = Reproduction(Standing(trials, journal, base or RecipeSettings()), automatic=automatic)
+    search = Reproduction(SearchState(trials, journal, base or RecipeSettings()), automatic=automatic)
     try:
         search.run()
     except TrainingFailed as error:
