@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from reprokit.study import facts, overhead, statistics, store, variance, wording
-from reprokit.study.description import Setup as LocatedStudy
+from reprokit.study.description import Setup as SetupDescription
 from reprokit.study.description import Study
 from reprokit.study.results import MetricSeries, PairResult, RunResult
 from reprokit.version import VERSION
@@ -19,8 +19,8 @@ R = TypeVar("R", RunResult, PairResult)
 
 MAX_NOTES: Final = 20
 MAX_CURVES: Final = 12
-MAX_LINES: Final = 400  # of one metric
-MAX_POINTS: Final = 200  # of one line
+MAX_LINES: Final = 400  # lines per metric
+MAX_POINTS: Final = 200  # points per line
 METHODS: Final = (
     "Times, processor times and storage are compared by Wilcoxon's rank-sum test (Mann and Whitney's U), two-sided: "
     "exact up to 50 runs of each, ties included, by the normal approximation beyond. It assumes that runs are "
@@ -40,7 +40,7 @@ METHODS: Final = (
 
 
 def analyze(directory: Path) -> facts.Analysis:
-    """Return the analysis of a study's directory, as far as the study has come; its files may be hostile."""
+    """Return the analysis of a study's directory, complete or not; its files are untrusted."""
     study = store.read_study(directory)
     return analysis_of(study.study, store.read_results(directory), store.read_pairs(directory), directory, study.host)
 
@@ -52,7 +52,7 @@ def analysis_of(
     directory: Path,
     host: Mapping[str, object] | None = None,
 ) -> facts.Analysis:
-    """Return the analysis of results; the directory holds the predictions that they name."""
+    """Return the analysis of results; the directory holds the predictions that they refer to."""
     names = {setup.name for setup in study.setup}
     results = [run for run in results if run.setup in names and run.pair <= study.pairs]
     compared = [pair for pair in compared if pair.setup in names and pair.pair <= study.pairs]
@@ -93,7 +93,7 @@ def analysis_of(
     )
 
 
-def kind(setup: LocatedStudy) -> facts.Kind:
+def kind(setup: SetupDescription) -> facts.Kind:
     """Return in one word what a setup does to the training."""
     patched = any(not patch.startswith("seed=") for patch in setup.patches)
     if not setup.observe:
@@ -105,10 +105,10 @@ def kind(setup: LocatedStudy) -> facts.Kind:
     return "patched" if patched else "bare"
 
 
-def source(study: Study, setup: LocatedStudy) -> facts.Source:
-    """Return what is left to vary between the runs of a setup.
+def source(study: Study, setup: SetupDescription) -> facts.Source:
+    """Return the source of variance that remains between the runs of a setup.
 
-    Seeds do not hold all of the software. Where a recording tells what the hardware does, seeds tell what they leave.
+    Seeds do not control all of the software; if another setup replays, the rest that seeds leave can be told apart.
     """
     controls = study.controls_of(setup)
     if kind(setup) == "seeded" and any(kind(other) == "recorded" for other in study.setup):
@@ -139,7 +139,7 @@ def _by_setup(names: Iterable[str], results: Iterable[R]) -> dict[str, list[R]]:
 
 
 def _setup(
-    study: Study, setup: LocatedStudy, runs: Sequence[RunResult], pairs: Sequence[PairResult]
+    study: Study, setup: SetupDescription, runs: Sequence[RunResult], pairs: Sequence[PairResult]
 ) -> facts.SetupFacts:
     finished = [run for run in runs if run.outcome == "finished"]
     replays = setup.entropy == "replayed"
@@ -194,7 +194,7 @@ def _yes_and_no(answers: Iterable[bool | None]) -> tuple[int, int]:
     return sum(value is True for value in listed), sum(value is False for value in listed)
 
 
-def _costs(study: Study, setup: LocatedStudy, finished: Sequence[RunResult]) -> overhead.CostSample:
+def _costs(study: Study, setup: SetupDescription, finished: Sequence[RunResult]) -> overhead.CostSample:
     variables = tuple(sorted({**study.variables, **setup.variables}.items()))
     training = study.command_of(setup), setup.directory or study.directory, variables
     patches = frozenset(patch for patch in setup.patches if not patch.startswith("seed="))
@@ -205,7 +205,7 @@ def _run(run: RunResult) -> facts.AttemptFacts:
     scored = [
         evaluation for evaluation in run.evaluations if evaluation.accuracy is not None or evaluation.mae is not None
     ]
-    main = scored[-1] if scored else None  # what the training ended with
+    main = scored[-1] if scored else None  # the last score of the training
     texts = {name: wording.short(getattr(run, name)) for name in ("ended", "started", "host", "worker")}
     return facts.AttemptFacts(
         **{
@@ -236,7 +236,7 @@ def _pairs(compared: Sequence[PairResult], results: Sequence[RunResult]) -> Iter
 
 
 def _pair(pair: PairResult, both: Sequence[RunResult]) -> facts.PairFacts:
-    lengths, equal_until = _course(*both) if len(both) == 2 else (None, None)
+    lengths, equal_until = _compare_series(*both) if len(both) == 2 else (None, None)
     return facts.PairFacts(
         setup=pair.setup,
         pair=pair.pair,
@@ -252,7 +252,7 @@ def _pair(pair: PairResult, both: Sequence[RunResult]) -> facts.PairFacts:
         mae_difference=_number(pair.mae_difference),
         lengths=lengths,
         equal_until=equal_until,
-        notes=(*map(wording.short, pair.notes[:MAX_NOTES]), *_course_notes(lengths, equal_until)),
+        notes=(*map(wording.short, pair.notes[:MAX_NOTES]), *_series_notes(lengths, equal_until)),
     )
 
 
@@ -260,8 +260,8 @@ def _equality(answer: bool | None) -> Literal["equal", "different", "not compare
     return "not compared" if answer is None else "equal" if answer else "different"
 
 
-def _course(left: RunResult, right: RunResult) -> tuple[tuple[int, int] | None, int | None]:
-    """Return the lengths of the first metric whose lengths differ, and where the first that differs in values parts."""
+def _compare_series(left: RunResult, right: RunResult) -> tuple[tuple[int, int] | None, int | None]:
+    """Return the lengths of the first metric with unequal lengths, and the first index at which a metric differs."""
     right_values = {(series.name, series.by): series.values for series in right.series}
     lengths: tuple[int, int] | None = None
     for series in left.series:
@@ -280,7 +280,7 @@ def _same(left: float | None, right: float | None) -> bool:
     return left == right or (left is not None and right is not None and left != left and right != right)
 
 
-def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> Iterator[str]:
+def _series_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> Iterator[str]:
     if lengths is not None:
         how = "" if equal_until is not None else ", and equal that far"
         yield f"one run has {lengths[0]} values, the other {lengths[1]}: compared as far as both go{how}"
@@ -290,14 +290,14 @@ def _course_notes(lengths: tuple[int, int] | None, equal_until: int | None) -> I
 
 
 def _curves(runs: Sequence[RunResult]) -> tuple[tuple[facts.Curve, ...], int]:
-    """Return a curve for each metric, and how many metrics are left out; those that most runs have come first."""
+    """Return a curve per metric, those of most runs first, and the number of metrics left out."""
     lines_by_metric: dict[tuple[str, Literal["epoch", "step"]], list[facts.CurveLine]] = {}
     for run in runs:
         for series in run.series:
             if series.values:
                 lines_by_metric.setdefault((series.name, series.by), []).append(_curve_line(run, series))
     for lines in lines_by_metric.values():
-        lines.sort(key=lambda line: line.pair)  # of each setup as many, where there are too many
+        lines.sort(key=lambda line: line.pair)  # so that a limit cuts all setups alike
     ordered = sorted(lines_by_metric.items(), key=lambda item: -len(item[1]))
     curves = tuple(
         facts.Curve(
@@ -321,7 +321,7 @@ def _curve_line(run: RunResult, series: MetricSeries) -> facts.CurveLine:
 
 
 def thinned(points: Sequence[tuple[int, float | None]], most: int) -> Sequence[tuple[int, float | None]]:
-    """Return the first and last, the least and largest of each stretch, and a gap where there is one."""
+    """Return first and last point, minimum and maximum of each stretch, and its first gap."""
     if len(points) <= most:
         return points
     kept = {points[0], points[-1]}
