@@ -1,6 +1,6 @@
-"""One attempt of a study, anywhere: a task of plain data goes in, what came of the run comes out.
+"""Executes one run of a study on any machine: takes a task of plain data and returns the result.
 
-`python -m reprokit.study.attempt TASK.json RESULT.json` does the same in a process of its own.
+`python -m reprokit.study.attempt TASK.json RESULT.json` does the same in a separate process.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 NOT_RUN: Final = "not run: its recording failed"
 MAX_NOTES: Final = 20
-MAX_FACTS: Final = 3  # of the surroundings of a pair
+MAX_FACTS: Final = 3  # environment differences listed per pair
 MAX_NOTE: Final = 1000  # characters
 TOGETHER: Final = "runs at the same time write into one directory: outputs were not compared"
-EXPECTED: Final = ("not-recorded", "not-observed")  # codes of what a setup leaves out on purpose
+EXPECTED: Final = ("not-recorded", "not-observed")  # state codes of parts that a setup omits on purpose
 PROCESS: Final = ("trail", "process metrics", "metrics in files", "weights")
 EVALUATION: Final = "evaluation metrics"
-OF_FILES: Final = ("outputs", "metrics in files")  # which runs at the same time may write under one name
-INTERRUPTED: Final = 75  # exit status: the run was ended from outside, and nothing is known of it
+FILE_CATEGORIES: Final = ("outputs", "metrics in files")  # categories of files that concurrent runs may overwrite
+INTERRUPTED: Final = 75  # exit status of a run that was ended from outside, without a result
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,8 +55,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     mode: Mode
     command: tuple[str, ...]
     working_directory: str
-    place: str  # directory of the study, or what stands in for it on that machine
-    run: str  # run directory to make
+    place: str  # directory of the study, or its substitute on that machine
+    run: str  # run directory to create
     recording: str = ""  # run directory to replay
     seed: int | None = None
     patches: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout: float | None = None
     together: int = 1
     worker: str = ""
-    notes: tuple[str, ...] = ()  # for the result
+    notes: tuple[str, ...] = ()  # notes to add to the result
 
 
 class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,12 +74,12 @@ class PairTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     first: Task
     second: Task
-    made: RunResult | None = None  # of the first run, where it is there already
+    made: RunResult | None = None  # result of the first run if it exists already
     keep: Literal["none", "different", "all"] = "none"
 
     @property
     def name(self) -> str:
-        """The pair's name in messages and file names."""
+        """Return the pair's name in messages and file names."""
         return f"{self.first.setup}-{self.first.pair:02d}"
 
 
@@ -96,7 +96,7 @@ def attempt(task: Task, interruption: Interruption) -> RunResult:
     try:
         with _set(task.variables):
             executed = execute(_plan(task), interruption, lambda: end_with_parent(signal.SIGTERM))
-        return _told(task, started, executed)
+        return _executed_result(task, started, executed)
     except ReprokitError as error:
         return _result(task, started, "failed", f"{error.slug}: {error}")
 
@@ -173,7 +173,7 @@ def _result(task: Task, started: str, outcome: Outcome, ended: str) -> RunResult
     )
 
 
-def _told(task: Task, started: str, executed: LaunchResult) -> RunResult:
+def _executed_result(task: Task, started: str, executed: LaunchResult) -> RunResult:
     """Return the result of an executed run: what its directory records, and its measurements."""
     directory = RunDirectory(Path(task.run))
     run, ended = directory.run, executed.ended
@@ -188,13 +188,13 @@ def _told(task: Task, started: str, executed: LaunchResult) -> RunResult:
         seconds=run.duration or 0.0,
         processor=executed.used.processor,
         memory=executed.used.memory or None,
-        stored=0 if task.mode == "untouched" else size,  # what is there then is the study's, for the comparison
+        stored=0 if task.mode == "untouched" else size,  # the study's own files there do not count
         profile=run.profile.size if run.profile is not None else 0,
         outputs=_outputs_digest(directory) if task.together == 1 else "",
     )
     try:
         result = _observed(task, directory, result)
-    except ReprokitError as error:  # a run that was cut off in the middle of a line
+    except ReprokitError as error:  # the run ended in the middle of a line
         notes.append(f"what was observed cannot be read: {error}")
     return msgspec.structs.replace(result, notes=[note[:MAX_NOTE] for note in notes[:MAX_NOTES]])
 
@@ -203,7 +203,7 @@ def _observed(task: Task, directory: RunDirectory, result: RunResult) -> RunResu
     """Return the result with the metrics that the agent recorded."""
     if task.mode == "untouched":
         return result
-    from reprokit.study import predictions, series  # only now: the run has waited for nothing that it does not need
+    from reprokit.study import predictions, series  # lazily: importing them must not delay the run
 
     metrics = series.read(directory)
     name = f"{PREDICTIONS}/{name_of(task.setup, task.pair, task.part)}.json"
@@ -270,7 +270,7 @@ def compared(task: PairTask, first: RunResult, second: RunResult) -> PairResult:
 
 
 def _of_comparison(bare: PairResult, comparison: Comparison, *, together: bool) -> PairResult:
-    children = [child for child in comparison.tree.children if not (together and child.name in OF_FILES)]
+    children = [child for child in comparison.tree.children if not (together and child.name in FILE_CATEGORIES)]
     differing = [child.name for child in children if child.verdict.differs]
     judged = any(child.verdict is Verdict.IDENTICAL for child in children if child.name in (*PROCESS, EVALUATION))
     is_known = bool(differing) or not together or judged
@@ -310,29 +310,31 @@ def _equal(children: Iterable[Difference]) -> bool | None:
 
 def _with_differences(result: PairResult, task: PairTask, first: RunResult, second: RunResult) -> PairResult:
     """Return the comparison with the distance of the runs in their last evaluation that has a score."""
-    others = {one.name: one for one in second.evaluations}
-    scored = [one for one in first.evaluations if one.accuracy is not None or one.mae is not None]
-    pairs = [(one, others[one.name]) for one in reversed(scored) if one.name in others]
+    others = {evaluation.name: evaluation for evaluation in second.evaluations}
+    scored = [
+        evaluation for evaluation in first.evaluations if evaluation.accuracy is not None or evaluation.mae is not None
+    ]
+    pairs = [(evaluation, others[evaluation.name]) for evaluation in reversed(scored) if evaluation.name in others]
     if not pairs:
         return result
-    one, other = pairs[0]
+    evaluation, other = pairs[0]
     rates = [{label.label: label.correct / label.count for label in side.labels if label.count} for side in pairs[0]]
-    inconsistent = _inconsistent(Path(task.first.place), one, other)
+    inconsistent = _inconsistent(Path(task.first.place), evaluation, other)
     if inconsistent is None and result.evaluation_equal:
         inconsistent = 0
     return msgspec.structs.replace(
         result,
         inconsistent=inconsistent,
-        predictions=None if inconsistent is None else one.count,
-        accuracy_difference=_apart(one.accuracy, other.accuracy),
-        mae_difference=_apart(one.mae, other.mae),
+        predictions=None if inconsistent is None else evaluation.count,
+        accuracy_difference=_distance(evaluation.accuracy, other.accuracy),
+        mae_difference=_distance(evaluation.mae, other.mae),
         largest_class_difference=max(
             (abs(rates[0][name] - rates[1][name]) for name in rates[0].keys() & rates[1]), default=None
         ),
     )
 
 
-def _apart(left: float | None, right: float | None) -> float | None:
+def _distance(left: float | None, right: float | None) -> float | None:
     return None if left is None or right is None else abs(left - right)
 
 
@@ -360,11 +362,11 @@ def tidy(task: PairTask, result: PairResult) -> None:
 def main(arguments: list[str]) -> int:
     """Execute a task file and write its report; the exit status says only whether a report was written."""
     task_file, result_file = map(Path, arguments[:2])
-    for descriptor in arguments[2:]:  # a lock that this process holds, and its command must not
+    for descriptor in arguments[2:]:  # locks that this process holds; the command must not inherit them
         os.set_inheritable(int(descriptor), False)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # which a worker may have blocked
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)  # a worker may have blocked these
     parent = os.getppid()
-    end_with_parent(signal.SIGTERM)  # of a study that is killed no run is to go on beside those of its next start
+    end_with_parent(signal.SIGTERM)  # no run of a killed study may continue beside those of its next start
     if os.getppid() != parent:
         return INTERRUPTED
     task = msgspec.json.decode(task_file.read_bytes(), type=Task, strict=False)
@@ -378,13 +380,13 @@ def main(arguments: list[str]) -> int:
 
 
 def encoded(task: PairTask) -> bytes:
-    """Return a task as JSON; NaN and infinities of a run that was executed before become null."""
+    """Return a task as JSON; NaN and infinities in the result of an earlier run become null."""
     recording = msgspec.Raw(encode(task.made)) if task.made is not None else None
     return msgspec.json.encode({**msgspec.to_builtins(msgspec.structs.replace(task, made=None)), "made": recording})
 
 
 def encoded_report(report: PairReport) -> bytes:
-    """Return a report as JSON; NaN and infinities go as texts."""
+    """Return a report as JSON; NaN and infinities become texts."""
     runs = b",".join(map(encode, report.runs))
     pair = encode(report.pair) if report.pair is not None else b"null"
     return b'{"runs":[' + runs + b'],"pair":' + pair + b"}\n"
