@@ -1,6 +1,6 @@
-"""What the runs of a study predicted: kept as labels when a run has ended, read when any two runs are compared.
+"""Saves the predictions of a study's runs as labels when a run has ended, and reads them to compare runs.
 
-A run's own files hold scores, which are many times as large and mean nothing without the line that tells of them.
+A run's own files hold scores, which are many times as large and need the line that describes them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from reprokit.verify.read import metric_lines, scan
 from reprokit.verify.read.evaluation_columns import BLOCK, EvaluationColumn, decoder
 
 FORMAT: Final = 1
-MAX_PREDICTIONS: Final = 1_000_000  # of a run that are kept
-MAX_EVALUATIONS: Final = 200  # of a run; a script that names each call anew could make any number
-MAX_LABELS: Final = 10_000  # classes of an evaluation, as many as a run tells of
+MAX_PREDICTIONS: Final = 1_000_000  # saved per run
+MAX_EVALUATIONS: Final = 200  # per run; a script may name each call differently
+MAX_LABELS: Final = 10_000  # classes per evaluation, as in the metrics of a run
 MAX_FILE: Final = 128 << 20  # bytes
 _NAME = re.compile(r"predictions/[^/\0.][^/\0]{0,250}\.json")
 
@@ -35,7 +35,7 @@ class KeptPredictions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     labels: list[str]
     predicted: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]]
-    truth: Annotated[str, msgspec.Meta(max_length=64)] = ""  # digest of what was true of them, in their order
+    truth: Annotated[str, msgspec.Meta(max_length=64)] = ""  # digest of the true values, in order
 
 
 class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,18 +46,18 @@ class KeptFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def keep(run: RunDirectory, file: Path, name: str) -> list[Evaluation]:
-    """Return the evaluations of a run; their predictions are written to the file, which results refer to by name."""
-    room, kept, found = MAX_PREDICTIONS, {}, []
-    for title, told in _last(run).items():
-        whole = told[-1].predictions.file is not None
-        labels = _labels(run, told, room) if whole else []
+    """Return the evaluations of a run, and write their predictions to the file that results refer to by name."""
+    room, kept, evaluations = MAX_PREDICTIONS, {}, []
+    for title, lines in _last_evaluations(run).items():
+        whole = lines[-1].predictions.file is not None
+        labels = _labels(run, lines, room) if whole else []
         room -= len(labels)
         if labels:
-            kept[title] = _positions(labels, _truth(told))
-        found.append(_evaluation(run, title, told, name if labels else ""))
+            kept[title] = _positions(labels, _truth_digest(lines))
+        evaluations.append(_evaluation(run, title, lines, name if labels else ""))
     if kept:
         _write(file, msgspec.json.encode(KeptFile(evaluations=kept)))
-    return found
+    return evaluations
 
 
 def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
@@ -68,59 +68,61 @@ def read(directory: Path, name: str) -> dict[str, KeptPredictions]:
         content = msgspec.json.decode(beginning(directory / name, MAX_FILE), type=KeptFile).evaluations
     except (ValueError, RecursionError, msgspec.MsgspecError):
         return {}
-    return {key: one for key, one in content.items() if max(one.predicted, default=-1) < len(one.labels)}
+    return {key: kept for key, kept in content.items() if max(kept.predicted, default=-1) < len(kept.labels)}
 
 
-def _last(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
-    """Return the lines of the last evaluation of each name, in order; a cross-validation has several, its folds."""
-    found: dict[tuple[str, str], list[metric_lines.EvaluationLine]] = {}
+def _last_evaluations(run: RunDirectory) -> dict[str, list[metric_lines.EvaluationLine]]:
+    """Return the lines of the last evaluation by name; a cross-validation has one line per fold."""
+    last: dict[tuple[str, str], list[metric_lines.EvaluationLine]] = {}
     for place in scan.read(run):
         line = place.line
         if isinstance(line, metric_lines.EvaluationLine):
             key = place.key.process, line.name
-            if key in found or len(found) < MAX_EVALUATIONS:
-                earlier = found.pop(key, [])
-                found[key] = [*earlier, line] if line.name.endswith("cross-validation") else [line]
-    return {_encodable(scan.of_process(name, process)): told for (process, name), told in found.items()}
+            if key in last or len(last) < MAX_EVALUATIONS:
+                earlier = last.pop(key, [])
+                last[key] = [*earlier, line] if line.name.endswith("cross-validation") else [line]
+    return {_encodable(scan.of_process(name, process)): lines for (process, name), lines in last.items()}
 
 
-def _evaluation(run: RunDirectory, title: str, told: list[metric_lines.EvaluationLine], predictions: str) -> Evaluation:
-    rows = [(line, EvaluationColumn(run, line.predictions)) for line in told]
-    right, of = (sum(line.accuracy[side] for line in told if line.accuracy is not None) for side in (0, 1))
-    errors = [number(line.error) for line in told if line.error is not None]
+def _evaluation(
+    run: RunDirectory, title: str, lines: list[metric_lines.EvaluationLine], predictions: str
+) -> Evaluation:
+    rows = [(line, EvaluationColumn(run, line.predictions)) for line in lines]
+    right, of = (sum(line.accuracy[side] for line in lines if line.accuracy is not None) for side in (0, 1))
+    errors = [number(line.error) for line in lines if line.error is not None]
     known = [error for error in errors if error is not None]
     return Evaluation(
         name=title,
-        task="regression" if told[-1].task == "regression" else "classification",
+        task="regression" if lines[-1].task == "regression" else "classification",
         count=sum(column.count * disagreement.predictions_of_row(column, line.form) for line, column in rows),
         accuracy=right / of if of else None,
-        labels=_classes(told),
+        labels=_classes(lines),
         mae=math.fsum(known) / len(known) if known and len(known) == len(errors) else None,
         predictions=predictions,
     )
 
 
-def _classes(told: list[metric_lines.EvaluationLine]) -> list[Label]:
+def _classes(lines: list[metric_lines.EvaluationLine]) -> list[Label]:
     counts: dict[str, list[int]] = {}
-    for line in told:
-        for one in line.classes or ():
-            if one.label in counts or len(counts) < MAX_LABELS:
-                sums = counts.setdefault(_encodable(one.label), [0, 0])
-                sums[0] += one.all
-                sums[1] += one.right
+    for line in lines:
+        for counted in line.classes or ():
+            if counted.label in counts or len(counts) < MAX_LABELS:
+                sums = counts.setdefault(_encodable(counted.label), [0, 0])
+                sums[0] += counted.all
+                sums[1] += counted.right
     return [Label(label=label, count=count, correct=correct) for label, (count, correct) in counts.items()]
 
 
-def _labels(run: RunDirectory, told: list[metric_lines.EvaluationLine], room: int) -> list[str]:
-    """Return the predicted labels, or digests of a regression's values, as many as there is room for."""
-    found: list[str] = []
-    for line in told:
+def _labels(run: RunDirectory, lines: list[metric_lines.EvaluationLine], room: int) -> list[str]:
+    """Return up to `room` predicted labels, or digests of the values of a regression."""
+    labels: list[str] = []
+    for line in lines:
         if line.predictions.file is not None:
             for label in _of_line(EvaluationColumn(run, line.predictions), line):
-                if len(found) >= room:
-                    return found
-                found.append(label)
-    return found
+                if len(labels) >= room:
+                    return labels
+                labels.append(label)
+    return labels
 
 
 def _of_line(column: EvaluationColumn, line: metric_lines.EvaluationLine) -> Iterator[str]:
@@ -141,13 +143,13 @@ def _of_line(column: EvaluationColumn, line: metric_lines.EvaluationLine) -> Ite
 
 
 def _bits(data: bytes) -> str:
-    """Return a text that stands for predicted values: equal exactly if the values are."""
+    """Return a text for predicted values that is equal exactly if the values are."""
     return data.hex() if len(data) <= 16 else hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _truth(told: list[metric_lines.EvaluationLine]) -> str:
-    """Return a digest of the true values, which tells whether two runs evaluated the same samples in the same order."""
-    digests = [line.truth.digest for line in told if line.truth is not None]
+def _truth_digest(lines: list[metric_lines.EvaluationLine]) -> str:
+    """Return a digest of the true values: equal if two runs evaluated the same samples in the same order."""
+    digests = [line.truth.digest for line in lines if line.truth is not None]
     return hashlib.blake2b(" ".join(digests).encode(), digest_size=16).hexdigest() if digests else ""
 
 
