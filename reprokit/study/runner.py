@@ -1,4 +1,4 @@
-"""Runs a study: plans it, resumes it where it stopped, and stores a line for everything that has ended."""
+"""Runs a study: plans it, resumes it where it stopped, and stores a line per ended run and pair."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from reprokit.study.store import StudyFile
 from reprokit.study.wording import size
 from reprokit.version import VERSION
 
-PATIENCE: Final = 20.0  # seconds that a start waits for the last run of one that was killed
+PATIENCE: Final = 20.0  # seconds that a start waits for the last run of a killed one
 AGAIN: Final = "made again with its pair: the study was interrupted after the first run, whose directory is gone"
 INTERRUPTED: Final = "an earlier attempt at this run was interrupted; nothing of it was used"
 
@@ -43,7 +43,7 @@ class StudyState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a study."""
 
     directory: Path
-    failed: int  # runs
+    failed: int  # number of failed runs
     made: int
     total: int
     stopped: bool = False
@@ -55,14 +55,14 @@ def place_for(name: str, output: Path | None) -> Path:
 
 
 def run(described: LocatedStudy, directory: Path, source: Path, *, stop_on_failure: bool = False) -> StudyState:
-    """Execute the missing runs of a study; raises Interrupted when it is asked to end."""
+    """Execute the missing runs of a study; raises Interrupted after a signal."""
     study = described.study
     engines.check(study)
     if study.engine.kind == "local":
         _check_commands(described)
     _make(directory)
     with _locked(directory) as lock:
-        plan = _begun(described, directory, source)
+        plan = _study_file(described, directory, source)
         running = _RunningStudy(plan, directory, stop_on_failure=stop_on_failure)
         engine = engines.make(study, directory, lock)
         stopped = False
@@ -84,7 +84,7 @@ def tasks(described: LocatedStudy, directory: Path, source: Path) -> list[StudyT
     engines.check_store(study)
     _make(directory)
     with _locked(directory):
-        running = _RunningStudy(_begun(described, directory, source), directory, stop_on_failure=False)
+        running = _RunningStudy(_study_file(described, directory, source), directory, stop_on_failure=False)
         desk = Desk(directory, study.engine.store)
         try:
             return list(handed_out(desk, running.pairs(desk.pairs_out())))
@@ -93,7 +93,7 @@ def tasks(described: LocatedStudy, directory: Path, source: Path) -> list[StudyT
 
 
 def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tuple[StudyState, TaskCounts]:
-    """Collect the results of a study's tasks; also return how many have not come back."""
+    """Collect the results of a study's tasks; also returns the counts of outstanding ones."""
     plan = store.read_study(directory)
     with _locked(directory):
         running = _RunningStudy(plan, directory, stop_on_failure=False)
@@ -105,7 +105,7 @@ def collect(directory: Path, *, source: str = "", is_over: bool = False) -> tupl
 
 
 def _check_commands(described: LocatedStudy) -> None:
-    """Refuse a study whose program does not exist, which is no result of a run."""
+    """Raise BadStudy if a program of the study does not exist, instead of recording failed runs."""
     study, own = described.study, environment.inherited()
     for setup in study.setup:
         words, variables = study.command_of(setup), {**own, **study.variables, **setup.variables}
@@ -120,7 +120,7 @@ def _directory_of(study: Study, setup: Setup, base: Path) -> Path:
 
 
 def _make(directory: Path) -> None:
-    """Make the directory, private to the user; one below .reprokit is kept from version control."""
+    """Make the directory, private to the user, and below .reprokit ignored by version control."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home_of(Path()) in directory.parents:
@@ -134,7 +134,7 @@ def _make(directory: Path) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[int]:
-    """Hold the study's lock, which its runs inherit; yields the descriptor."""
+    """Hold the study's lock, which its runs inherit; yields its descriptor."""
     descriptor = os.open(directory / store.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline, said = time.monotonic() + PATIENCE, False
@@ -158,8 +158,8 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def _begun(described: LocatedStudy, directory: Path, source: Path) -> StudyFile:
-    """Return the study.json of this very study, or write a new one."""
+def _study_file(described: LocatedStudy, directory: Path, source: Path) -> StudyFile:
+    """Return the existing study.json of this study, or write a new one."""
     if not (directory / store.STUDY).exists():
         study = StudyFile(
             reprokit=VERSION,
@@ -315,7 +315,7 @@ class _RunningStudy:
             together=study.engine.parallel,
         )
 
-    # What came of it
+    # Results
 
     def run_ended(self, run: RunResult) -> None:
         """Store the line of a run, and report its result."""

@@ -1,4 +1,4 @@
-"""The values that metrics had through a run, its epochs and the digest of its weights, in one pass."""
+"""Reads the metrics, the number of epochs and the digest of the weights of a run in one pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reprokit.study.results import MAX_VALUES, MetricSeries
 from reprokit.verify.compare.series_leaves import number
 from reprokit.verify.read import metric_lines, scan
 
-MAX_SERIES: Final = 200  # of a run
+MAX_SERIES: Final = 200  # per run
 MAX_NAME: Final = 200  # characters
 
 Unit = Literal["epoch", "step"]
@@ -28,11 +28,11 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(run: RunDirectory) -> RunMetrics:
-    """Return the metrics of a run; of a series with more than MAX_VALUES values the first ones."""
+    """Return the metrics of a run; a series is cut after MAX_VALUES values."""
     values: dict[tuple[str, Unit], list[float | None]] = {}
     weights: dict[str, str] = {}
     epochs: dict[str, int] = {}
-    by_epoch: set[str] = set()  # series of which each epoch had a line
+    by_epoch: set[str] = set()  # series with a line per epoch
     for place in scan.read(run):
         process = place.key.process
         if isinstance(place.line, metric_lines.WeightsLine) and place.line.at == "end":
@@ -47,7 +47,7 @@ def read(run: RunDirectory) -> RunMetrics:
             if isinstance(place.line, metric_lines.EpochLine):
                 by_epoch.add(title)
             elif isinstance(place.line, metric_lines.HistoryLine) and title in by_epoch:
-                continue  # it says the same once more
+                continue  # it repeats the values of the epochs
             series = values.setdefault((title, unit), [])
             series += numbers[: MAX_VALUES - len(series)]
     series_of_run = [MetricSeries(name=name, values=numbers, by=unit) for (name, unit), numbers in values.items()]
