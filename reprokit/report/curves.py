@@ -1,4 +1,4 @@
-"""Loss and metric curves of a run, read in one pass and thinned out while they are read."""
+"""Reads loss and metric curves of a run in one pass, and thins them out while reading."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from reprokit.untrusted_json import object_in
 from reprokit.verify.compare import tracker_metrics
 from reprokit.verify.read.scan import of_process
 
-POINTS = 512  # kept of a curve, at least half of it filled
-MAX_CURVES = 64  # read of a run
-SHOWN = 12  # of a report
+POINTS = 512  # limit of points per curve
+MAX_CURVES = 64  # limit of curves per run
+SHOWN = 12  # curves that a report shows
 
 Name = tuple[str, str, str]  # process, name, unit
 
 
-class Thinned:
-    """A curve thinned as it is read: its ends, and the extremes of each stretch, whose length doubles as it grows."""
+class ThinnedCurve:
+    """A curve reduced to its ends and the extremes of each stretch; the length of stretches doubles as it grows."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -62,26 +62,26 @@ class Thinned:
 
 
 def _merged(points: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Return the least and the largest of each four points."""
+    """Yield the minimum and maximum of every four points."""
     for first in range(0, len(points), 4):
         four = points[first : first + 4]
         low, high = min(four, key=lambda point: point[1]), max(four, key=lambda point: point[1])
         yield from sorted({low, high})
 
 
-def read(run: RunDirectory) -> dict[Name, Thinned]:
-    """Return the curves of a run; raises a RunError where its metrics are damaged."""
-    curves: dict[Name, Thinned] = {}
+def read(run: RunDirectory) -> dict[Name, ThinnedCurve]:
+    """Return the curves of a run; raises a RunError if its metrics are damaged."""
+    curves: dict[Name, ThinnedCurve] = {}
     for name, step, value in values(run):
         if name not in curves and len(curves) >= MAX_CURVES:
             continue
-        curve = curves.setdefault(name, Thinned())
+        curve = curves.setdefault(name, ThinnedCurve())
         curve.add(curve.count if step is None else step, value)
     return curves
 
 
 def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]:
-    """Yield every value of the curves: its step where it has one, and None for one that is not finite."""
+    """Yield curve, step if known, and value of every point; the value is None if it is not finite."""
     for line in run.metrics():
         kind, process, name = line.get("k"), str(line.get("p", "")), str(line.get("name", ""))
         if kind in ("loss", "log"):
@@ -95,13 +95,13 @@ def values(run: RunDirectory) -> Iterator[tuple[Name, int | None, float | None]]
                         yield (process, f"{metric} of {name}", "epoch"), None, value[0]
 
 
-def in_files(files: tracker_metrics.TrackerMetrics) -> dict[Name, Thinned]:
-    """Return the curves in the files of experiment trackers; a single value is no curve."""
-    curves: dict[Name, Thinned] = {}
+def in_files(files: tracker_metrics.TrackerMetrics) -> dict[Name, ThinnedCurve]:
+    """Return the curves in files of experiment trackers; single values are no curves."""
+    curves: dict[Name, ThinnedCurve] = {}
     for name, points in sorted(files.series.items(), key=lambda item: item[0].order):
         numbers = [point for point in points if point.number is not None]
         if len(numbers) > 1 and len(curves) < MAX_CURVES:
-            curve = curves[("", str(name), "step")] = Thinned()
+            curve = curves[("", str(name), "step")] = ThinnedCurve()
             for point in numbers:
                 curve.add(point.step, point.number if is_finite(point) else None)
     return curves
@@ -112,7 +112,7 @@ def _step(value: object) -> int | None:
 
 
 def _number(value: object) -> tuple[float | None] | None:
-    """Return the number in a value, as None if it is not finite; None for a text."""
+    """Return the number in a value in a tuple, (None,) if it is not finite; None for a text."""
     if not isinstance(value, dict) or value.get("text") is not None:
         return None
     decimal = value.get("decimal")
@@ -122,11 +122,11 @@ def _number(value: object) -> tuple[float | None] | None:
     return (None,) if decimal is None and str(value.get("dtype", "")).startswith(("float", "bfloat")) else None
 
 
-def laid_over(left: dict[Name, Thinned], right: dict[Name, Thinned]) -> Iterator[MetricCurve]:
-    """Yield pairs of curves of two runs, those that both have first; for a single run the right one is None."""
+def paired(left: dict[Name, ThinnedCurve], right: dict[Name, ThinnedCurve]) -> Iterator[MetricCurve]:
+    """Yield the curves of two runs by metric, losses first; a single run has empty right curves."""
     names = sorted(left.keys() | right.keys(), key=lambda name: (name[1] != "loss", name[0] == "", name))
     for name in names:
-        left_curve, right_curve = left.get(name, Thinned()), right.get(name, Thinned())
+        left_curve, right_curve = left.get(name, ThinnedCurve()), right.get(name, ThinnedCurve())
         process, metric, unit = name
         points = left_curve.points(), right_curve.points()
         if any(points) or left_curve.not_finite or right_curve.not_finite:

@@ -1,4 +1,4 @@
-"""Gathers the audit facts of one run, or of a run and its re-run. It reads run directories and nothing else."""
+"""Gathers the audit facts of one run, or of a run and its re-run, from run directories alone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import msgspec
 from reprokit import findings as findings_file
 from reprokit import rundir
 from reprokit.difference import Difference, Verdict
-from reprokit.entropy.request_counts import Requester as WhoAsked
-from reprokit.entropy.request_counts import RequestTotals as HowMuch
+from reprokit.entropy.request_counts import Requester as EntropyRequester
+from reprokit.entropy.request_counts import RequestTotals as EntropyTotals
 from reprokit.errors import NothingComparable, RunError
 from reprokit.model.run import NO_END, ProfileFacts
 from reprokit.plan import RECORD
@@ -40,11 +40,11 @@ from reprokit.verify.show.overview import proof_in_words
 from reprokit.verify.show.summary import RunSummary, not_covered, summarize, warnings
 from reprokit.version import VERSION
 
-MAX_ITEMS = 200_000  # of all categories: more are counted only
+MAX_ITEMS = 200_000  # items of all categories; further ones are only counted
 MAX_ASKERS = 50
-MAX_STATED = 1000  # files of code, and of data
+MAX_STATED = 1000  # files of code, and files of data
 MAX_FINDINGS = 200
-ENVIRONMENT = "environment"  # the category that has a place of its own in a report
+ENVIRONMENT = "environment"  # the category with a section of its own in a report
 GROUND = (
     "That two runs are equal is evidence for the reproducibility of this training on the machine described here. It"
     " says nothing about how good, fair or safe the trained model is.",
@@ -59,16 +59,16 @@ BY_BITS = (
 
 @dataclass(frozen=True)
 class Execution:
-    """What the process that executed both runs found beyond their comparison."""
+    """Results of the process that executed both runs, beyond their comparison."""
 
-    failures: tuple[str, ...] = ()  # with one of them the runs have failed, equal or not
+    failures: tuple[str, ...] = ()  # any of these makes the verdict "failed"
     notes: tuple[str, ...] = ()
 
 
 def gather(paths: Sequence[Path], execution: Execution | None = None) -> audit.AuditFacts:
-    """The facts of one run, or of two compared, without secrets; raises a RunError for a directory that cannot be read.
+    """Return the facts of one run, or of two compared, without secrets; raises a RunError for an unreadable directory.
 
-    `execution` is given only where the calling process itself executed both runs.
+    `execution` is set only if the calling process itself executed both runs.
     """
     return msgspec.convert(Secrets().value(msgspec.to_builtins(_gathered(paths, execution))), audit.AuditFacts)
 
@@ -119,7 +119,7 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 def _now() -> str:
-    """Return the time of the report: the environment's, where a build sets one (reproducible-builds.org), or now."""
+    """Return the time of the report: SOURCE_DATE_EPOCH if it is set (reproducible-builds.org), else now."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if epoch.isascii() and epoch.isdigit() and len(epoch) < 12:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(epoch)))
@@ -130,7 +130,7 @@ def _now() -> str:
 
 
 def _compared(summaries: Sequence[RunSummary]) -> tuple[Comparison | None, str]:
-    """Return the comparison, or why there is none. A single run is compared with itself, for the names of its parts."""
+    """Return the comparison, or why there is none; a single run is compared with itself to list its parts."""
     for summary in summaries:
         if summary.in_progress:
             return None, f"{summary.directory.path} is still being written"
@@ -169,7 +169,7 @@ def _verdict(
 
 
 def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
-    """Return the verdict in a word: equal bits are no success where a training did not end successfully."""
+    """Return the outcome; equal bits are no success if a training failed."""
     if comparison.verdict.differs:
         return "different"
     if has_failed:
@@ -178,7 +178,7 @@ def _outcome(comparison: Comparison, *, has_failed: bool) -> audit.Outcome:
 
 
 def _counts(comparison: Comparison) -> dict[str, int]:
-    """Return how many things were compared, by verdict; the environment is shown and decides nothing."""
+    """Return the number of compared items by verdict, without the environment, which decides nothing."""
     leaves = (leaf for child in comparison.tree.children if child.name != ENVIRONMENT for leaf in child.leaves())
     counts = Counter(leaf.verdict for leaf in leaves)
     decided = (Verdict.IDENTICAL, Verdict.TOLERATED, Verdict.DIFFERENT, Verdict.MISSING)
@@ -194,7 +194,7 @@ def _sentence(line: str, outcome: str) -> str:
 
 
 def _attention(summaries: Sequence[RunSummary]) -> Iterator[str]:
-    """Yield the warnings that belong before the verdict."""
+    """Yield the warnings to be shown before the verdict."""
     for summary, side in zip(summaries, ("first", "second"), strict=False):
         name = "This run" if len(summaries) == 1 else f"The {side} run"
         if summary.in_progress:
@@ -261,7 +261,7 @@ def _judgment(node: Difference, is_alone: bool) -> Any:
 
 
 def _environment(comparison: Comparison | None, first: RunSummary, *, is_alone: bool) -> Iterator[audit.Item]:
-    """Yield the facts of the environment, those that differ first."""
+    """Yield the facts of the environment; those that differ come first."""
     if comparison is None:
         yield from (audit.Item(name=name, verdict=audit.NOT_COMPARED, left=value) for name, value in _host(first))
         return
@@ -280,11 +280,11 @@ def _host(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 def _curves(summaries: Sequence[RunSummary]) -> tuple[tuple[audit.MetricCurve, ...], int]:
     left, right = _curves_of(summaries[0]), _curves_of(summaries[1]) if len(summaries) > 1 else {}
-    laid = tuple(curves.laid_over(left, right))
-    return laid[: curves.SHOWN], max(0, len(laid) - curves.SHOWN)
+    paired_curves = tuple(curves.paired(left, right))
+    return paired_curves[: curves.SHOWN], max(0, len(paired_curves) - curves.SHOWN)
 
 
-def _curves_of(summary: RunSummary) -> dict[curves.Name, curves.Thinned]:
+def _curves_of(summary: RunSummary) -> dict[curves.Name, curves.ThinnedCurve]:
     return {**curves.read(summary.directory), **curves.in_files(summary.logged)}
 
 
@@ -329,7 +329,7 @@ def _source(environment: dict[str, Any]) -> audit.SourceState:
     """Return the state of the git checkout; uncommitted changes are given by their digest."""
     git = object_in(environment, "git")
     commit = str(git.get("commit") or "")
-    if git.get("dirty") is None:  # no checkout, or git did not answer in time
+    if git.get("dirty") is None:  # no checkout, or git timed out
         return audit.SourceState(commit=commit)
     beyond = {key: git[key] for key in ("changes", "untracked", "more_untracked") if git.get(key)}
     if not beyond:
@@ -416,14 +416,16 @@ def _entropy(first: RunSummary, last: RunSummary) -> audit.Entropy:
 
 
 def _asking(summary: RunSummary) -> entropy_requests.EntropyRequests | None:
-    """Return who asked for entropy; None if the random profile cannot be read, which the run's warnings say."""
+    """Return the requesters of entropy; None if the random profile cannot be read, which is a warning of the run."""
     try:
         return entropy_requests.report(summary.directory.path)
     except RunError:
         return None
 
 
-def _asker(requests: entropy_requests.EntropyRequests, asker: WhoAsked, asked: HowMuch) -> audit.EntropyAsker:
+def _asker(
+    requests: entropy_requests.EntropyRequests, asker: EntropyRequester, asked: EntropyTotals
+) -> audit.EntropyAsker:
     return audit.EntropyAsker(
         module=os.path.basename(asker.module or asker.program),
         call=requests.symbols.get(asker) or f"offset {asker.offset:#x}",

@@ -24,7 +24,7 @@ from reprokit.model.run import FINISHED, RUNNING, Bundled
 from reprokit.model.states import Uncovered
 from reprokit.report import cyclonedx, html, markdown, predicate, statement
 from reprokit.report import facts as audit
-from reprokit.report.curves import POINTS, Thinned
+from reprokit.report.curves import POINTS, ThinnedCurve
 from reprokit.report.facts import AuditFacts, CurvePoint
 from reprokit.report.gather import gather
 from reprokit.report.text import print_report
@@ -341,7 +341,7 @@ def test_many_tensors_are_all_there(count: int, tmp_path: Path) -> None:
 
 
 def test_curves_of_any_length_keep_their_extremes() -> None:
-    curve = Thinned()
+    curve = ThinnedCurve()
     for step in range(1_000_000):
         curve.add(step, 100.0 if step == 654_321 else -7.0 if step == 77 else None if step == 5 else step % 13 + 1)
     points = curve.points()
@@ -354,7 +354,7 @@ def test_curves_of_any_length_keep_their_extremes() -> None:
 
 @pytest.mark.parametrize("values", [[2.0, 1.0], [2.0], [None, 1.0], [2.0, None], [None], [1.0, 1.0]])
 def test_a_curve_ends_with_its_last_value_be_it_finite_or_not(values: list[float | None]) -> None:
-    curve = Thinned()
+    curve = ThinnedCurve()
     for step, value in enumerate(values):
         curve.add(step, value)
     assert curve.points() == tuple(starmap(CurvePoint, enumerate(values)))
