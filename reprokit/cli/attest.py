@@ -15,7 +15,7 @@ from reprokit.cli.groups import CommandGroup
 from reprokit.errors import UsageError
 from reprokit.printable import printable
 from reprokit.redaction import Secrets
-from reprokit.report.policy import Checked, Policy, check
+from reprokit.report.policy import CheckedArtifacts, Policy, check
 from reprokit.report.statement import PREDICATES
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def verify(envelope: Path, artifacts: tuple[Path, ...], key: Path, asked: Policy
         click.echo(f"{label}: {printable(text, LONGEST)}")
 
 
-def _lines(signed: Signed, checked: Checked) -> Iterator[tuple[str, str]]:
+def _lines(signed: Signed, checked: CheckedArtifacts) -> Iterator[tuple[str, str]]:
     """Yield what the statement says, with everything that qualifies it."""
     from reprokit.report.phrases import EXECUTED
 

@@ -1,7 +1,7 @@
-"""Signed envelopes (DSSE) around in-toto Statements: making one, and reading one that somebody else has handed over.
+"""Makes and reads signed envelopes (DSSE) around in-toto Statements; those to read are untrusted.
 
-An envelope is bounded, nothing in it is believed before its signature has been verified, and only the bytes that were
-signed are read. https://github.com/secure-systems-lab/dsse has the format.
+The size of an envelope is bounded, nothing in it is trusted before its signature has been verified, and only the signed
+bytes are read. https://github.com/secure-systems-lab/dsse specifies the format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ed25519 keys for signed statements: PEM files, the private one readable by its owner only."""
+"""Makes and reads Ed25519 keys for signed statements: PEM files, the private one readable by its owner only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ADVICE = "'reprokit keygen' makes keys"
 
 
 def make(path: Path) -> Path:
-    """Return a new pair of keys: the private one at path, the public one beside it; neither may exist."""
+    """Make a pair of keys: the private one at `path`, the public one next to it; neither may exist."""
     _require_library()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -53,7 +53,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def read_private(path: Path) -> Ed25519PrivateKey:
-    """Return the key to sign with; refused where others may read it, or where it is of another kind."""
+    """Return the private key; refused if other users may read it, or if it is of another type."""
     _require_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -66,7 +66,7 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     data = read_whole(path, MAX_KEY, BadKey, ADVICE, require_private)
     try:
         key = load_pem_private_key(data, password=None)
-    except Exception as error:  # of many classes
+    except Exception as error:  # the library raises many classes
         raise BadKey(f"{path} is not an unencrypted private key in PEM ({_first_line(error)}); see keygen") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadKey(f"{path} is a key of another kind than Ed25519; 'reprokit keygen' makes keys")
@@ -74,7 +74,7 @@ def read_private(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public(path: Path) -> SSlibKey:
-    """Return the key to verify with. A private one is refused: who verifies must not hold it."""
+    """Return the public key; a private one is refused, as verifiers must not hold it."""
     _require_library()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key

@@ -1,4 +1,4 @@
-"""What a verifier asks of a signed statement, and of the artifacts that it is about."""
+"""Checks a signed statement against a verifier's policy, and artifacts against its digests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from reprokit.errors import PolicyNotMet, Refused, refused_as
 from reprokit.report.envelope import Signed, Subject
 from reprokit.report.predicate import Rerun, moment
 
-AHEAD = timedelta(minutes=5)  # by which the clock of a signer may be ahead of ours
+AHEAD = timedelta(minutes=5)  # tolerated advance of the signer's clock
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """The conditions that a statement must meet; None leaves one out."""
+    """The conditions that a statement must meet; None stands for any value."""
 
     predicate: str | None = None
     verdict: str | None = None
     command: tuple[str, ...] | None = None
     max_age: timedelta | None = None
-    executed: bool = False  # by the process that signed
+    executed: bool = False  # whether the signing process must have executed the runs
 
     def require(self, signed: Signed) -> None:
-        """Raise PolicyNotMet with what the statement says instead."""
+        """Raise PolicyNotMet if a condition is not met, with the value in the statement."""
         rerun = signed.rerun
         if self.predicate is not None and signed.predicate_type != self.predicate:
             raise PolicyNotMet(f"the statement is of type {signed.predicate_type}, not {self.predicate} as required")
@@ -43,7 +43,7 @@ class Policy(msgspec.Struct, frozen=True):
         self._require_age(rerun)
 
     def _require_age(self, rerun: Rerun) -> None:
-        """Check the age of the statement and of the re-run: a statement of today can be about a run of last year."""
+        """Check the age of both statement and re-run: a new statement may be about an old run."""
         now = datetime.now(timezone.utc)
         moments = {"the statement was made": rerun.made, "the re-run ended": rerun.runs[1].ended}
         for event, text in moments.items():
@@ -57,15 +57,15 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Checked:
-    """The artifacts of a statement that were checked."""
+class CheckedArtifacts:
+    """The checked and unchecked artifacts of a statement."""
 
-    checked: tuple[str, ...]  # their digests are those of the statement
+    checked: tuple[str, ...]  # artifacts whose digests match the statement
     unchecked: tuple[str, ...]  # subjects for which no artifact was given
 
 
-def check(signed: Signed, artifacts: Sequence[Path], *, partial: bool) -> Checked:
-    """Compare artifacts with the digests in a statement; raises Refused where one is another, or none was given."""
+def check(signed: Signed, artifacts: Sequence[Path], *, partial: bool) -> CheckedArtifacts:
+    """Compare artifacts with the digests in a statement; raises Refused if one differs or is missing."""
     subjects = Subjects(signed.subjects)
     checked = set()
     for name, place, is_named in _files(artifacts):
@@ -83,26 +83,26 @@ def check(signed: Signed, artifacts: Sequence[Path], *, partial: bool) -> Checke
     if unchecked and not partial:
         advice = "give the artifacts too, or accept that with --partial"
         raise Refused(f"{len(unchecked)} of {len(names)} artifacts were not checked, first {unchecked[0]}; {advice}")
-    return Checked(tuple(name for name in names if name in checked), unchecked)
+    return CheckedArtifacts(tuple(name for name in names if name in checked), unchecked)
 
 
 class Subjects:
-    """The subjects of a statement, found by the names of files."""
+    """Finds subjects of a statement by file names."""
 
     def __init__(self, subjects: Sequence[Subject]) -> None:
         self._named = {subject.name: subject for subject in subjects}
-        self._alike: dict[str, list[Subject]] = defaultdict(list)
+        self._by_last_component: dict[str, list[Subject]] = defaultdict(list)
         for subject in subjects:
-            self._alike[subject.name.rpartition("/")[2]].append(subject)
+            self._by_last_component[subject.name.rpartition("/")[2]].append(subject)
 
     def find(self, name: str) -> Subject | None:
-        """Return the subject of the same name, or the only one of the same last part."""
-        alike = self._alike.get(name.rpartition("/")[2], [])
-        return self._named.get(name) or (alike[0] if len(alike) == 1 else None)
+        """Return the subject of this name, or the only one with the same last component."""
+        candidates = self._by_last_component.get(name.rpartition("/")[2], [])
+        return self._named.get(name) or (candidates[0] if len(candidates) == 1 else None)
 
 
 def _files(places: Sequence[Path]) -> Iterator[tuple[str, Path, bool]]:
-    """Return files by the names that they may have in a statement, and whether they were named one by one."""
+    """Yield files with their names in a statement, and whether they were listed individually."""
     for place in places:
         if place.is_dir():
             files = (path for path in sorted(place.rglob("*")) if path.is_file() and not path.is_symlink())

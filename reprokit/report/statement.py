@@ -25,7 +25,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 
 
 def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
-    """Return a Statement with the predicate of this kind; raises NothingToAttest where there is nothing to state."""
+    """Return a Statement with the predicate of this kind; raises NothingToAttest if there is nothing to state."""
     if len(facts.runs) < 2:
         raise NothingToAttest("a statement is about a run and its re-run; name two runs")
     if facts.verdict.outcome == "not-compared":
@@ -38,7 +38,7 @@ def statement(facts: AuditFacts, kind: str) -> dict[str, Any]:
     content = msgspec.to_builtins(rerun if kind == "bitwise-rerun" else _test_result(facts, rerun))
     try:
         predicate.read(PREDICATES[kind], content)
-    except ValueError as error:  # of a run directory that no reprokit wrote
+    except ValueError as error:  # the run directory was not written by reprokit
         raise NothingToAttest(f"the runs hold what no statement may: {error}") from None
     return {
         "_type": STATEMENT,
@@ -75,7 +75,7 @@ def _names(facts: AuditFacts, *verdicts: str) -> tuple[str, ...]:
 
 
 def _items(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """Return all that was compared, with its verdict, and the categories in which nothing was."""
+    """Return all compared items with verdicts, and the categories without any."""
     for category in facts.categories:
         yield from ((f"{category.name}: {item.name}", item.verdict) for item in category.items)
         if not category.items and category.verdict == "not-recorded":
@@ -142,6 +142,6 @@ def _run(run: RunFacts) -> PredicateRun:
 
 
 def _taken(kind: type[Part], facts: object, **others: Any) -> Part:
-    """Make a part of the predicate from the facts' fields of the same names, and others."""
+    """Make a part of the predicate from equally named fields of the facts, and further values."""
     same = {name: getattr(facts, name) for name in kind.__struct_fields__ if name not in others}
     return kind(**same, **others)
