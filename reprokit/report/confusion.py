@@ -1,4 +1,4 @@
-"""The classes that a training predicted beside those that were true, from the tensors that it saved."""
+"""Computes confusion matrices of a training from its saved tensors."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from reprokit.rules.observations import predicted_pairs
 from reprokit.rundir import RunDirectory
 from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
-MAX_CLASSES = 30  # that a table has, the largest
-MAX_STEPS = 1000  # the last
+MAX_CLASSES = 30  # the largest classes that a table shows
+MAX_STEPS = 1000  # the last ones of a training
 
 
 def confusion_of(run: RunDirectory) -> tuple[ConfusionMatrix, ...]:
-    """Return a matrix for each set of labels: of the last evaluation, or else of the training's own batches."""
+    """Return a matrix for each set of labels, of the last evaluation or else of the training batches."""
     if not run.has(rundir.TENSORS):
         return ()
     try:
         trial = TensorTrial(run.path)
         steps, mode, title = judged_steps(trial)
         pairs_by_labels = predicted_pairs(trial, steps, mode)
-    except ReprokitError:  # damaged, or without NumPy: the report says all else
+    except ReprokitError:  # damaged, or without NumPy: omitted from the report
         return ()
     return tuple(_matrix(f"{name}, {title}", pairs) for name, pairs in pairs_by_labels.items())
 
 
 def judged_steps(trial: TensorTrial) -> tuple[list[int], str, str]:
-    """Return the steps of the last evaluation, or else of the training, their mode, and what they are in words."""
+    """Return the steps of the last evaluation, or else of the training, with their mode and a title."""
     evaluated = trial.steps(EVAL)
-    if evaluated:  # all batches of an evaluation are of one step
+    if evaluated:  # all batches of an evaluation have one step
         return evaluated[-1:], EVAL, f"the evaluation at step {evaluated[-1]}"
     steps = trial.steps(TRAIN)[-MAX_STEPS:]
     return steps, TRAIN, f"the batches of {len(steps)} training steps"

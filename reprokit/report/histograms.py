@@ -1,4 +1,4 @@
-"""Histograms of the tensors that a run saved, a column for each step: how values spread while it trained."""
+"""Draws histograms of saved tensors with a column per step, which show how their values develop."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from reprokit.rundir import RunDirectory
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import TRAIN, TensorTrial, TrialTensor
 
-COLLECTIONS = ("gradients", "weights", "outputs", "biases", "optimizer_variables", "inputs")  # as shown
-SHOWN = 12  # tensors
+COLLECTIONS = ("gradients", "weights", "outputs", "biases", "optimizer_variables", "inputs")  # in the order shown
+SHOWN = 12  # number of tensors shown
 COLUMNS, BINS = 40, 24
-MAX_ELEMENTS = 1 << 20  # of a tensor; larger ones are left out
+MAX_ELEMENTS = 1 << 20  # elements of the largest tensor that is shown
 SHADES = 6
 WIDTH, HEIGHT = 720, 180
 LEFT, RIGHT, TOP, BOTTOM = 72, 12, 8, 26  # margins
 
 
 def histograms_of(run: RunDirectory) -> tuple[tuple[TensorHistogram, ...], int]:
-    """Return the histograms of the most telling tensors, and how many more there are."""
+    """Return the histograms of the first tensors by collection, and how many more there are."""
     if not run.has(rundir.TENSORS):
         return (), 0
     try:
         trial = TensorTrial(run.path)
-        tensors = sorted(_spread(trial), key=_rank)
+        tensors = sorted(_drawable(trial), key=_rank)
         histograms = tuple(histogram for tensor in tensors[:SHOWN] for histogram in _histogram(tensor))
-    except ReprokitError:  # damaged, or without NumPy: the report says all else
+    except ReprokitError:  # damaged, or without NumPy: omitted from the report
         return (), 0
     return histograms, max(0, len(tensors) - SHOWN)
 
 
-def _spread(trial: TensorTrial) -> Iterator[TrialTensor]:
-    """Yield the tensors of several elements whose values were saved."""
+def _drawable(trial: TensorTrial) -> Iterator[TrialTensor]:
+    """Yield the tensors with several elements whose values were saved."""
     for tensor in map(trial.tensor, trial.tensor_names(mode=TRAIN)):
         steps = tensor.steps(TRAIN)
         if steps and tensor.has_value(steps[0], TRAIN):
@@ -72,13 +72,13 @@ def _histogram(tensor: TrialTensor) -> Iterator[TensorHistogram]:
 
 
 def _numbers(tensor: TrialTensor, step: int) -> tuple[int, Any]:
-    """Return how many numbers a tensor has at a step, and those that are finite."""
+    """Return the number of elements of a tensor at a step, and the finite ones."""
     numpy, value = shards.numpy(), tensor.value(step, TRAIN)
     if value.dtype.kind not in "biufc" or value.size > MAX_ELEMENTS:
         return 0, numpy.empty(0)
     flat = abs(value) if value.dtype.kind == "c" else value
     flat = flat.reshape(-1).astype("float64")
-    within = numpy.abs(flat) < 1e300  # so that a width is finite too
+    within = numpy.abs(flat) < 1e300  # so that the range of values is finite too
     return flat.size, flat[within]
 
 

@@ -1,4 +1,4 @@
-"""The first samples that a training predicted wrongly, as pictures where the saved inputs are images."""
+"""Finds the first wrongly predicted samples of a training, with pictures if the saved inputs are images."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
 
 SHOWN = 12
-LONGEST = 96  # pixels of a side; of larger pictures some rows and columns are left out
+LONGEST = 96  # pixels per side; larger pictures are subsampled
 
 
 def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:
@@ -33,19 +33,19 @@ def wrong_predictions_of(run: RunDirectory) -> tuple[WrongPrediction, ...]:
         steps, mode, _ = judged_steps(trial)
         for step in steps:
             predictions += islice(_wrong(trial, step, mode), SHOWN - len(predictions))
-    except ReprokitError:  # damaged, or without NumPy: the report says all else
+    except ReprokitError:  # damaged, or without NumPy: omitted from the report
         return ()
     return tuple(predictions)
 
 
 def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction]:
-    """Yield the wrong predictions of a step; none where several losses leave open whose images the labels are of."""
+    """Yield the wrong predictions of a step; none if several losses make the images of the labels ambiguous."""
     batches = [
         (name, labels, predicted(scores)) for name, labels, scores in labeled(trial, step, mode) if scores is not None
     ]
     if len({name for name, _, _ in batches}) != 1:
         return
-    inputs = _given(trial, step, mode, len(batches))
+    inputs = _image_inputs(trial, step, mode, len(batches))
     for batch, (_, labels, classes) in enumerate(batches):
         images = _images(inputs, step, mode, batch, len(labels))
         for sample in (labels != classes).nonzero()[0][:SHOWN].tolist():
@@ -59,7 +59,7 @@ def _wrong(trial: TensorTrial, step: int, mode: str) -> Iterator[WrongPrediction
             )
 
 
-def _given(trial: TensorTrial, step: int, mode: str, batches: int) -> TrialTensor | None:
+def _image_inputs(trial: TensorTrial, step: int, mode: str, batches: int) -> TrialTensor | None:
     """Return the inputs of a module that may be images, as many as there are batches of labels."""
     tensors = map(trial.tensor, trial.tensor_names(step=step, mode=mode, collection="inputs"))
     return next(
@@ -69,7 +69,7 @@ def _given(trial: TensorTrial, step: int, mode: str, batches: int) -> TrialTenso
 
 
 def _images(inputs: TrialTensor | None, step: int, mode: str, batch: int, samples: int) -> Any:
-    """Return the images of a batch; None where there are none."""
+    """Return the images of a batch; None if there are none."""
     if inputs is None:
         return None
     try:
