@@ -1,1 +1,1 @@
-"""Audit facts of one run or two, gathered once, and a presenter for each format that they are wanted in."""
+"""Gathers audit facts of one run or two, and presents them in several formats."""

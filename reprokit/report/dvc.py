@@ -1,4 +1,4 @@
-"""The audit facts as files that DVC reads: metrics as JSON, curves as CSV."""
+"""Writes the audit facts as files that DVC reads: metrics as JSON, curves as CSV."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from reprokit.errors import CannotWriteReport
 from reprokit.report.facts import AuditFacts, MetricCurve
 
-NOT_FINITE = "not finite"  # of a number that JSON does not have: DVC shows texts as well
+NOT_FINITE = "not finite"  # in place of a number that JSON lacks; DVC also shows texts
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def write(facts: AuditFacts, output: Path, plots: Path | None = None) -> list[Path]:
-    """Write the metrics, and the curves where a directory for them is named; return the files."""
+    """Write the metrics, and the curves if there is a directory for them; returns the written files."""
     written = [output]
     try:
         output.write_text(json.dumps(metrics(facts), indent=2) + "\n", encoding="utf-8")
@@ -36,7 +36,9 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
         of_comparison["identical"] = int(facts.verdict.outcome == "identical")
         judged = [item for category in facts.categories for item in category.items]
         count = sum(item.verdict in ("different", "missing") for item in judged)
-        of_comparison["different"] = max(count, int(facts.verdict.outcome == "different"))  # also in the command alone
+        of_comparison["different"] = max(
+            count, int(facts.verdict.outcome == "different")
+        )  # also if only the command differs
     if facts.entropy.exactly_answered is not None:
         of_comparison["fidelity"] = facts.entropy.exactly_answered
     last = {name: curve.left[-1].value for name, curve in _named(facts.curves) if curve.left}
@@ -47,7 +49,7 @@ def metrics(facts: AuditFacts) -> dict[str, Any]:
 
 
 def _named(curves: tuple[MetricCurve, ...]) -> list[tuple[str, MetricCurve]]:
-    """Return each curve by a name that is fit for files."""
+    """Return the curves with names that are valid file names."""
     curves_by_name: dict[str, MetricCurve] = {}
     for curve in curves:
         name = _UNFIT.sub("_", curve.name).strip("._")[:100] or "curve"

@@ -1,4 +1,4 @@
-"""The report as one HTML file: nothing in it is fetched, no script is needed, and every text is escaped."""
+"""Writes the report as one HTML file without external resources or required scripts; all texts are escaped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ URGENCY = {"different": 0, "missing": 0, "tolerated": 1}
 
 
 def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the whole file; `signed` names the signed statement beside it."""
+    """Return the content of the file; `signed` is the name of the signed statement next to it."""
     templates = pages.environment("reprokit.report", "or --format markdown")
     templates.filters["urgent"] = _urgent
     template = templates.get_template("report.html.jinja")
@@ -45,7 +45,7 @@ def page(facts: AuditFacts, signed: Sequence[tuple[str, str]] = ()) -> str:
         runs_on_paper=_on_paper([run.run_id for run in facts.runs]),
         curves=drawn,
         histograms=spread,
-        wrong=facts.wrong_predictions,  # numbers, and base64 of ours
+        wrong=facts.wrong_predictions,  # numbers, and base64 from this package
         **_tables(facts, shown),
     )
 
@@ -113,12 +113,12 @@ def _caption(curve: MetricCurve) -> str:
 
 
 def _urgent(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the items that differ before the others: among ten thousand tensors nobody would find them."""
+    """Return the items with those that differ first, as nobody finds them among thousands."""
     return sorted(items, key=lambda item: URGENCY.get(item["verdict"], len(URGENCY)))
 
 
 def curve_drawing(curve: MetricCurve, number: int) -> str:
-    """Draw one metric of both runs in one plot; nothing for single values, which the text states."""
+    """Draw one metric of both runs in one plot; empty for single values, which the text states."""
     if not is_drawn(curve):
         return ""
     points = [(point.step, point.value) for point in (*curve.left, *curve.right) if point.value is not None]

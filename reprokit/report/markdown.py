@@ -1,4 +1,4 @@
-"""The report as Markdown: for a pull request, a wiki, a model card."""
+"""Writes the report as Markdown for a pull request, a wiki or a model card."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from reprokit.pages.markdown import code, escaped
 from reprokit.report.facts import AuditFacts, Item
 from reprokit.report.phrases import EXECUTED, MARKS, OUTCOMES, counted, entropy_rows, run_rows
 
-MAX_ROWS = 200  # of a table; what differs comes first
+MAX_ROWS = 200  # rows per table; those that differ come first
 
 
 def page(facts: AuditFacts) -> str:
-    """Return the whole text."""
+    """Return the report as Markdown text."""
     return "\n".join(_lines(facts)) + "\n"
 
 

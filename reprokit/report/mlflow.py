@@ -1,4 +1,4 @@
-"""The audit facts in MLflow: tags, metrics and files of the run that the training opened there, or of a new one."""
+"""Exports the audit facts to MLflow: tags, metrics and files of the training's MLflow run, or of a new one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from reprokit.rundir import RunDirectory
 from reprokit.verify.read import scan
 
 EXPERIMENT = "reprokit"
-FOLDER = "reprokit"  # of the artifacts
+FOLDER = "reprokit"  # folder of the artifacts
 MAX_METRICS = 100_000
-BATCH = 1000  # metrics that MLflow takes at once
+BATCH = 1000  # metrics that MLflow accepts per request
 LONGEST = 1000  # characters of a tag or parameter
 MAX_PARAMETERS = 50
 _UNFIT = re.compile(r"[^\w.\- /]")
@@ -31,9 +31,9 @@ _UNFIT = re.compile(r"[^\w.\- /]")
 
 @dataclass(frozen=True)
 class Target:
-    """Where to write."""
+    """The destination of an export."""
 
-    tracking_uri: str | None = None  # MLflow's own setting where there is none
+    tracking_uri: str | None = None  # None: MLflow's own setting
     experiment: str | None = None
     run: str | None = None
 
@@ -113,7 +113,7 @@ def _new(client: Any, facts: AuditFacts, experiment: str | None) -> str:
 
 
 def parameters(facts: AuditFacts) -> Iterator[tuple[str, str]]:
-    """Yield what a training was given: its command, the options in it, the commit."""
+    """Yield the parameters of a training: its command, the options in it, the commit."""
     yield "command", _cut(facts.trained.command)
     words = facts.runs[0].command
     seen = {"command", "git commit"}
@@ -142,7 +142,7 @@ def _log_metrics(client: Any, run: str, recorded: RunDirectory) -> int:
 
 
 def metrics(run: RunDirectory) -> Iterator[tuple[str, int, float]]:
-    """Yield name, step and value of each recorded metric; the name of a child process stands before its metrics."""
+    """Yield name, step and value of each recorded metric; those of child processes have a prefix."""
     counts: dict[str, int] = {}
     for (process, name, _), step, value in curves.values(run):
         key = key_of(scan.of_process(name, process))
@@ -175,7 +175,7 @@ def _log_verdict(client: Any, run: str, facts: AuditFacts) -> None:
     tags_before = client.get_run(run).data.tags
     for name, value in verdict(facts):
         if facts.verdict.outcome == NOT_COMPARED and name.startswith("verdict") and "reprokit.verdict" in tags_before:
-            continue  # a run alone takes back nothing that a comparison said
+            continue  # a single run must not overwrite the result of a comparison
         client.set_tag(run, f"reprokit.{name}"[:250], value)
     if facts.verdict.outcome != NOT_COMPARED:
         client.log_metric(run, "reprokit/identical", float(facts.verdict.outcome == "identical"))
@@ -202,7 +202,7 @@ def _close(client: Any, run: str, recorded: RunDirectory) -> None:
 
 
 def key_of(name: str) -> str:
-    """Return a name that MLflow accepts, without a path that leads out of its place."""
+    """Return a name that MLflow accepts and that cannot lead out of its directory."""
     words = _UNFIT.sub("_", printable(name, 200)).split("/")
     return "/".join(word if word.strip(". ") else "_" for word in words)
 

@@ -1,4 +1,4 @@
-"""Words and rows that several presenters share."""
+"""Provides words and rows that several presenters share."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_rows(facts: AuditFacts) -> Iterator[tuple[str, ...]]:
 
 
 def counted(facts: AuditFacts) -> str:
-    """Return how many things were compared, in a sentence; empty if there were none."""
+    """Return the number of compared items in a sentence; empty if there were none."""
     counts = facts.verdict.counts
     if not counts:
         return ""

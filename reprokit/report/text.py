@@ -1,4 +1,4 @@
-"""The report on the screen: what decides, in some thirty lines."""
+"""Prints the report on the screen: the decisive facts in some thirty lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STYLES = {
 
 
 def print_report(facts: AuditFacts) -> None:
-    """Print it: what needs attention, the verdict, then a few lines of each part."""
+    """Print warnings, the verdict, then a few lines of each part."""
     outcome = facts.verdict.outcome
     head = [*facts.attention, f"{OUTCOMES[outcome]}. {facts.verdict.sentence}"]
     labels = ["" for _ in facts.attention[1:]] + ["verdict"]
