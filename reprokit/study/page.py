@@ -1,4 +1,4 @@
-"""Writes a study as one HTML file: nothing in it is fetched, no script is needed, and every text is escaped."""
+"""Writes a study as one HTML file without external resources or required scripts; all texts are escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reprokit.study.wording import size
 BEFORE_UNIT: Final = re.compile(r"(?<=[0-9]) (?=(?:%|s|B|[KMGT]iB)(?![A-Za-z]))")
 PAGE_LIBRARIES: Final = ("jinja2", "scipy")
 NAME: Final = "study.html"  # in the directory of a study
-MAX_ROWS: Final = 1000  # of a table; the CSV files and the JSON document have all
+MAX_ROWS: Final = 1000  # rows per table; the CSV files and the JSON document have all
 MAX_NOTES: Final = 60
 MAX_CELL: Final = 240  # characters
 OUTCOMES: Final = {"identical": "identical", "different": "different", "not compared": "not-compared"}
@@ -49,14 +49,14 @@ def missing() -> list[str]:
 
 
 def write(analysis: Analysis, path: Path, mode: int = 0o644) -> None:
-    """Write the page, whole or not at all; raises CannotWriteReport."""
+    """Write the page, completely or not at all; raises CannotWriteReport."""
     text = page(analysis)
     with refused_as(CannotWriteReport, path, "choose another file"):
         rundir.write_whole(path, text.encode("utf-8", "backslashreplace"), mode=mode)
 
 
 def page(analysis: Analysis) -> str:
-    """Return the whole file."""
+    """Return the content of the file."""
     templates = pages.environment("reprokit.study", "or --json")
     bars, left_out = plots.variances(analysis)
     drawn, answered = plots.times(analysis), answers(analysis)
@@ -139,28 +139,28 @@ def _commands(analysis: Analysis) -> list[tuple[str, str]]:
     for setup in analysis.setups:
         setups_by_command.setdefault(setup.command, []).append(setup.name)
     every = "all setups" if len(setups_by_command) == 1 else ""
-    told = [(every or ", ".join(names), shlex.join(command)) for command, names in setups_by_command.items()]
-    return [(printable(names, MAX_CELL), printable(command, pages.LONGEST)) for names, command in told]
+    rows = [(every or ", ".join(names), shlex.join(command)) for command, names in setups_by_command.items()]
+    return [(printable(names, MAX_CELL), printable(command, pages.LONGEST)) for names, command in rows]
 
 
 def _not_compared(analysis: Analysis) -> TableRows:
-    """Return the pairs that could not be compared, but for those of untouched runs, which never can."""
-    untouched = {one.name for one in analysis.setups if one.kind == "untouched"}
-    found = [pair for pair in analysis.pairs if pair.outcome == "not compared" and pair.setup not in untouched]
-    made: list[Row] = [(pair.setup, str(pair.pair), "; ".join((pair.words, *pair.notes))) for pair in found]
-    return TableRows("Pairs that could not be compared", ("setup", "pair", "why"), made)
+    """Return the pairs that could not be compared, except untouched ones, which never can."""
+    untouched = {setup.name for setup in analysis.setups if setup.kind == "untouched"}
+    pairs = [pair for pair in analysis.pairs if pair.outcome == "not compared" and pair.setup not in untouched]
+    rows: list[Row] = [(pair.setup, str(pair.pair), "; ".join((pair.words, *pair.notes))) for pair in pairs]
+    return TableRows("Pairs that could not be compared", ("setup", "pair", "why"), rows)
 
 
 def _notes(analysis: Analysis) -> list[str]:
-    """Return the notes on evaluations, metrics and runs, each once for a setup."""
-    found: dict[str, None] = {}
+    """Return the notes on evaluations, metrics and runs, each once per setup."""
+    notes: dict[str, None] = {}
     for row in analysis.variance:
-        found |= dict.fromkeys(f"{row.setup}, {row.evaluation}: {note}" for note in row.notes)
+        notes |= dict.fromkeys(f"{row.setup}, {row.evaluation}: {note}" for note in row.notes)
     for metric in analysis.process:
-        found |= dict.fromkeys(f"{metric.setup}, {metric.metric}: {note}" for note in metric.notes)
+        notes |= dict.fromkeys(f"{metric.setup}, {metric.metric}: {note}" for note in metric.notes)
     for run in analysis.runs:
-        found |= dict.fromkeys(f"{run.setup}: {note}" for note in run.notes)
-    return list(bounded(found, MAX_NOTES, " notes, which are in the JSON document"))
+        notes |= dict.fromkeys(f"{run.setup}: {note}" for note in run.notes)
+    return list(bounded(notes, MAX_NOTES, " notes, which are in the JSON document"))
 
 
 def _host(analysis: Analysis) -> TableRows:
@@ -170,8 +170,8 @@ def _host(analysis: Analysis) -> TableRows:
     lists = ("runs were made on", listed(hosts, 8)), ("by workers", listed(workers, 8))
     together = max((run.together for run in analysis.runs), default=1)
     known += [(name, values) for name, values in lists if values]
-    told: list[Row] = [*known, ("runs at the same time", str(together))]
-    return TableRows("The machine that began the study", ("what", "value"), told)
+    rows: list[Row] = [*known, ("runs at the same time", str(together))]
+    return TableRows("The machine that began the study", ("what", "value"), rows)
 
 
 def _host_value(name: str, value: str) -> str:
@@ -187,9 +187,9 @@ def _steps(analysis: Analysis) -> Iterator[tuple[str, str]]:
         ("reprokit study run STUDY.toml -o again"),
     )
     yield "See what came of it, or every figure unrounded", "reprokit study show again\nreprokit study show again --csv"
-    recorded = next((one for one in analysis.setups if one.kind in RECORDED and one.command), None)
+    recorded = next((item for item in analysis.setups if item.kind in RECORDED and item.command), None)
     if recorded is not None:
-        patches = "".join(f"--patch {shlex.quote(one)} " for one in recorded.patches)
+        patches = "".join(f"--patch {shlex.quote(item)} " for item in recorded.patches)
         command = printable(shlex.join(recorded.command), pages.LONGEST)
         lines = f"reprokit record -o first {patches}-- {command}", "reprokit replay first -o second"
         yield f"Make one pair of {recorded.name} by hand", "\n".join([*lines, "reprokit verify first second"])

@@ -1,4 +1,4 @@
-"""The plots of a study: times of all runs, what varies by source, and the courses of metrics."""
+"""Draws the plots of a study: times of all runs, variation by source, and metrics over steps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from reprokit.study.facts import SOURCES, Analysis, AttemptFacts, Curve, CurveLi
 from reprokit.study.wording import number, points, quantity
 
 WIDTH: Final = 720
-NAMES: Final = 176  # pixels that names of setups have
-LONGEST_NAME: Final = 25  # characters that fit into them
-ROW: Final = 46  # pixels of a setup's times
-SPREAD: Final = 15  # pixels to each side that points of the same time have
-APART: Final = 4.5  # pixels of two points
+NAMES: Final = 176  # width of setup names in pixels
+LONGEST_NAME: Final = 25  # characters that fit into NAMES
+ROW: Final = 46  # height of the row of a setup in pixels
+SPREAD: Final = 15  # maximum vertical offset in pixels of points with equal times
+APART: Final = 4.5  # minimum distance in pixels of two points
 BAR: Final = 22
-LEAST_NOTCHED: Final = 16  # pixels of a bar in which a notch can be seen
+LEAST_NOTCHED: Final = 16  # minimum width in pixels of a bar with a visible notch
 PANEL: Final = (340, 190)
-FINE: Final = 10  # steps a pixel, so that a course is made of short whole numbers
-MANY: Final = 32  # lines in a panel, which are drawn thin and let each other show through
-MAX_SETUPS: Final = 40  # in one plot
-MAX_PANELS: Final = 24  # of one metric
+FINE: Final = 10  # coordinates per pixel, so that paths consist of short integers
+MANY: Final = 32  # lines in a panel from which they are thin and translucent
+MAX_SETUPS: Final = 40  # setups per plot
+MAX_PANELS: Final = 24  # panels per metric
 MAX_BARS: Final = 60
 MAX_EVALUATIONS: Final = 4
 MAX_METRICS: Final = 6
-BUDGET: Final = 130_000  # points in all courses of a page: less than 1 MiB
+BUDGET: Final = 130_000  # points in all paths of a page: less than 1 MiB
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Panels:
 
 
 def times(analysis: Analysis) -> Plot | None:
-    """Return how long each run took, with a box from quartile to quartile."""
-    found = [one for one in analysis.setups if one.seconds.count]
-    setups = found[:MAX_SETUPS]
+    """Return a plot of the time of each run, with a box from quartile to quartile."""
+    timed = [item for item in analysis.setups if item.seconds.count]
+    setups = timed[:MAX_SETUPS]
     if not setups:
         return None
-    runs: dict[str, list[AttemptFacts]] = {one.name: [] for one in setups}
+    runs: dict[str, list[AttemptFacts]] = {item.name: [] for item in setups}
     for run in analysis.runs:
         if run.outcome == "finished" and run.seconds is not None and run.setup in runs:
             runs[run.setup].append(run)
@@ -70,21 +70,21 @@ def times(analysis: Analysis) -> Plot | None:
     body = [*_across(across, bottom, lambda value: f"{value:g} s")]
     for row, setup in enumerate(setups):
         body += _strip(setup, runs[setup.name], across, ROW * row + ROW / 2 + 4)
-    told = "; ".join(f"{one.name}: {_spoken(one)}" for one in setups)
-    more = f" {len(found) - len(setups)} more setups are in the table below." if len(found) > len(setups) else ""
+    description = "; ".join(f"{item.name}: {_spoken(item)}" for item in setups)
+    more = f" {len(timed) - len(setups)} more setups are in the table below." if len(timed) > len(setups) else ""
     caption = (
         "Each point is a run: round the first of a pair (or the recording), square the second (or the replay). The box "
         "reaches from quartile to quartile, the bar in it is the median, the thin line reaches from the shortest to "
         f"the longest run. The axis begins at the shortest of all, not at 0.{more}"
     )
-    svg = drawing.drawing((WIDTH, bottom + 34), "times", "Time of each run, by setup", told, body)
+    svg = drawing.drawing((WIDTH, bottom + 34), "times", "Time of each run, by setup", description, body)
     return Plot("Time of each run", svg, caption)
 
 
 def _spoken(setup: SetupFacts) -> str:
     times = setup.seconds
-    told = [quantity(value, "s") for value in (times.median, times.least, times.most)]
-    return f"median {told[0]}, from {told[1]} to {told[2]}"
+    texts = [quantity(value, "s") for value in (times.median, times.least, times.most)]
+    return f"median {texts[0]}, from {texts[1]} to {texts[2]}"
 
 
 def _across(across: Axis, bottom: float, shown: Callable[[float], str]) -> Iterator[str]:
@@ -106,13 +106,13 @@ def _strip(setup: SetupFacts, runs: Sequence[AttemptFacts], across: Axis, middle
         yield drawing.path("whisker", f"M{least} {middle}H{low}M{high} {middle}H{most}")
         yield drawing.path("box", f"M{low} {middle - SPREAD}H{high}V{middle + SPREAD}H{low}z")
     yield drawing.path("median", f"M{median} {middle - SPREAD}V{middle + SPREAD}")
-    places = dict(_beside_each_other(runs, across, middle))
+    places = dict(_spread_vertically(runs, across, middle))
     for part in ("first", "second"):
         yield drawing.points((place for run, place in places.items() if runs[run].part == part), f"dot {part}")
 
 
-def _beside_each_other(runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
-    """Yield the position of each run; runs of nearly the same time are placed above and below each other."""
+def _spread_vertically(runs: Sequence[AttemptFacts], across: Axis, middle: float) -> Iterator[tuple[int, Place]]:
+    """Yield the position of each run; runs with nearly equal times are spread vertically."""
     taken: dict[int, int] = {}
     for position, run in enumerate(runs):
         x = across.place(run.seconds or 0.0)
@@ -224,7 +224,7 @@ def _bar(bar: _Bar, across: Axis, y: int) -> Iterator[str]:
 
 
 def courses(analysis: Analysis) -> list[Panels]:
-    """Return each metric through all runs, laid over each other by setup."""
+    """Return panels per metric with the lines of all runs, one panel per setup."""
     shown = [curve for curve in analysis.curves if _places(curve.lines)][:MAX_METRICS]
     order = {setup.name: position for position, setup in enumerate(analysis.setups)}
     most = BUDGET // max(1, sum(len(curve.lines) for curve in shown))
@@ -283,7 +283,7 @@ def _frame(across: Axis, up: Axis, unit: str) -> Iterator[str]:
 
 
 def _drawn(line: CurveLine, axes: tuple[Axis, Axis], most: int) -> str:
-    """Return the path of a line in tenths of pixels; it has gaps where a value is not finite."""
+    """Return the path of a line in tenths of pixels, with gaps at values that are not finite."""
     across, up = axes
     course, before = "", None
     for at, value in thinned(line.points, most):
