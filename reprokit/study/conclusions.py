@@ -1,4 +1,4 @@
-"""Answers what a study was made for: whether trainings repeat, how much they vary, and what reprokit costs."""
+"""Answers the questions of a study: whether trainings repeat, how much they vary, and what reprokit costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reprokit.study.facts import Analysis, Overhead, SetupFacts
 from reprokit.study.wording import between, change, percent, quantity
 
 RECORDED: Final = ("recorded", "patched and recorded")
-MOST: Final = 6  # sentences of an answer; the tables have all
+MOST: Final = 6  # limit of sentences per answer; the tables have all
 
 
 Outcome = Literal["identical", "different", "tolerated", "not-compared"]  # tolerated: identical as far as compared
@@ -80,7 +80,7 @@ def _repeats(recorded: list[SetupFacts]) -> Iterator[str]:
 
 
 def _pairs_of(setup: SetupFacts, verdict: Literal["identical", "different"], more: str = "") -> str:
-    """Return in words how many pairs of a setup have this property."""
+    """Return the share of a setup's pairs with a property, in words."""
     pairs, head = setup.pairs, f"{setup.name} ({setup.words}):"
     compared = pairs.identical + pairs.different
     if not compared:

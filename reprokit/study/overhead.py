@@ -22,7 +22,7 @@ MEASURES: Final[tuple[tuple[Measure, str, Callable[[RunResult], float]], ...]] =
     ("processor time", "s", lambda run: run.processor),
     ("storage", "B", lambda run: run.stored),
 )
-ALONE: Final[dict[Kind, Effect]] = {  # against bare
+ALONE: Final[dict[Kind, Effect]] = {  # effects that a comparison with bare runs isolates
     "seeded": "seeds alone",
     "patched": "patches alone",
     "recorded": "record-and-replay alone",
@@ -37,7 +37,7 @@ class CostSample:
 
     setup: str
     kind: Kind
-    group: object  # setups of one training, which alone can be compared: the same for all of them
+    group: object  # equal for setups of one training, as only these can be compared
     patches: frozenset[str]
     runs: Sequence[RunResult] = field(hash=False)
 
@@ -77,7 +77,7 @@ def _bases(
 def _test(
     effect: Effect, setup: CostSample, base: CostSample, what: tuple[Measure, str, Callable[[RunResult], float]]
 ) -> Overhead:
-    """Return a row without what depends on the other rows."""
+    """Return a row without the fields that depend on other rows."""
     measure, unit, value = what
     left, right = ([value(run) for run in sample.runs if statistics.usable(value(run))] for sample in (setup, base))
     alone = measure == "storage" or all(run.together == 1 for sample in (setup, base) for run in sample.runs)
@@ -127,7 +127,7 @@ def _finding(row: Overhead, p: float | None, tests: int) -> Finding:
 
 
 def _needed(row: Overhead, finding: Finding, tests: int) -> tuple[int | None, str]:
-    """Return how many runs of each setup would show a difference that these do not, and of which size."""
+    """Return how many runs per setup would show which difference that these runs do not show."""
     if finding == "too few runs":
         return statistics.least_to_tell(tests), "so that any outcome at all could tell the two apart"
     if finding != "no difference shown" or not row.delta:

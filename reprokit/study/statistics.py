@@ -1,7 +1,7 @@
-"""The statistics of studies: rank-sum test, effect sizes, shifts and shares with their intervals, sizes of samples.
+"""Computes statistics of studies: rank-sum test, effect sizes, shifts and shares with intervals, sample sizes.
 
-None of it assumes a distribution. scipy is imported here alone, when it is needed: whoever only runs a study does
-without it.
+No function assumes a distribution. scipy is imported only here and only when it is needed, as running a study does not
+require it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from reprokit.errors import needed_for
 from reprokit.study.facts import Interval, Magnitude, Share, Spread, ValueSummary
 
 CONFIDENCE: Final = 0.95
-LEVEL: Final = 0.05  # below which p is called significant
+LEVEL: Final = 0.05  # p below this is significant
 EXACT: Final = 50  # values on each side up to which the rank sum's distribution is computed, not approximated
-MAX_SHIFTS: Final = 4_000_000  # pairs of values of which the median is taken
-POWER: Final = 0.8  # the chance to find a difference that is there
-MAX_NEEDED: Final = 100_000  # runs; more is the same as none at all
-MAX_NUMBER: Final = 1e150  # what is beyond is treated as infinite, so that sums of squares are finite
+MAX_SHIFTS: Final = 4_000_000  # limit of pairs of values for the median
+POWER: Final = 0.8  # probability of detecting an existing difference
+MAX_NEEDED: Final = 100_000  # runs; larger numbers are not reported
+MAX_NUMBER: Final = 1e150  # larger values count as infinite, so that sums of squares are finite
 THRESHOLDS: Final = ((0.147, "negligible"), (0.33, "small"), (0.474, "medium"))  # Romano and others, 2006
 
 Values = Sequence[float]
@@ -53,7 +53,7 @@ def usable(value: float | None) -> bool:
 
 
 def rank_sum(left: Values, right: Values) -> RankSum | None:
-    """Wilcoxon's rank-sum test (the same as Mann and Whitney's U), two-sided; None without values on a side."""
+    """Return Wilcoxon's two-sided rank-sum test (Mann and Whitney's U); None without values on a side."""
     if not left or not right:
         return None
     distinct = len({*left, *right})
@@ -85,16 +85,16 @@ def _exact_with_ties(left: Values, right: Values) -> RankSum:
 
 
 def _doubled_ranks(values: Values) -> list[int]:
-    """Return twice the rank of each value, which is whole even where equal values share their mean rank."""
+    """Return twice the rank of each value: an integer also for ties, which share their mean rank."""
     ordered = sorted(values)
     return [bisect_left(ordered, value) + bisect_right(ordered, value) + 1 for value in values]
 
 
 def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
-    """Return every sum that so many of the ranks can have, and in how many ways.
+    """Return every sum of `chosen` ranks with the number of ways to reach it.
 
-    One whole number holds the counts of all sums of so many ranks, side by side, each in as many bits as the largest
-    can need: to add a rank to all of them is then one shift.
+    One integer holds the counts of all sums of a number of ranks, each in as many bits as the largest count needs, so
+    that adding a rank to all sums is one shift.
     """
     width = len(ranks) + 1
     ways = [1] + [0] * chosen
@@ -110,7 +110,7 @@ def _sums(ranks: list[int], chosen: int) -> list[tuple[int, int]]:
 
 
 def cliffs_delta(left: Values, right: Values) -> float:
-    """Return Cliff's delta: how much oftener a left value is above a right one than below it, from -1 to 1."""
+    """Return Cliff's delta: how much more often a left value is above a right one than below it, from -1 to 1."""
     ordered = sorted(right)
     above = sum(bisect_left(ordered, value) for value in left)
     below = sum(len(ordered) - bisect_right(ordered, value) for value in left)
@@ -163,7 +163,7 @@ def _shift(left: Values, right: Values, back: Callable[[float], float]) -> Estim
 
 @lru_cache(maxsize=256)
 def order_statistic(left: int, right: int, confidence: float) -> tuple[int, float, str]:
-    """Which of the sorted differences, from each end, bounds the shift, and the confidence that it reaches; 0: none.
+    """Return which sorted difference from each end bounds the shift (0: none), the confidence reached, and the method.
 
     Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd edition, 4.3.
     """
@@ -194,7 +194,7 @@ def share(count: int, of: int) -> Share:
 
 
 def summary(values: Sequence[float | None]) -> ValueSummary:
-    """Return the summary of a quantity; values that are not finite are left out and counted."""
+    """Return the summary of a quantity; values that are not finite are omitted and counted."""
     finite = sorted(value for value in values if value is not None and usable(value))
     low, middle, high = _quartiles(finite)
     return ValueSummary(
@@ -252,9 +252,9 @@ def spread_within(pairs: Sequence[tuple[float, float]], left_out: int = 0) -> Sp
 
 
 def least_to_tell(tests: int = 1, level: float = LEVEL) -> int:
-    """Runs of each setup without which no outcome of a rank-sum test, be it the clearest, is significant.
+    """Return the number of runs per setup below which no rank-sum test can be significant.
 
-    With n of each the smallest p is 2 / C(2n, n); Holm's smallest level among several tests is level / tests.
+    With n runs of each, the smallest p is 2 / C(2n, n); Holm's smallest level among several tests is level / tests.
     """
     count = 1
     while 2 / math.comb(2 * count, count) >= level / max(1, tests):
@@ -263,7 +263,7 @@ def least_to_tell(tests: int = 1, level: float = LEVEL) -> int:
 
 
 def to_find(delta: float, power: float = POWER, level: float = LEVEL) -> int | None:
-    """Runs of each setup that find a difference of this size (Cliff's delta); None: more than anybody makes.
+    """Return the runs per setup that detect a difference of this size (Cliff's delta); None if above MAX_NEEDED.
 
     Noether, Sample size determination for some common nonparametric tests, 1987: N = (za + zb)² / (12 c (1 - c) (P -
     1/2)²) in all, with halves for c and P(X > Y) + P(X = Y) / 2 = (1 + delta) / 2 for P.
@@ -278,13 +278,13 @@ def to_find(delta: float, power: float = POWER, level: float = LEVEL) -> int | N
 
 
 def pairs_to_exclude(share: float) -> int:
-    """Equal pairs, none different, after which less than this share of further ones can be expected to differ.
+    """Return the number of equal pairs after which less than this share of further pairs is expected to differ.
 
-    (1 - share)^n <= 1 - CONFIDENCE, of which the rule of three, n = 3 / share, is the approximation.
+    (1 - share)^n <= 1 - CONFIDENCE; the rule of three, n = 3 / share, approximates it.
     """
     return math.ceil(math.log(1 - CONFIDENCE) / math.log1p(-share) - 1e-9)
 
 
 def beyond_range(runs: int) -> float:
-    """Return the chance that one more run lies outside the range of these, whatever their distribution."""
+    """Return the probability that one more run lies outside the range of these, for any distribution."""
     return min(1.0, 2 / (runs + 1))

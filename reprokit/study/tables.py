@@ -1,4 +1,4 @@
-"""The tables of an analysis: as rows of text, on the terminal and for the page, and every figure as CSV."""
+"""Makes tables of an analysis: as text for the terminal and the page, and every figure as CSV."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from reprokit.study import wording
 from reprokit.study.facts import Analysis, Inconsistent, Overhead, PairFacts, SetupFacts, Spread, Variance
 from reprokit.study.wording import number, points, quantity
 
-MAX_ROWS = 200  # of a table on the screen; the CSV files and the JSON document have all
+MAX_ROWS = 200  # rows per table on the screen; the CSV files and the JSON document have all
 
 HEAD: Final = ("table", "setup", "row", "figure", "value")
-_TABLES: Final = {  # what names a row beside its setup
+_TABLES: Final = {  # fields that identify a row, in addition to its setup
     "setups": ("kind", "source"),
     "overhead": ("effect", "base", "measure"),
     "variance": ("evaluation", "way"),
@@ -27,7 +27,7 @@ _TABLES: Final = {  # what names a row beside its setup
     "pairs": ("pair",),
     "runs": ("pair", "part"),
 }
-_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins to compute
+_FORMULAS: Final = ("=", "+", "-", "@", "\t", "\r")  # first characters of formulas in spreadsheets
 
 Row = tuple[str, ...]
 

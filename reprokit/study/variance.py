@@ -1,4 +1,4 @@
-"""Computes how far the runs of a setup lie apart that might have been equal, in predictions and in metrics."""
+"""Computes how far runs of a setup that might have been equal differ in predictions and metrics."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Key = tuple[int, str]  # pair and part: names a run of a setup
 Values = Mapping[Key, float | None]
 
 SHUFFLED: Final = "runs predict other samples, or in another order: such predictions are not laid side by side"
-MAX_NAMES: Final = 50  # evaluations, and metrics, of a setup that are told of
-MAX_CLASSES: Final = 20  # of an evaluation
-MAX_COMPARED: Final = 200_000_000  # predictions of a setup that are laid side by side
-MAX_TWO: Final = 100_000  # runs of a setup that are laid side by side, two by two
+MAX_NAMES: Final = 50  # evaluations, and metrics, reported per setup
+MAX_CLASSES: Final = 20  # classes per evaluation
+MAX_COMPARED: Final = 200_000_000  # predictions of a setup that are compared
+MAX_TWO: Final = 100_000  # pairs of runs of a setup that are compared
 MAX_HELD: Final = 50_000_000  # predictions in memory
 
 
@@ -163,13 +163,13 @@ class _RunPredictions(NamedTuple):
     """The predictions of a run."""
 
     labels: array[int]
-    truth: str  # digest of what is true of them
+    truth: str  # digest of the true values
 
 
 def _inconsistent(
     sample: SpreadSample, evaluations: Mapping[Key, Evaluation], predictions: Mapping[Key, _RunPredictions]
 ) -> Inconsistent | None:
-    """Return on how many predictions two runs differ, as far as both predicted the same samples."""
+    """Return the number of predictions in which two runs differ, if both predicted the same samples."""
     two = [(one.labels, other.labels) for one, other in _some(sample, predictions) if one.truth == other.truth]
     if not two:
         return None

@@ -1,4 +1,4 @@
-"""Figures of a study in words that a reader without statistics understands."""
+"""Words the figures of a study for readers without knowledge of statistics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reprokit.study import facts, statistics
 
 MAX_TEXT: Final = 400  # characters of a text of a run
 MAX_LISTED: Final = 8
-FEW: Final = 0.05  # the share of further pairs that one would like to exclude
+FEW: Final = 0.05  # share of differing further pairs that a study should exclude
 _VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
 
 
@@ -20,7 +20,7 @@ def short(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:
-    """Return a number with so many significant digits, and no exponent where there need be none."""
+    """Return a number with a number of significant digits, without an exponent if possible."""
     return "-" if value is None else f"{float(f'{value:.{digits}g}'):{sign}g}"
 
 
@@ -70,7 +70,7 @@ def p_value(p: float | None) -> str:
 
 
 def of(share: facts.Share) -> str:
-    """Return in words what a share leaves open."""
+    """Return the uncertainty of a share in words."""
     low, high = share.interval.low or 0.0, share.interval.high or 0.0
     if share.count == 0:
         return f"up to {percent(high, 2)} of further pairs could still differ"
@@ -179,7 +179,7 @@ def _comparisons(row: facts.Variance) -> int:
 
 
 def _left_open(row: facts.Variance, comparisons: int) -> str:
-    """Return what further runs might do although these were equal: pairs are independent, any two runs are not."""
+    """Return how many further runs may differ although these were equal; only pairs are independent."""
     independent = comparisons if row.way == "within pairs" else row.runs - 1
     which = "pairs" if row.way == "within pairs" else "runs"
     if independent < 1:
