@@ -1,4 +1,4 @@
-"""What a study is to run: STUDY.toml, read and checked.
+"""Reads and checks STUDY.toml, the description of a study.
 
 name = "digits"
 command = ["python", "train.py"]
@@ -55,9 +55,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     kind: Literal["local", "dask", "slurm", "kubernetes"] = "local"
     parallel: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1  # pairs at the same time
-    store: str = ""  # directory or URL that all machines reach
-    address: str = ""  # of a scheduler
-    options: dict[str, str | int | float | bool] = {}  # that the engine knows
+    store: str = ""  # directory or URL that all machines can access
+    address: str = ""  # address of a scheduler
+    options: dict[str, str | int | float | bool] = {}  # options of the engine
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,7 +101,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def pairs(self) -> int:
-        """The number of pairs of each setup."""
+        """Return the number of pairs of each setup."""
         return self.runs // 2
 
     def find(self, name: str) -> Setup:
@@ -132,7 +132,7 @@ class LocatedStudy(msgspec.Struct, frozen=True):
     """A study, and the directory of its file."""
 
     study: Study
-    base: Path  # from which its paths lead
+    base: Path  # directory that its paths are relative to
     digest: str  # "sha256:..." of the file
 
 
@@ -144,7 +144,7 @@ class PairPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 def read(path: Path, *, runs: int | None = None, parallel: int | None = None) -> LocatedStudy:
-    """Read a study, with the command line's settings in place of its own; raises BadStudy."""
+    """Read a study; settings of the command line replace its own; raises BadStudy."""
     data = read_whole(path, MAX_BYTES, BadStudy, "'reprokit study init -- COMMAND' writes a study")
     try:
         content = toml_text.loads(data.decode())
@@ -167,7 +167,7 @@ def _set(content: dict[str, Any], runs: int | None, parallel: int | None) -> Non
 
 
 def _words(content: dict[str, Any], error: Exception) -> str:
-    """Return the error in one line, which calls a setup by its name where it has one."""
+    """Return the error in one line, with the name of the setup if it has one."""
     text = " ".join(str(error).split())
     match = re.search(r"\$\.setup\[(\d+)\]", text)
     setups = content.get("setup")
@@ -189,7 +189,7 @@ def _problems(study: Study, base: Path) -> Iterator[str]:
     names = [setup.name for setup in study.setup]
     if len(names) < 2:
         yield f"it has {'no setup' if not names else 'one setup'}; a study compares at least two [[setup]]s"
-    folded = [name.casefold() for name in names]  # file names of theirs must differ everywhere
+    folded = [name.casefold() for name in names]  # their file names must differ on every file system
     twice = next((name for name in names if folded.count(name.casefold()) > 1), None)
     if twice is not None:
         yield f"two setups have the name {twice}"
@@ -244,11 +244,10 @@ def _inner(key: str, before: Any, now: Any) -> Iterator[str]:
 
 
 def planned(study: Study) -> list[PairPlace]:
-    """Rounds, in each of which every setup makes one pair.
+    """Return the order of pairs in rounds, in each of which every setup executes one pair.
 
-    Rounds go by the rows of a Williams design: over as many rounds as there are setups (twice as many where their
-    number is odd) each setup stands at every place, and behind every other one, equally often. Fewer rounds come as
-    near as they can.
+    Rounds follow the rows of a Williams design: over as many rounds as there are setups (twice as many if their number
+    is odd), each setup is equally often at every position and behind every other one. Fewer rounds approximate this.
     """
     names = [setup.name for setup in study.setup]
     rows = list(_balanced(len(names)))
@@ -258,7 +257,7 @@ def planned(study: Study) -> list[PairPlace]:
 
 
 def _balanced(count: int) -> Iterator[list[int]]:
-    """Yield the rows of a Williams design: 0, 1, n-1, 2, n-2, ..., shifted; of an odd number also backwards."""
+    """Yield the rows of a Williams design: 0, 1, n-1, 2, n-2, ..., shifted; for an odd number also reversed."""
     first = [0] * count
     for place in range(1, count):
         first[place] = (place + 1) // 2 if place % 2 else count - place // 2

@@ -16,8 +16,8 @@ from reprokit.study.description import Study
 from reprokit.study.results import PairResult, RunResult
 from reprokit.study.wording import size
 
-SPARE = 16 << 20  # bytes of the disk that are left to everybody else
-SHOWN = 200  # characters of why a run failed
+SPARE = 16 << 20  # bytes of the disk that stay free
+SHOWN = 200  # characters of the reason why a run failed
 
 
 class StudyProgress:
@@ -32,7 +32,7 @@ class StudyProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._left = Counter(planned)
-        self.total = sum(planned.values())  # how many runs there are to be
+        self.total = sum(planned.values())  # number of planned runs
         self._seconds: dict[str, list[float]] = {}
         self._parallel, self._say, self._clock = parallel, say, clock
         for one in made:
@@ -41,7 +41,7 @@ class StudyProgress:
 
     @property
     def made(self) -> int:
-        """The number of runs that have ended."""
+        """Return the number of ended runs."""
         return self.total - sum(self._left.values())
 
     def _count(self, run: RunResult) -> None:
@@ -90,7 +90,7 @@ class DiskSpace:
 
     def __init__(self, study: Study, directory: Path) -> None:
         self._study, self._directory = study, directory
-        self._sizes: dict[tuple[str, str], int] = {}  # the largest, by setup and part
+        self._sizes: dict[tuple[str, str], int] = {}  # largest size by setup and part
         self._differed: set[str] = set()
         self._runs = 0
 

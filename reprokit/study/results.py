@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-MAX_VALUES: Final = 10_000  # of one series
+MAX_VALUES: Final = 10_000  # values per series
 MAX_LINE: Final = 64 << 20  # bytes of one result as a line
 
 Part = Literal["first", "second"]
@@ -54,13 +54,13 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode
     seed: int | None = None
     outcome: Outcome
-    ended: str = ""  # how, in words
+    ended: str = ""  # in words
     started: str = ""  # ISO 8601, UTC
     seconds: float
     processor: float  # seconds of processors, of all its processes
     memory: int | None = None  # bytes at its peak
-    stored: Count = 0  # bytes that reprokit added
-    profile: Count = 0  # bytes of them that are entropy
+    stored: Count = 0  # bytes of the run directory
+    profile: Count = 0  # bytes of it that are entropy
     epochs: int | None = None
     series: list[MetricSeries] = []
     evaluations: list[Evaluation] = []
@@ -68,7 +68,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     outputs: str = ""  # digest of all
     host: str = ""
     worker: str = ""
-    together: Annotated[int, msgspec.Meta(ge=1)] = 1  # how many ran at the same time
+    together: Annotated[int, msgspec.Meta(ge=1)] = 1  # number of runs at the same time
     notes: list[str] = []
 
 
@@ -77,14 +77,14 @@ class PairResult(msgspec.Struct, frozen=True, kw_only=True):
 
     setup: str
     pair: Annotated[int, msgspec.Meta(ge=1)]
-    identical: bool | None = None  # None: nothing that can be compared, or a part failed
+    identical: bool | None = None  # None: nothing to compare, or a run failed
     process_equal: bool | None = None
     evaluation_equal: bool | None = None
     words: str = ""  # the verdict
-    categories: list[str] = []  # that differ
-    inconsistent: int | None = None  # predictions
-    predictions: int | None = None  # of so many
-    largest_class_difference: float | None = None  # of the accuracies
+    categories: list[str] = []  # categories that differ
+    inconsistent: int | None = None  # number of differing predictions
+    predictions: int | None = None  # number of all predictions
+    largest_class_difference: float | None = None  # of the accuracy per class
     accuracy_difference: float | None = None
     mae_difference: float | None = None
     notes: list[str] = []
@@ -97,7 +97,7 @@ def encode(result: RunResult | PairResult) -> bytes:
 
 def decode(line: bytes, kind: type[R]) -> R:
     """Return the result that a line holds; raises msgspec's errors."""
-    return msgspec.json.decode(line, type=kind, strict=False)  # else "nan" would be no number
+    return msgspec.json.decode(line, type=kind, strict=False)  # "nan" must be read as a number
 
 
 def _plain(value: Any) -> Any:

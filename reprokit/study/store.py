@@ -1,6 +1,6 @@
-"""The directory of a study: what was planned, and a line for each run and each pair, which an interrupted study needs.
+"""Reads and writes the directory of a study: its plan, and a line per run and pair, from which it resumes.
 
-It may come from somebody else: sizes are bounded, links are not followed, nothing is executed.
+The directory is untrusted: sizes are bounded, links are not followed, nothing is executed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOCK: Final = "lock"
 
 MAX_STUDY: Final = 64 << 20  # bytes of study.json
 MAX_LINES: Final = 1_000_000
-MAX_BYTES: Final = 8 << 30  # of a file of lines
+MAX_BYTES: Final = 8 << 30  # bytes of a file of lines
 
 R = TypeVar("R", RunResult, PairResult)
 
@@ -38,11 +38,11 @@ class StudyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """study.json: what was planned, on which machine; never changed."""
 
     format: Literal[1] = FORMAT
-    reprokit: str  # the version that began it
+    reprokit: str  # version of reprokit that began it
     study: Study
-    base: str  # from which its paths lead
-    source: str = ""  # file that it was read from
-    digest: str = ""  # "sha256:..." of that
+    base: str  # directory that its paths are relative to
+    source: str = ""  # path of STUDY.toml
+    digest: str = ""  # "sha256:..." of STUDY.toml
     started: str = ""  # ISO 8601, UTC
     host: dict[str, Any] = {}  # facts of the machine that began it
     order: list[PairPlace] = []
@@ -59,7 +59,7 @@ def name_of(setup: str, pair: int, part: str) -> str:
 
 
 def write_study(directory: Path, study: StudyFile) -> None:
-    """Write study.json, whole or not at all."""
+    """Write study.json, completely or not at all."""
     data = msgspec.json.format(msgspec.json.encode(study), indent=2) + b"\n"
     with refused_as(CannotWriteRun, directory / STUDY, "choose another directory with -o"):
         write_whole(directory / STUDY, data, synced=True)
@@ -103,7 +103,7 @@ def _latest(lines: Iterator[R], key: Callable[[R], object]) -> list[R]:
 
 
 def add_result(directory: Path, result: RunResult) -> None:
-    """Append the line of a run that has ended; it is on the disk when this returns."""
+    """Append the line of an ended run, synchronously to the disk."""
     line = results.encode(result)
     if len(line) > results.MAX_LINE:
         notes = [*result.notes, "its metrics and evaluations are too long for a line, and were left out"]
@@ -117,7 +117,7 @@ def add_pair(directory: Path, result: PairResult) -> None:
 
 
 def _read(path: Path, kind: type[R]) -> Iterator[R]:
-    """Yield the whole lines of a file; one that a crash has cut short is the last, and left out."""
+    """Yield the complete lines of a file; a last line that a crash cut short is omitted."""
     try:
         file = open(path, "rb", opener=open_regular)  # noqa: SIM115
     except FileNotFoundError:
