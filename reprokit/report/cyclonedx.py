@@ -1,7 +1,7 @@
-"""The training environment and what it made as a CycloneDX 1.6 bill of materials with machine-learning parts.
+"""Writes environment and outputs of a training as a CycloneDX 1.6 bill of materials for machine learning.
 
 https://cyclonedx.org/docs/1.6/json/ describes it. The library has no classes for model cards, so the document is
-built as plain data, and held against the library's strict schema before it is written.
+built as plain data and validated against the library's strict schema.
 """
 
 from __future__ import annotations

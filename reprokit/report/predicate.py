@@ -1,4 +1,4 @@
-"""The predicates of reprokit's statements as typed data: what is signed, and what a verifier accepts.
+"""Declares the predicates of reprokit's statements, which are signed and verified, as typed data.
 
 docs/attestations.md describes them; `schemas/rerun.schema.json` and `schemas/test-result.schema.json` are made of these
 structs. The meaning of a key changes only together with the number in RERUN.
@@ -18,8 +18,8 @@ RESULTS: Final = {"identical": "PASSED", "tolerated": "WARNED", "different": "FA
 
 _MOMENT = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z"
 Moment = Annotated[str, Meta(pattern=f"^{_MOMENT}$", max_length=20)]  # ISO 8601, UTC
-ExitStatus = Annotated[str, Meta(pattern=f"^({_MOMENT})?$", max_length=20)]  # empty: not known
-Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]  # empty: there is none
+ExitStatus = Annotated[str, Meta(pattern=f"^({_MOMENT})?$", max_length=20)]  # empty if unknown
+Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$", max_length=64)]  # empty if there is none
 Count = Annotated[int, Meta(ge=0)]
 Texts = tuple[str, ...]
 
@@ -46,7 +46,7 @@ class PredicateSource(_Part, frozen=True):
 
     state: Literal["clean", "changed", "unknown"]
     commit: str
-    changes: DigestSet  # of the diff against the commit, and of untracked files by their digests
+    changes: DigestSet  # digest over the diff against the commit and the digests of untracked files
 
 
 class PredicateRun(_Part, frozen=True):

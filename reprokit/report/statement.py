@@ -1,4 +1,4 @@
-"""What was found, as in-toto Statements that can be signed: a test result, and a bitwise re-run in full.
+"""Makes in-toto Statements that can be signed: a test result, and a complete bitwise re-run.
 
 https://github.com/in-toto/attestation/tree/main/spec/v1 describes a Statement: subjects (artifacts by their digests)
 and a predicate about them. The subjects are the files that the first run wrote.
