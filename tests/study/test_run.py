@@ -236,7 +236,7 @@ def half_made(directory: Path, first: RunResult) -> Iterator[PairTask]:
     path = written(directory, TWO)
     described, out = description.read(path), directory / OUT
     out.mkdir()
-    plan = runner._begun(described, out, path)
+    plan = runner._study_file(described, out, path)
     store.add_result(out, first)
     (out / store.RUNS / "a-01-second").mkdir(parents=True)
     return runner._RunningStudy(plan, out, stop_on_failure=False).pairs()
