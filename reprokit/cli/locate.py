@@ -34,7 +34,7 @@ def command(
 
     from reprokit.launch.interruption import Interrupted, Interruption
     from reprokit.launch.messages import say
-    from reprokit.questions import located_text
+    from reprokit.questions import divergence_text
     from reprokit.questions.locate import LocateOptions, locate
     from reprokit.run_home import recording_of
 
@@ -52,6 +52,6 @@ def command(
     if as_json:
         print_json(msgspec.to_builtins(divergence))
     else:
-        for line in located_text.lines(divergence):
+        for line in divergence_text.lines(divergence):
             click.echo(line)
     context.exit(EXIT_DIFFERENT if divergence.processes else EXIT_IDENTICAL)

@@ -21,7 +21,7 @@ def command(url: str, directory: Path | None) -> None:
     DIRECTORY is the URL's last word unless it is given. Each file is compared with its digest; the directory
     gets its name when all are there. After an interruption the same command fetches what is missing.
     """
-    from reprokit.bundle.stored import pull
+    from reprokit.bundle.object_store import pull
 
     directory = directory or Path(url.rstrip("/").rpartition("/")[2])
     listed, there = pull(url, directory)

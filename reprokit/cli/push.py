@@ -27,8 +27,8 @@ def command(run: Path, url: str, with_entropy: bool, with_snapshots: bool, keep_
     overwritten. After an interruption the same command writes what is missing.
     """
     from reprokit.bundle.follow import follow as follow_run
+    from reprokit.bundle.object_store import push
     from reprokit.bundle.pack import BundleRequest
-    from reprokit.bundle.stored import push
 
     if follow:
         follow_run(run, url)

@@ -43,10 +43,13 @@ def command(
     if who_asked + what_varies + tensors + stdout + stderr > 1:
         raise UsageError("--entropy, --findings, --tensors, --stdout and --stderr show different things: choose one")
     if stdout or stderr:
-        from reprokit.verify.show import printed
+        from reprokit.verify.show import console_text
 
         present(
-            printed.printed_text(run, int(stderr)), as_json=as_json, document=printed.document, text=printed.print_text
+            console_text.printed_text(run, int(stderr)),
+            as_json=as_json,
+            document=console_text.document,
+            text=console_text.print_text,
         )
     elif tensors:
         from reprokit.saved_tensors import summary as saved

@@ -125,12 +125,12 @@ def _redo(
     from reprokit.launch import redo
     from reprokit.launch.interruption import Interrupted, Interruption
     from reprokit.launch.messages import say
-    from reprokit.questions import explained
+    from reprokit.questions import explanation
 
     place = Path(os.path.realpath(snapshot))
     _opened(place)
     in_place = mode == "explain" and not (snapshot_only or patches)
-    recording = explained.recording_with(place) if in_place else None
+    recording = explanation.recording_with(place) if in_place else None
     is_recorded = recording is not None and not behind_dashes
     asked = redo.RedoRequest(
         mode=mode,
@@ -148,7 +148,7 @@ def _redo(
         else:
             try:
                 with Interruption() as interruption:
-                    result = explained.explain(asked, recording, interruption, say)
+                    result = explanation.explain(asked, recording, interruption, say)
             except Interrupted as interrupted:
                 say("interrupted; nothing was explained")
                 sys.exit(128 + interrupted.number)

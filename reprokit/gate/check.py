@@ -18,7 +18,7 @@ from reprokit.difference import Difference, Verdict
 from reprokit.errors import NothingComparable, ReprokitError, WorkingDirectoryMissing
 from reprokit.findings import Finding
 from reprokit.gate import exact_resume, goldens, required_findings, variation_search
-from reprokit.gate.located import located
+from reprokit.gate.divergent_operator import located
 from reprokit.gate.results import (
     FAILED,
     GOLDEN,

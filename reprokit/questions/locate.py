@@ -15,8 +15,8 @@ from reprokit.artifacts.files import diff
 from reprokit.errors import CannotWriteRun, NotReplayable, NotTheRun
 from reprokit.knowledge import Fact
 from reprokit.launch.interruption import Interruption
-from reprokit.model import located
-from reprokit.model.located import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
+from reprokit.model import divergence as divergence_file
+from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, OutputsDiffer, ProcessDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
@@ -88,7 +88,7 @@ def locate(
     with tempfile.TemporaryDirectory(prefix="reprokit-locate-", ignore_cleanup_errors=True) as place:
         divergence = search.run(Path(place))
     try:
-        located.write(right or left, divergence)
+        divergence_file.write(right or left, divergence)
     except CannotWriteRun as error:
         say(f"reports will not show this: {error}")
     return divergence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from reprokit.model import located, resumption
-from reprokit.questions import located_text, resume_text
+from reprokit.model import divergence, resumption
+from reprokit.questions import divergence_text, resume_text
 from reprokit.verify.show.summary import RunSummary
 
 
@@ -19,9 +19,9 @@ def resumption_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
 def divergence_lines(summaries: Sequence[RunSummary]) -> Iterator[str]:
     """Yield the lines that `reprokit locate` printed about these runs, or about the only run and another one."""
     run_ids = {summary.run.run_id for summary in summaries}
-    for content in (located.read(summary.directory) for summary in reversed(summaries)):
+    for content in (divergence.read(summary.directory) for summary in reversed(summaries)):
         if content is not None and (len(run_ids) == 1 or run_ids.issuperset(content.run_ids)):
             if not run_ids.issuperset(content.run_ids):
                 yield f"of {content.left} and {content.right}:"
-            yield from (line.strip() for line in located_text.lines(content))
+            yield from (line.strip() for line in divergence_text.lines(content))
             break

@@ -18,10 +18,10 @@ from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say, warn
 from reprokit.launch.replay_plan import replay_plan
-from reprokit.model.located import LocatedDivergence
+from reprokit.model.divergence import LocatedDivergence
 from reprokit.model.run import ProfilingFacts
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
-from reprokit.questions import located_text
+from reprokit.questions import divergence_text
 from reprokit.questions.locate import LocateOptions, is_locatable, locate
 from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
@@ -112,7 +112,7 @@ class Laboratory:
             divergence = locate(self._run_of(recording), self._run_of(replay), options, self._interruption, say)
         except ReprokitError as error:
             return LocateOutcome(notes=(str(error),))
-        lines = tuple(line.strip() for line in located_text.lines(divergence))
+        lines = tuple(line.strip() for line in divergence_text.lines(divergence))
         return LocateOutcome(tuple(_located(divergence)), divergence.verdict == "same" and divergence.proved, lines)
 
     def _run_of(self, attempt: Attempt) -> RunDirectory:

@@ -21,6 +21,7 @@ from reprokit.model.run import RUNNING
 from reprokit.rundir import RunDirectory
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.index import IndexLine, WorkerIndex, keys
+from reprokit.saved_tensors.object_store import StoredTensors
 from reprokit.saved_tensors.reductions import reduced
 from reprokit.saved_tensors.step_states import (
     InvalidWorker,
@@ -30,7 +31,6 @@ from reprokit.saved_tensors.step_states import (
     StepUnavailable,
     TensorUnavailableForStep,
 )
-from reprokit.saved_tensors.stored import StoredTensors
 
 if TYPE_CHECKING:
     import numpy as np

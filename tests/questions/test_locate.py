@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from reprokit.errors import RunDamaged
-from reprokit.model.located import FORMAT, TITLE, LocatedDivergence
+from reprokit.model.divergence import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions import operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
 from reprokit.questions.operator_logs import NO_OUTPUTS, CalledOperator, CallPlace, OperatorCall, ProcessLog

@@ -13,7 +13,7 @@ from typing import Any
 from reprokit import console, entropy, findings, native, pending_lines, rundir, sample_ledgers, trails
 from reprokit.bounds import MAX_FILES
 from reprokit.errors import RunDamaged, RunError, RunInProgress, RunNotFound, RunNotReadable, RunTooNew
-from reprokit.model import located, resumption
+from reprokit.model import divergence, resumption
 from reprokit.model.run import FINISHED, NO_END, SystemCallsFile
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, print_rows
@@ -139,7 +139,7 @@ def _readers(run: RunDirectory) -> Iterator[tuple[str, Callable[[], object]]]:
     yield rundir.ENVIRONMENT, run.environment
     yield rundir.FINDINGS, lambda: findings.read(run)
     yield rundir.RESUMPTION, lambda: resumption.read(run)
-    yield rundir.DIVERGENCE, lambda: located.read(run)
+    yield rundir.DIVERGENCE, lambda: divergence.read(run)
     if run.has(rundir.SYSTEM_CALLS):
         yield rundir.SYSTEM_CALLS, lambda: run.decode(rundir.SYSTEM_CALLS, SystemCallsFile)
     if run.has(rundir.AGENT_PLAN):

@@ -27,7 +27,7 @@ from reprokit.verify.read import integrity
 from reprokit.verify.read.metric_lines import END_WEIGHTS
 from reprokit.verify.read.normalization import Normalizations
 from reprokit.verify.read.scan import MetricsScan, ScannedSeries, SeriesKey, scan
-from reprokit.verify.show import printed
+from reprokit.verify.show import console_text
 
 FORMAT = 1
 MAX_ENTROPY_FILES = 100_000
@@ -117,7 +117,7 @@ def summarize(path: Path) -> RunSummary:
     printed_counts: list[tuple[str, list[int]]] = []
     unseen = ""
     try:
-        printed_counts, unseen = list(printed.counts(directory)), console.unseen(directory)
+        printed_counts, unseen = list(console_text.counts(directory)), console.unseen(directory)
     except RunError as error:
         problems.append(str(error))
     return RunSummary(

@@ -8,7 +8,7 @@ from reprokit.errors import ReprokitError
 from reprokit.gate.results import FAILED, TROUBLE, Case
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.messages import say
-from reprokit.questions import located_text
+from reprokit.questions import divergence_text
 from reprokit.questions.locate import LocateOptions, is_locatable, locate
 from reprokit.rundir import RunDirectory
 
@@ -24,5 +24,5 @@ def located(suite: str, recording: RunDirectory, replay: RunDirectory, interrupt
     except ReprokitError as error:
         yield Case(suite=suite, name=NAME, outcome=TROUBLE, message=f"it could not be located: {error}")
         return
-    words = "; ".join(line.strip() for line in located_text.lines(divergence))
+    words = "; ".join(line.strip() for line in divergence_text.lines(divergence))
     yield Case(suite=suite, name=NAME, outcome=FAILED if divergence.processes else TROUBLE, message=words)

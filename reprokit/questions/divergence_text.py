@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from reprokit.model.located import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
+from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
 from reprokit.printable import printable
 
 
