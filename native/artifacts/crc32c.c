@@ -94,7 +94,8 @@ static int has_checksum(const unsigned char *stored, uint32_t crc) {
 }
 
 static void compare_sum(struct rka_tfrecords *state, int is_head) {
-    state->wrong = !has_checksum(state->bytes + (is_head ? 8 : 0), is_head ? rka_crc32c(0, state->bytes, 8) : state->crc);
+    state->wrong =
+        !has_checksum(state->bytes + (is_head ? 8 : 0), is_head ? rka_crc32c(0, state->bytes, 8) : state->crc);
     if (is_head) {
         memcpy(&state->length, state->bytes, sizeof(state->length));
         state->crc = 0;
