@@ -43,6 +43,7 @@ RESUMED = "resumed"
 BRIEF, LOOK = 32, 0.2  # steps after which a resumed run that differs is ended; seconds between polls
 INTERRUPTED = "interrupted"  # the directory as the interrupted training left it
 UNSEEN = "only steps were compared: the state between them is seen of models of PyTorch, and of one optimizer of Keras"
+UNSEEDED = "TensorFlow without a seed draws numbers where its state is read: give it one (tf.random.set_seed)"
 MAX_FILES = 1000  # listed in a finding
 
 
@@ -168,8 +169,8 @@ class ResumeStudy:
             raise CannotResume(f"the training was not interrupted: {why}; choose another moment (--at, --after-file)")
         if ResumedRun(run).first_difference(recording, 0) is not None:
             raise CannotResume(
-                "the interrupted replay is not the recorded training, so that no state can be blamed; make the"
-                " training repeat first: reprokit reproduce"
+                "the interrupted replay is not the recorded training, so that no state can be blamed; make the training"
+                f" repeat first: reprokit reproduce. {UNSEEDED}"
             )
         self._fresh.keep(INTERRUPTED)
         files = changed_files(self._fresh.kept(BEFORE), self._fresh.kept(INTERRUPTED))
@@ -268,8 +269,7 @@ def _require_same(whole: WholeRun) -> None:
     if step is not None:
         raise CannotResume(
             "the resumed training is another one; which state it lacks cannot be told, as the replay that reads the"
-            f" state of the whole training is another one from step {step} on. TensorFlow without a seed draws numbers"
-            " for each reading: give it one (tf.random.set_seed)"
+            f" state of the whole training is another one from step {step} on. {UNSEEDED}"
         )
 
 

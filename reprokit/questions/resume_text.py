@@ -63,8 +63,8 @@ def verdict(finding: ResumeFinding) -> str:
         return "exact: the resumed training is the whole one, bit for bit"
     if not finding.proved:
         return (
-            "not exact: the resumed training is another one; no part of the state that is known here makes it the whole"
-            " one, so that it lacks something of the script's own"
+            "not exact: the resumed training is another one; no part of the state that was seen makes it the whole"
+            " one, so that it lacks something that was not seen, as what the script keeps itself"
         )
     missing = ", ".join(map(words_of, finding.missing))
     return (

@@ -1,4 +1,4 @@
-"""Trains by a loop that runs eagerly, or ("function") computes its gradients in a function, and saves each epoch.
+"""Trains by a loop that runs eagerly, and saves each epoch.
 
 Arguments: parts that the checkpoint leaves out ("optimizer", "seeds", "position").
 """
@@ -40,9 +40,6 @@ def gradients_of(batch, truth):
         loss = loss_of(truth, model(batch, training=True)[:, 0])
     return tape.gradient(loss, model.trainable_variables)
 
-
-if "function" in LEFT_OUT:
-    gradients_of = tf.function(gradients_of)
 
 while epoch < EPOCHS:
     samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(SAMPLES, seed=int(epoch.numpy()))
