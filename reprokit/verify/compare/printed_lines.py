@@ -1,7 +1,8 @@
 """Compares printed lines. Two lines differ unless only volatile text differs in them, such as times.
 
 Only times, rates, addresses, process ids or temporary names at the same place of both lines may differ; their number
-is reported. A number right after a metric's name is a result, whatever its unit ("MAE: 3.2 minutes").
+is reported. A number right after the name of a metric or of a prediction is a result, whatever its unit ("MAE: 3.2
+minutes"), and so are speeds ("3.2 km/h").
 Of a line that was overwritten, as progress bars are, the last state counts.
 """
 
@@ -19,7 +20,7 @@ LINE_ENDS = "blanks or carriage returns at the end"
 SMALLEST_ID = 1000  # a smaller number is a process id only if the line says so
 
 _NUMBER = r"(?<![\w.])[-+]?\d{1,20}(?:[.,]\d{1,20})?(?:[eE][-+]?\d{1,3})?"
-_CLOCK = r"\d{1,4}:\d\d:\d\d(?:[.,]\d{1,9})?(?!\d)"
+_CLOCK = r"\d{1,4}:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?[AP]M(?!\w))?(?!\d)"
 _UNIT = r"(?:s|secs?|seconds?|m?secs?|[mnuµ]s|(?:milli|micro|nano)seconds?|minutes?|mins|hours?|hrs|days?)"
 _PER = r"(?:s|secs?|seconds?|min|minute|h|hour)"
 _MONTH = "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
@@ -27,7 +28,7 @@ _ZONE = r"(?: ?(?:Z|UTC|[-+]\d\d:?\d\d)(?!\w))?"
 _KEY = r"""["']?(?: ?[(\[][a-z/]{1,12}[)\]])?["']?\s{0,8}[:=]?\s{0,8}"""
 _KINDS = {
     "rates": (
-        rf"{_NUMBER} ?[A-Za-z]{{1,20}}/{_PER}(?![\w/])",
+        rf"{_NUMBER} ?(?!(?:[cmk]?m|deg|rad)/)[A-Za-z]{{1,20}}/{_PER}(?![\w/])",
         rf"{_NUMBER} ?{_UNIT}/[A-Za-z]{{1,20}}(?!\w)",
         rf"\?[A-Za-z]{{1,20}}/{_PER}(?!\w)",
         rf"(?<!\w)(?:\w{{1,40}}_per_sec(?:ond)?|\w{{1,20}}/{_PER}|throughput|fps){_KEY}{_NUMBER}",
@@ -43,6 +44,7 @@ _KINDS = {
         r"(?<![\w:])\d{1,4}:\d\d(?::\d\d)?<(?:\?|[\d:]{4,10})",
         r"(?<![\w.])(?:\d{1,5}d ?)?\d{1,5}h ?\d{1,2}m(?: ?\d{1,2}(?:\.\d{1,9})?s)?(?!\w)",
         r"(?<![\w.])\d{1,5}m ?\d{1,2}(?:\.\d{1,9})?s(?!\w)",
+        rf"(?<![\w.])\d{{1,5}} ?(?:h|hours?|min|mins|minutes?),? (?:and )?\d{{1,2}}(?:\.\d{{1,9}})? ?{_UNIT}(?![\w/=])",
         rf"(?<!\w)(?:\w{{0,40}}time|elapsed|duration|latency){_KEY}{_NUMBER}(?!\d|:\d)(?: ?{_UNIT}(?![\w/]))?",
         rf"{_NUMBER}{_UNIT}(?![\w/=])",
         rf"{_NUMBER} {_UNIT}(?![\w/]|\s{{0,8}}=|:\s{{0,8}}[-\d.]|\s{{1,8}}[-+.]?\d)",
@@ -61,7 +63,8 @@ _TOKEN = re.compile(
 _NUMBERS = "numbers"
 _METRIC = (
     r"(?:loss(?:es)?|errors?|scores?|accuracy|(?<![^\W_])(?:acc|auc|bias|crps|err|f1|huber|mad|mae|mase|medae|metric|mse"
-    r"|msle|nll|objective|pinball|ppl|perplexity|r2|regret|residuals?|rewards?|rmse|rmsle|rmspe|s?mape|w[am]pe))"
+    r"|msle|nll|objective|pinball|ppl|perplexity|predict(?:ed|ions?)|preds?|forecasts?|r2|regret|residuals?|rewards?|rmse"
+    r"|rmsle|rmspe|s?mape|targets?|truth|w[am]pe))"
 )
 _OF_METRIC = (  # words between a metric's name and the number: "loss_avg", "MAE on the test set is"
     r"(?:[ _/.-](?:(?:after|at|for|in|on|over) (?:the )?)?(?:average|avg|best|data|dev|eval|final|holdout|is|max|mean"
@@ -214,4 +217,4 @@ def _kind(token: re.Match[str], context: LineContext) -> str:
     if context.started and abs(number - context.started) < DAY:
         return "times"
     is_likely = number >= SMALLEST_ID or _BEFORE_ID.search(token.string[: token.start()])
-    return "process ids" if number in context.ids and is_likely else ""
+    return "process ids" if token[0].isdecimal() and int(token[0]) in context.ids and is_likely else ""
