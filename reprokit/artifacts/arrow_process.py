@@ -19,6 +19,7 @@ from pyarrow import ipc, parquet
 from reprokit.artifacts.part_process import PartWriter, RefusedFile, serve
 
 MAGIC_PARQUET, MAGIC_FILE = b"PAR1", b"ARROW1"
+START = 8  # of an Arrow file's stream, behind the magic bytes
 MOST_VALUES = 250_000  # in a column without numbers, which are sent one by one
 ROWS = 1 << 16  # rows of a Parquet file per read
 
@@ -34,6 +35,9 @@ def read(source: IO[bytes], parts: PartWriter) -> None:
         chunks = partial(_of_parquet, file)
     elif start == MAGIC_FILE:
         file_reader = ipc.open_file(source)
+        source.seek(START)
+        if not ipc.open_stream(source).schema.equals(file_reader.schema, check_metadata=True):
+            raise RefusedFile("the schemas at its beginning and at its end contradict each other")
         schema, rows = file_reader.schema, file_reader.read_all().num_rows
         chunks = partial(_of_arrow, file_reader)
     else:
@@ -63,6 +67,8 @@ def _schema(parts: PartWriter, schema: Any, rows: int) -> None:
         parts.send("value", f"metadata/{key.decode('utf-8', 'replace')}", text=repr(value))
     for field in schema:
         parts.send("value", f"{field.name}/type", text=f"{field.type}{'' if field.nullable else ', not null'}")
+        for key, value in sorted((field.metadata or {}).items()):
+            parts.send("value", f"{field.name}/metadata/{key.decode('utf-8', 'replace')}", text=repr(value))
 
 
 def _column(parts: PartWriter, field: Any, rows: int, chunks: Callable[[], Iterator[Any]], stored: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import struct
@@ -64,6 +65,15 @@ def with_other_end(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
+def zipped_later() -> bytes:
+    """An archive whose sizes stand after the data, as a stream that cannot seek back has it."""
+    file = io.BytesIO()
+    file.seekable = lambda: False  # type: ignore[method-assign]
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("a"), b"1" * 1000)
+    return file.getvalue()
+
+
 def zip_files() -> Iterator[Pair]:
     bomb = samples.zipped({"a": bz2.compress(bytes(ZEROS))})
     yield "bomb.zip", bomb, samples.zipped({"a": bz2.compress(b"1" + bytes(ZEROS))}), "times as many"
@@ -71,6 +81,8 @@ def zip_files() -> Iterator[Pair]:
     size, huge = struct.pack("<L", 1000), struct.pack("<L", (1 << 32) - 2)
     yield "said.zip", said.replace(size, huge), said, "times as many"
     yield "two-sizes.zip", _patched(said, size, struct.pack("<L", 999)), said, "contradict"
+    later = zipped_later()
+    yield "sizes-after.zip", later[:16] + b"\1" + later[17:], later, "contradict"
     yield "overlap.zip", _overlapping(), samples.zipped({"a": b"y"}), "overlap"
     nested = [_nested(12, core, lambda data: samples.zipped({"inner.zip": data})) for core in (b"one", b"two")]
     yield "deep.zip", nested[0], nested[1], "deeper"

@@ -54,8 +54,8 @@ def npz(content: Arrays, *, compressed: bool = False) -> bytes:
     return file.getvalue()
 
 
-def cbm(facts: dict[str, str], trees: bytes) -> bytes:
-    """A model in CatBoost's order: tables, facts, trees."""
+def cbm(facts: dict[str, str], trees: bytes, version: str = "FlabuffersModel_v1") -> bytes:
+    """A model in CatBoost's order: tables, version, facts, trees."""
     data = bytearray()
 
     def put(form: str, *numbers: int) -> int:
@@ -69,18 +69,22 @@ def cbm(facts: dict[str, str], trees: bytes) -> bytes:
     def refer(place: int, to: int) -> None:
         struct.pack_into("<I", data, place, to - place)
 
+    def refer_to_text(place: int, text: str) -> None:
+        refer(place, len(data))
+        put("I", len(text.encode()))
+        data.extend(text.encode())
+
     put("I", 0)
     root = table(3)
     refer(0, root)
+    refer_to_text(root + 4, version)
     refer(root + 12, len(data))
     vector = put(f"I{len(facts)}I", len(facts), *[0] * len(facts))
     for number, fact in enumerate(facts.items()):
         entry = table(2)
         refer(vector + 4 + 4 * number, entry)
         for field, text in enumerate(fact):
-            refer(entry + 4 + 4 * field, len(data))
-            put("I", len(text.encode()))
-            data.extend(text.encode())
+            refer_to_text(entry + 4 + 4 * field, text)
     refer(root + 8, len(data))
     return b"CBM1" + struct.pack("<I", len(data) + len(trees)) + data + trees
 

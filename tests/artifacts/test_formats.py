@@ -61,6 +61,7 @@ def test_models_of_catboost_without_what_is_of_one_training() -> None:
         ("m.cbm/facts/params", "{}", "[]")
     ]
     assert [name for name, *_ in leaves(left, samples.cbm(facts, b"tries"), "m.cbm")] == ["m.cbm/trees"]
+    assert [name for name, *_ in leaves(left, samples.cbm(facts, b"trees", "v2"), "m.cbm")] == ["m.cbm/version"]
     for size in range(4, len(left)):
         assert diff(left, left[:size], "m.cbm").verdict is Verdict.DIFFERENT
     for at in range(4, len(left) - 5, 4):

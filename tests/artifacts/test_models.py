@@ -116,6 +116,10 @@ def test_tables(tmp_path: Path, ending: str) -> None:
     assert set(differences(left, right)) == {"loss", "loss/missing", "name/2"}
     assert differences(left, packed) == {}
     assert "cannot be read as arrow" in next(iter(differences(left, cut).values()))
+    assert differences(left, tmp_path / f"about.{ending}")
+    if ending != "parquet":
+        flipped = tmp_path / f"flipped.{ending}"
+        assert "cannot be read as arrow" in next(iter(differences(left, flipped).values()))
 
 
 def test_checkpoints_of_orbax(tmp_path: Path) -> None:

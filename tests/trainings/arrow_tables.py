@@ -1,4 +1,5 @@
-"""Writes tables by Arrow: two that differ, one of them packed otherwise, and one that is cut short."""
+"""Writes tables by Arrow: two that differ, one of them packed otherwise, one that is cut short, one with a bit flipped,
+and one whose column says more about itself."""
 
 import sys
 from pathlib import Path
@@ -12,6 +13,11 @@ ending, place = sys.argv[1], Path(sys.argv[2])
 def write(name, numbers, names, **options):
     path = place / f"{name}.{ending}"
     table = pa.table({"loss": pa.array(numbers, pa.float32()), "name": names, "step": list(range(len(names)))})
+    if "unit" in options:
+        about = {"unit": options.pop("unit")}
+        table = table.cast(
+            pa.schema([field.with_metadata(about) if field.name == "loss" else field for field in table.schema])
+        )
     if ending == "parquet":
         parquet.write_table(table, path, **options)
     elif ending == "feather":
@@ -26,3 +32,7 @@ left = write("left", [0.5, None, 0.25], ["a", "b", "c"])
 write("right", [0.5, 0.0, 0.375], ["a", "b", "d"])
 write("packed", [0.5, None, 0.25], ["a", "b", "c"], compression="zstd")
 (place / f"cut.{ending}").write_bytes(left.read_bytes()[: left.stat().st_size // 2])
+write("about", [0.5, None, 0.25], ["a", "b", "c"], unit="nats")
+flipped = bytearray(left.read_bytes())
+flipped[45] ^= 4  # of the schema at the beginning, which readers of the file's end leave unread
+(place / f"flipped.{ending}").write_bytes(flipped)

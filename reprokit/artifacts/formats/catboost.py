@@ -14,22 +14,24 @@ from reprokit.artifacts.sources import piece, read_exactly, read_whole
 from reprokit.errors import ArtifactDamaged
 
 START = 8  # bytes of signature and size before the FlatBuffer
-TREES, FACTS = 1, 2  # fields of the root table: FormatVersion, ModelTrees, InfoMap, ModelPartIds
+VERSION, TREES, FACTS = 0, 1, 2  # fields of the root table: FormatVersion, ModelTrees, InfoMap, ModelPartIds
 KEY, VALUE = 0, 1
-LONGEST_KEY = 1000
+LONGEST_KEY = 1000  # also of the version
 OF_ONE_TRAINING = ("model_guid", "train_finish_time")
 
 
 def read(source: Source, limits: Limits) -> Iterator[Part]:
-    """Yield the facts except those that differ in each training, then the trees and the rest."""
+    """Yield the version and the facts except those that differ in each training, then the trees and the rest."""
     end = START + _number(source, 4)
     if end > source.size:
         raise ArtifactDamaged(f"its model ends at byte {end}, the file at {source.size}")
     root, end_of_facts = START + _number(source, START), START
+    version = _text(source, root, VERSION, LONGEST_KEY)
+    yield Value("version", "" if version is None else _decoded(source, *version))
     for key, (start, size) in _facts(source, root, limits):
         end_of_facts = max(end_of_facts, start + size)
         if key not in OF_ONE_TRAINING:
-            yield Value(f"facts/{key}", read_exactly(source, start, size).decode("utf-8", "backslashreplace"))
+            yield Value(f"facts/{key}", _decoded(source, start, size))
     field = _field(source, root, TREES)
     trees = field + _number(source, field) if field is not None else end
     if trees < end_of_facts:
@@ -63,7 +65,7 @@ def _facts(source: Source, root: int, limits: Limits) -> Iterator[tuple[str, tup
         table = position + _number(source, position)
         key, value = _text(source, table, KEY, LONGEST_KEY), _text(source, table, VALUE, limits.text)
         if key is not None and value is not None:
-            yield read_exactly(source, *key).decode("utf-8", "backslashreplace"), value
+            yield _decoded(source, *key), value
 
 
 def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, int] | None:
@@ -76,6 +78,10 @@ def _text(source: Source, table: int, number: int, longest: int) -> tuple[int, i
     if size > longest or start + 4 + size > source.size:
         raise ArtifactDamaged(f"a text of it is said to have {size} bytes")
     return start + 4, size
+
+
+def _decoded(source: Source, start: int, size: int) -> str:
+    return read_exactly(source, start, size).decode("utf-8", "backslashreplace")
 
 
 def _field(source: Source, table: int, number: int) -> int | None:

@@ -186,12 +186,13 @@ def _data_range(source: Source, member: ZipMember, limit: int) -> tuple[int, int
     start = member.start + _LOCAL.size + name_length + extra
     if signature != b"PK\x03\x04" or read_exactly(source, member.start + _LOCAL.size, name_length) != member.raw_name:
         raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
-    facts = (flags, method), (member.flags, member.method)
-    if not flags & _SIZES_AFTER_DATA:
+    is_after = flags & _SIZES_AFTER_DATA  # then they are zero here, or all ones
+    if not is_after:
         more = read_exactly(source, member.start + _LOCAL.size + name_length, extra)
         size, packed, _ = _long_sizes(more, size, packed, 0)
-        facts = (*facts[0], crc, packed, size), (*facts[1], member.crc, member.packed, member.size)  # type: ignore[assignment]
-    if facts[0] != facts[1] or start + member.packed > limit:
+    recorded = {(crc, member.crc), (packed, member.packed), (size, member.size)}
+    contradicts = any(here != there and not (is_after and here in (0, _OVERFLOW)) for here, there in recorded)
+    if contradicts or (flags, method) != (member.flags, member.method) or start + member.packed > limit:
         raise ArtifactDamaged(f"its directory and its member {member.name[:80]!r} contradict each other")
     return start, start + member.packed
 
