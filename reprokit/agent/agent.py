@@ -72,6 +72,7 @@ class Agent:
         self.keeps: frozenset[str] = KEPT
         self.pytorch: EventHooks | None = None  # in a recorded process that uses PyTorch
         self.listeners: list[tuple[Collection[str], Callable[[str, ModuleType], object]]] = []  # modules, callback
+        self.import_listeners: list[Callable[[str], object]] = []  # called with the name of each module searched for
         # Called with a framework's name and events, once they exist; each returns the listeners to add.
         self.event_listeners: list[Callable[[str, Events], list[EventListener]]] = []
         self.end_callbacks: list[Callable[[], object]] = []  # called at the end, before the adapters finish

@@ -61,6 +61,7 @@ def _watch(agent: Agent) -> None:
     adapted = WATCHED if TRAINING in agent.keeps else ()
     watched = sorted(set(adapted).union(*[names for names, _ in agent.listeners]))
     watcher = import_hooks.ImportWatcher(frozenset(watched), agent.loaded, agent.warn)
+    watcher.finding = agent.import_listeners
     if agent.observer is not None:
         watcher.importing = agent.observer.importing
     sys.meta_path.insert(0, watcher)

@@ -53,6 +53,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_loops.py",
         "ordered_locks.py",
         "ordered_events.py",
+        "ordered_imports.py",
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
         pytest.param("ordered_joblib.py", marks=pytest.mark.slow),
     ],
@@ -67,13 +68,21 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
 @pytest.mark.parametrize(
-    "script", ["ordered_queues.py", "ordered_futures.py", "ordered_loops.py", "ordered_locks.py", "ordered_events.py"]
+    "script",
+    [f"ordered_{what}.py" for what in ("queues", "futures", "loops", "locks", "events", "imports")],
 )
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)
     if path is None:
         pytest.skip(f"no CPython {version} here")
     recorded_and_replayed(reprokit, path, str(reprokit.script("train.py", training_text(script))), replays=1)
+
+
+def test_tracebacks_of_imports_are_those_of_bare_runs(reprokit: Reprokit) -> None:
+    command = [sys.executable, str(reprokit.script("train.py", training_text("ordered_imports.py")))]
+    bare = subprocess.check_output(command, text=True)
+    recorded = reprokit.run("record", "-o", "recorded", "--", *command)
+    assert recorded.stdout.partition("Traceback")[1:] == bare.partition("Traceback")[1:]
 
 
 def test_no_orders(reprokit: Reprokit) -> None:

@@ -25,12 +25,15 @@ class ImportWatcher:
         self._loaded = loaded
         self._warn = warn
         self._in_progress: set[str] = set()
+        self.finding: Sequence[Callable[[str], object]] = ()  # called with the name of each module that is searched for
         self.importing: Callable[[str, bool], object] | None = None  # called before and after each execution
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the other finders' spec of a watched module, with its loader wrapped; None for other modules."""
+        for listener in self.finding:
+            listener(name)
         if name not in self._names or name in self._in_progress:
             return None
         self._in_progress.add(name)  # some finders search all of sys.meta_path themselves

@@ -80,7 +80,7 @@ class ThreadActor(_local):
     """The names and codes of the calling thread."""
 
     # Seen by a finalizer that runs while its thread is being named.
-    name, (code, put, get, look), threads, futures = _UNNAMED[0], range(len(_UNNAMED)), 0, 0
+    name, (code, put, get, look), threads, futures, importing = _UNNAMED[0], range(len(_UNNAMED)), 0, 0, ""
 
     def __init__(self, actors: Actors) -> None:
         threading: Any = sys.modules["threading"]
@@ -93,6 +93,7 @@ class ThreadActor(_local):
             actors.seen.add(self.name)
         self.threads = 0  # created by this thread, as its futures
         self.futures = 0
+        self.importing = ""  # the module that this thread imports, and by which others are imported
 
 
 def _name(thread: Any) -> str:

@@ -7,6 +7,7 @@ import sys
 from ..agent import ORDERS, Agent
 from ..frameworks.base import Adapter
 from .conditions import ConditionOrders
+from .imports import ImportOrders
 from .locks import LockOrders
 
 TYPE_CHECKING = False
@@ -34,6 +35,7 @@ class OrdersAdapter(Adapter):
             agent.orders.actors.watch(sys.modules["threading"])
             LockOrders(agent.orders).watch(sys.modules["threading"])
             ConditionOrders(agent.orders).watch(sys.modules["threading"])
+            ImportOrders(agent.orders).watch(sys.modules["_frozen_importlib"], agent.import_listeners)
             agent.listeners.append(((LOADERS,), self._watch_loaders))
             agent.listeners.append((("torch",), self._watch_torch))
         self._workers: WorkerOrders | None = None

@@ -6,6 +6,7 @@ A test in tests/agent/test_orders.py fails for names that a release lacks. A mis
 SEEN = {
     "threading._active": "3.8 to 3.13",
     "threading.Event.wait": "3.7 to 3.13, as are its _cond, and the _lock of a Condition",
+    "_frozen_importlib._find_and_load": "3.7 to 3.13",
     "queue.Queue._get": "3.8 to 3.13",
     "queue.Queue._put": "3.8 to 3.13",
     "queue.Queue._qsize": "3.8 to 3.13",

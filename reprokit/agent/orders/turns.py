@@ -30,7 +30,7 @@ class ReplayedTurns:
         self._orders = orders
         self._recorded = recorded
         self._remaining = Counter(recorded)
-        self._condition = condition  # its lock guards the object that the turns are about
+        self.condition = condition  # its lock guards the object that the turns are about
         self._position = 0
         self._waiting = 0
         self._since = time.monotonic()
@@ -50,7 +50,7 @@ class ReplayedTurns:
         """
         position, recorded = self._position, self._recorded
         if position < len(recorded) and recorded[position] != actor and recorded[position] != alternative:
-            with self._condition:
+            with self.condition:
                 self._wait(actor, alternative, may_wait)
         self._has_arrived = True
         position, recorded = self._position, self._recorded
@@ -65,7 +65,7 @@ class ReplayedTurns:
                 if self._orders.timeouts >= GIVE_UP_AFTER:
                     self.give_up()
                     break
-                self._condition.wait(POLL_INTERVAL)
+                self.condition.wait(POLL_INTERVAL)
                 if position != self._position or position >= len(self._recorded):
                     timeout = TurnTimeout(self._orders, self._since)
                     continue
@@ -82,7 +82,7 @@ class ReplayedTurns:
         self._orders.timeouts += 1
         self.moved += self.unused
         self._recorded = self._recorded[: self._position]
-        self._condition.notify_all()
+        self.condition.notify_all()
 
     def leave(self) -> None:
         """Note that this thread has left; its turn stays open unless advance() was called."""
@@ -100,7 +100,7 @@ class ReplayedTurns:
             else:
                 self.moved += 1
             if self._waiting:
-                self._condition.notify_all()
+                self.condition.notify_all()
 
 
 class TurnTimeout:
