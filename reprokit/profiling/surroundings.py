@@ -37,6 +37,7 @@ FACTS = {  # ids of known facts, by the name that agents report
     "Pool.apply_async(callback)": "python.queue-order",
     "concurrent.futures.as_completed": "python.as-completed",
     "asyncio.as_completed": "python.as-completed",
+    "asyncio.sleep": "python.sleeping-tasks",
     "concurrent.futures.wait": "python.wait",
     "asyncio.wait": "python.wait",
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",

@@ -8,6 +8,7 @@ from multiprocessing import Pool
 async def gather():
     for task in asyncio.as_completed([asyncio.sleep(0)]):
         await task
+    await asyncio.sleep(0.001)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,18 @@ def _note_completion(
 
 
 def observe_waiting(module: Any, observer: Observer) -> None:
-    """Observe as_completed and wait of asyncio and concurrent.futures."""
+    """Observe as_completed and wait of asyncio and concurrent.futures, and tasks that sleep."""
     package = module.__name__.rpartition(".")[0]
 
     def note_wait(arguments: Arguments, keywords: Keywords) -> None:
         if argument(arguments, keywords, 2, "return_when") not in (None, "ALL_COMPLETED"):
             _note_completion(observer, f"{package}.wait")
 
+    def note_sleep(arguments: Arguments, keywords: Keywords) -> None:
+        if argument(arguments, keywords, 0, "delay"):  # others only let the loop go on
+            _note_completion(observer, f"{package}.sleep")
+
+    watch(observer, module, "sleep", note_sleep)
     watch(observer, module, "as_completed", lambda *_: _note_completion(observer, f"{package}.as_completed"))
     watch(observer, module, "wait", note_wait)
 
