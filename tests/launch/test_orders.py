@@ -54,6 +54,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_locks.py",
         "ordered_events.py",
         "ordered_imports.py",
+        "ordered_callbacks.py",
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
         pytest.param("ordered_joblib.py", marks=pytest.mark.slow),
     ],
@@ -69,7 +70,7 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
 @pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
 @pytest.mark.parametrize(
     "script",
-    [f"ordered_{what}.py" for what in ("queues", "futures", "loops", "locks", "events", "imports")],
+    [f"ordered_{what}.py" for what in ("queues", "futures", "loops", "locks", "events", "imports", "callbacks")],
 )
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)

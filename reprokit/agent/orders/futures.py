@@ -1,4 +1,4 @@
-"""Orders of concurrent.futures: which future completes first, as reported by as_completed and wait.
+"""Orders of concurrent.futures: which future completes first, as reported by as_completed, wait and callbacks.
 
 Futures are numbered by the thread that created them. The sets that wait returns are iterated in this order, as the
 order of addresses does not repeat. Of as_completed the rank of each future among the remaining ones is recorded.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
-NUMBER = "_reprokit_number"  # attribute of a Future
+NUMBER, RESULTS = "_reprokit_number", "_reprokit_results"  # attributes of a Future
 POLL_TIMEOUT = 0.5  # seconds of one wait for a future
 END = "."  # ends the futures of one call of wait; of as_completed: it timed out
 
@@ -28,6 +28,14 @@ END = "."  # ends the futures of one call of wait; of as_completed: it timed out
 def _number(future: Any) -> tuple[str, int]:
     number: tuple[str, int] = getattr(future, NUMBER, ("", 0))
     return number
+
+
+def _make_in_turn(original: Function) -> Function:
+    def call(future: Any, argument: Any) -> Any:
+        results = vars(future).get(RESULTS)
+        return original(future, argument) if results is None else results.enter(original, future, argument)
+
+    return call
 
 
 class NumberedFutures(set):  # type: ignore[type-arg]
@@ -52,6 +60,8 @@ class FutureOrders:
         """Patch concurrent.futures._base, before other modules import its functions."""
         self._wait, self._module = module.wait, module
         replace(module.Future, "__init__", self._make_init)
+        for name in ("set_result", "set_exception", "add_done_callback"):
+            replace(module.Future, name, _make_in_turn)
         replace(module, "as_completed", self._make_as_completed)
         replace(module, "wait", self._make_wait)
 

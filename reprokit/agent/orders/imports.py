@@ -45,7 +45,8 @@ class ImportOrders:
 
         def find_and_load(name: str, *arguments: Any) -> Any:
             is_ordered = len(threads) > 1 or self._is_replay
-            actor = actors.current if is_ordered and not name.startswith(AGENT) else None
+            is_agents = str(sys._getframe(1).f_globals.get("__name__")).startswith(AGENT)
+            actor = actors.current if is_ordered and not is_agents else None
             if actor is None or actor.importing:  # what a module itself imports follows from it
                 return original(name, *arguments)
             turns = None

@@ -13,6 +13,8 @@ from zlib import crc32
 
 from ..core.patching import Function, replace
 from ..core.thread_names import WORKERS
+from ..core.user_frames import is_users
+from .futures import RESULTS
 from .turns import Choices
 from .worker_turns import SEAT, WorkerTurns, watch_worker
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
+LONGEST_CALLBACK = 0.2  # seconds for which other results wait
 
 
 class WorkerOrders:
@@ -105,7 +108,8 @@ class WorkerOrders:
             if semaphore is not None:
                 setattr(executor, attribute, IdleSemaphore(semaphore, Choices(self._orders, f"{name} idle")))
         if hasattr(executor, "_work_queue"):  # of threads
-            executor._work_queue = TaskQueue(executor._work_queue, Gate(self._orders, f"{name} takes"))
+            gate, results = Gate(self._orders, f"{name} takes"), ResultTurns(self._orders, f"{name} results")
+            executor._work_queue = TaskQueue(executor._work_queue, gate, results)
 
     def _make_batches(self, original: Function) -> Function:
         def compute_batch_size(backend: Any) -> Any:
@@ -150,15 +154,49 @@ class Gate:
         return result
 
 
+class ResultTurns:
+    """Orders the results of an executor's tasks, and the callbacks added to these, which a result makes run."""
+
+    def __init__(self, orders: Orders, name: str) -> None:
+        threading: Any = sys.modules["threading"]
+        self._actors = orders.actors
+        self._running = threading.RLock()
+        self._guard = threading.Lock()
+        recorded = orders.recorded_actors(name) if orders.is_replay else ()
+        self._turns = orders.turns(recorded, threading.Condition(self._guard)) if recorded else None
+        self._note = orders.track(name).note if self._turns is None else self._turns.advance
+
+    def enter(self, action: Function, *arguments: Any) -> Any:
+        """Execute the action once others have ended, or take long: a callback may wait for another result."""
+        actor, turns = self._actors.current.code, self._turns
+        if turns is not None:
+            turns.enter(actor)
+        is_alone = False
+        try:
+            is_alone = self._running.acquire(timeout=LONGEST_CALLBACK)
+            with self._guard:
+                self._note(actor)
+            return action(*arguments)
+        finally:
+            if is_alone:
+                self._running.release()
+
+
 class TaskQueue:
     """Wraps a SimpleQueue of tasks, which threads take in turns. None, which stops a thread, is no task."""
 
-    def __init__(self, queue: Any, gate: Gate) -> None:
+    def __init__(self, queue: Any, gate: Gate, results: ResultTurns | None = None) -> None:
         self._queue = queue
         self._gate = gate
-        self.put = queue.put
+        self._results = results
         self.empty = queue.empty
         self.qsize = queue.qsize
+
+    def put(self, item: Any) -> None:
+        """Put a task; if the user's code submits it, its result and callbacks are ordered too."""
+        if self._results is not None and item is not None and is_users(sys._getframe(2).f_code.co_filename):
+            setattr(item.future, RESULTS, self._results)
+        self._queue.put(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take a task; a get that may fail only clears the queue, and is no turn."""
