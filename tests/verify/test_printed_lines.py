@@ -6,6 +6,8 @@ import time
 
 import pytest
 
+from reprokit.console import PrintedPiece, ProcessConsole
+from reprokit.verify.compare.console import _stream_leaf
 from reprokit.verify.compare.printed_lines import (
     LineContext,
     compare_lines,
@@ -177,6 +179,20 @@ def test_the_first_difference_is_found_with_its_number() -> None:
     assert [line and (line.number, line.text) for line in found.first] == [(4, "c"), (4, "d")]
     assert dict(found.varied) == {"times": 1}
     assert compare_lines(left, left[:2], CONTEXTS).first == (left[2], None)
+
+
+def test_lines_behind_a_part_that_was_not_kept_are_numbered_from_the_end() -> None:
+    def console(last: bytes) -> ProcessConsole:
+        return ProcessConsole([PrintedPiece(0, "m", b"a\nb\ncut")], [PrintedPiece(0, "m", last)], dropped=9)
+
+    contexts = LineContext(), LineContext()
+    for lasts, words in (
+        ((b"off\nc 1\nd\n", b"off\nc 2\nd\n"), "line 2 from the end of what was kept is 'c 1'"),
+        ((b"off\nc\n\nd 1", b"off\nc\n\nd 2"), "line 1 from the end of what was kept is 'd 1'"),
+    ):
+        leaf = _stream_leaf("stdout", 0, console(lasts[0]), console(lasts[1]), contexts)
+        assert leaf is not None
+        assert words in leaf.detail
 
 
 def test_no_line_takes_long() -> None:

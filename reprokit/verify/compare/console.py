@@ -6,7 +6,7 @@ The order of lines of several threads is a race: it may differ if each thread pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
@@ -105,9 +105,11 @@ def _stream_leaf(
 
 def _printed_stream(process: ProcessConsole, stream: int) -> _PrintedStream:
     first, bars = printed_lines(console.text(process.first, stream))
-    last, more_bars = printed_lines(console.text(process.last, stream))
+    last_text = console.text(process.last, stream)
+    last, more_bars = printed_lines(last_text)
     if process.dropped:  # the lines next to the dropped part are incomplete
-        first, last = first[:-1], last[1:]
+        end = last_text.count(b"\n") + (not last_text.endswith(b"\n")) + 1
+        first, last = first[:-1], [replace(line, number=line.number - end) for line in last[1:]]
     pieces = [piece for piece in process.first + process.last if piece.stream == stream]
     names = sorted({piece.thread for piece in pieces})
     by_thread = {name: [piece for piece in pieces if piece.thread == name] for name in names}
@@ -146,13 +148,14 @@ def _different(
 ) -> Difference:
     left_line, right_line = first
     number = next(line.number for line in first if line is not None)
+    place = f"line {number}" if number > 0 else f"line {-number} from the end of what was kept"
     texts = [_quoted(line) for line in first]
-    meaning = f"{title}: line {number} is {texts[0]} in the left run and {texts[1]} in the right one"
+    meaning = f"{title}: {place} is {texts[0]} in the left run and {texts[1]} in the right one"
     if left_line is None or right_line is None:
         side, text = ("right", texts[1]) if left_line is None else ("left", texts[0])
         count = abs(len(left.lines) - len(right.lines))
         further_lines = "1 more line" if count == 1 else f"{count} more lines"
-        meaning = f"{title}: only the {side} run goes on, with {further_lines}, from line {number} on: {text}"
+        meaning = f"{title}: only the {side} run goes on, with {further_lines}, from {place} on: {text}"
     return different(title, texts[0], texts[1], meaning, lacking=lacking(left_line, right_line))
 
 

@@ -97,7 +97,7 @@ class LineContext:
 
 @dataclass(frozen=True)
 class PrintedLine:
-    """A line's last state, and its number from 1."""
+    """A line's last state, and its number from 1; behind a part that was not kept from the end, the last being -1."""
 
     number: int
     text: str
