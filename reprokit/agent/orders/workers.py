@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .tracks import Orders
 
 BATCHES = "_reprokit_batches"  # attribute of a backend of joblib
-LONGEST_CALLBACK = 0.2  # seconds for which other results wait
+LONGEST_CALLBACK = 0.05  # seconds for which other results wait
 
 
 class WorkerOrders:
