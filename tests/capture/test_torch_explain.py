@@ -81,11 +81,23 @@ def negative_root(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(x * weight - 2).mean()  # here
 
 
+def divided_by_a_count(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    count = int((x > 2).sum())
+    return (x * weight).relu().sum() / count  # here
+
+
+def padding_divided_by_a_count(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    count = int((x > 2).sum())
+    return ((x * (x > 0.5)).detach() / count).sum() * weight.sum()  # here
+
+
 CASES: list[tuple[Case, str, str, str]] = [
     (square_root_times_zero, "backward", "SqrtBackward0", "sqrt of 0 has an infinite gradient; 1 of 8 inputs is 0"),
     (logarithm, "forward", "aten::log", "log of 0 is infinite; 4 of 32 inputs are 0"),
     (logarithm_left_out, "backward", "LogBackward0", "log of 0 has an infinite gradient; 4 of 32 inputs are 0"),
     (masked_mean, "forward", "aten::div", "0/0 is NaN; 1 of 8 divisors is 0"),
+    (divided_by_a_count, "forward", "aten::div", "a division by 0 is infinite; 1 of 1 divisors is 0"),
+    (padding_divided_by_a_count, "forward", "aten::div", "0/0 is NaN; 1 of 1 divisors is 0"),
     (half_precision, "forward", "aten::mul", "aten::mul overflows float16, whose largest number is 65504"),
     (bfloat, "forward", "aten::mul", "aten::mul overflows bfloat16, whose largest number is 3.38953e+38"),
     (softmax_by_hand, "forward", "aten::exp", "exp overflows float32 above 88.72; the largest input is 9"),

@@ -273,6 +273,10 @@ class OperatorExplainer:
     def _input_statistics(self, operator: Operator, args: Any, kwargs: Any, phase: str) -> list[OperandStatistics]:
         """Return statistics of the operator's inputs, including tensors that the graph saved for it."""
         statistics = [_statistics(self._torch, name, tensor) for name, tensor in _input_tensors(operator, args, kwargs)]
+        number = dict(zip(operator.names, args)).get("other")
+        if type(number) in (int, float):  # in place of a tensor, as the divisor of x / 0
+            tensor = self._torch.tensor(number, dtype=self._torch.float64, device="cpu")
+            statistics.append(_statistics(self._torch, "other", tensor))
         if phase == BACKWARD:
             for name, value in self._places.saved_values():
                 for tensor in tensors_in(value):
