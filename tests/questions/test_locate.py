@@ -96,6 +96,39 @@ def test_batches_that_workers_bring_in_another_order_are_no_divergence(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+THREADS = """
+import sys, threading, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(6):
+    rows = torch.randn(2, 4)
+    threads = [threading.Thread(target=lambda: (rows * 2).sum()) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        if sys.argv[1] == "apart":  # the second thread then gets the ident of the first
+            thread.join()
+    for thread in threads:
+        thread.join()
+    if sys.argv[1] == "together" and step == 4:
+        rows.numpy()[0] += 1
+    model(rows).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_threads_that_get_the_ident_of_an_ended_one_are_no_divergence(tmp_path: Path) -> None:
+    script = tmp_path / "threads.py"
+    script.write_text(THREADS)
+    record(tmp_path, "left", script, "apart")
+    record(tmp_path, "right", script, "together")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.startswith("changed outside of operators, before aten::addmm, model(rows).sum().backward()")
+    assert "of step 4, process 0, thread m" in done.stdout
+
+
 @pytest.mark.slow
 def test_a_race_is_named_with_its_cure(tmp_path: Path) -> None:
     record(tmp_path, "run", GATHER, "40")

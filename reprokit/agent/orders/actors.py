@@ -44,7 +44,7 @@ class Actors:
         """Return whether the actor is a thread that has ended."""
         name = self.names[code].rstrip("".join(ACTIONS))
         threading: Any = sys.modules["threading"]
-        return name in self.seen and all(_name(thread) != name for thread in threading.enumerate())
+        return name in self.seen and all(name_of(thread) != name for thread in threading.enumerate())
 
     def watch(self, threading: Any) -> None:
         """Name the threads that are created from now on."""
@@ -86,7 +86,7 @@ class ThreadActor(_local):
         threading: Any = sys.modules["threading"]
         # current_thread() would make an object for a thread that is not Python's.
         thread = threading._active.get(get_ident())
-        self.name = "m" if thread is None and get_ident() == threading.main_thread().ident else _name(thread)
+        self.name = "m" if thread is None and get_ident() == threading.main_thread().ident else name_of(thread)
         self.code = actors.code(self.name)
         self.put, self.get, self.look = [actors.code(self.name + action) for action in ACTIONS]
         if len(actors.seen) < MAX_ACTORS:  # further threads share a code
@@ -96,7 +96,7 @@ class ThreadActor(_local):
         self.importing = ""  # the module that this thread imports, and by which others are imported
 
 
-def _name(thread: Any) -> str:
+def name_of(thread: Any) -> str:
     """Return the name of a thread; of one whose creation was not seen, Python's own name."""
     if thread is None:
         return _UNNAMED[0]

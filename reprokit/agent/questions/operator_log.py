@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from _thread import get_ident
+from _thread import _local, get_ident
 from importlib import import_module
 
 from ..capture.store import Part, index_of, write_tensors
 from ..core.json_text import to_json
 from ..events import UpdateDone
+from ..orders.actors import name_of
 from . import ANSWERS
 from .step_window import StepWindow
 
@@ -78,6 +79,7 @@ class LogFiles:
         self._descriptors: tuple[int, int] | None = None
         self._stem = ""
         self.count = 0
+        self.thread = _CallingThread()
 
     def number(self, kind: str, key: Any, describe: Callable[..., dict[str, Any]], *arguments: Any) -> int:
         """Return the number of an operator, place or thread; its name is written before the next calls."""
@@ -165,7 +167,7 @@ class CallLog:
             self.agent.warn(f"calls of operators beyond {MAX_CALLS} of a process are not logged")
             return
         files.count += 1
-        thread = files.number("thread", get_ident(), _thread) % MAX_THREADS
+        thread = files.number("thread", files.thread.name, _named, files.thread.name) % MAX_THREADS
         files.calls.append(CALL.pack(call, place, thread, flags, self._window.step, inputs, outputs))
         if len(files.calls) >= BUFFERED:
             files.write()
@@ -193,10 +195,17 @@ class CallLog:
                 write_tensors(file, index_of(parts), parts)
 
 
-def _thread() -> dict[str, Any]:
-    """Return the name of the current thread: "m" for the main one, "engine" if Python did not start it."""
-    threading = sys.modules.get("threading")
-    ident = get_ident()
-    if threading is None or threading.main_thread().ident == ident:
-        return {"name": "m"}
-    return {"name": next((thread.name for thread in threading.enumerate() if thread.ident == ident), "engine")}
+class _CallingThread(_local):
+    """The name of the calling thread. Its ident is no key: once a thread has ended, others get its ident."""
+
+    def __init__(self) -> None:
+        threading: Any = sys.modules.get("threading")
+        if threading is None or threading.main_thread().ident == get_ident():
+            self.name = "m"
+        else:
+            thread = threading._active.get(get_ident())
+            self.name = "engine" if thread is None else name_of(thread)  # "engine": not a thread of Python's
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"name": name}
