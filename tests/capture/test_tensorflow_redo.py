@@ -80,6 +80,7 @@ def line_of(text: str) -> int:
             "sqrt of 0 has an infinite gradient; 1 of 2 inputs is",
         ),
         ("masked_infinity_is_no_cause", "forward", "Log", "+ tf.reduce_mean(tf.math", "log of 0 is infinite; 2 of 4"),
+        ("masked_whole", "forward", "Softmax", "attention = tf.nn.softmax", "softmax of nothing but infinities is NaN"),
         (
             "hidden_by_where",
             "backward",

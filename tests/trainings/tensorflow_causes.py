@@ -41,6 +41,12 @@ def masked_infinity_is_no_cause(x):
     return tf.reduce_mean(tf.nn.softmax(scores)) + tf.reduce_mean(tf.math.log(x))
 
 
+def masked_whole(x):
+    scores = tf.where([[True, True], [False, False]], x, -float("inf"))
+    attention = tf.nn.softmax(scores)
+    return tf.reduce_mean(attention)
+
+
 def hidden_by_where(x):
     return tf.reduce_mean(tf.where(x > 0, tf.math.log(x), 0.0))
 
@@ -82,6 +88,7 @@ for function, value in [
     (handmade, [[100.0, 1.0], [1.0, 2.0]]),
     (sqrt_backward, [0.0, 2.0]),
     (masked_infinity_is_no_cause, rows),
+    (masked_whole, rows),
     (hidden_by_where, [0.0, 2.0]),
     (given, [0.0, 1.0]),
     (cast_overflow, [1.0, 2.0]),

@@ -124,6 +124,8 @@ class OperationWatcher:
             producer = self.trace.producer([key])
             if event.inputs[-1].nonfinite and producer is not None:
                 event.parents.append(producer)
+            elif event.inputs[-1].nonfinite > event.inputs[-1].nans and not array.shape:
+                event.is_intended = True  # an infinite number of the script's, such as a mask's
             elif event.inputs[-1].nonfinite:
                 event.foreign_inputs.append(("", event.inputs[-1]))
         if phase == FORWARD and event.foreign_inputs and not event.parents:  # no operation made them, nor the batch
