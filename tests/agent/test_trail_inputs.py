@@ -27,7 +27,7 @@ DIFFERING = [
     "replicas",
 ]
 EQUAL = ["plain again", "views", "in_memory", "criterion", "recomputed", "in_the_data", "traced"]
-PARTIAL = ["evaluated", "chained", "transformed", "number within", "text"]
+PARTIAL = ["evaluated", "chained", "transformed", "number within", "text", "without_memory"]
 UNSEEN = ["whole_step", "functional"]
 
 

@@ -211,6 +211,22 @@ def optional(options):
     steps(lambda number, a, b: mse_loss(net(a, options), b))
 
 
+class Wrapper(torch.Tensor):
+    """As quantized tensors are: it has no memory of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        return args[0] * 0.5
+
+
+def without_memory():
+    freed, wrapper = torch.ones(64), torch.Tensor._make_wrapper_subclass(Wrapper, (4096,))
+    freed.untyped_storage().resize_(0)
+    net = Outer(lambda value, freed, wrapper: model(value))
+    net.register_buffer("wrapper", wrapper)
+    steps(lambda number, a, b: mse_loss(net(a, freed, wrapper), b))
+
+
 # No call of a model is seen.
 
 

@@ -6,7 +6,7 @@ import sys
 
 from ..pytorch import private_api
 from ..pytorch.state import module_name
-from ..pytorch.tensors import is_nested, is_plain, is_tensor
+from ..pytorch.tensors import has_memory, is_nested, is_plain, is_tensor
 from .header import SnapshotHeader, Trigger
 from .torch_batches import BatchRecord, leaf
 from .torch_checks import FiniteTests, values_of
@@ -14,7 +14,6 @@ from .torch_state import (
     SnapshotTensors,
     as_dense_cpu,
     digest,
-    has_memory,
     parameters_of,
     take_all,
     take_model,

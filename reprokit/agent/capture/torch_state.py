@@ -8,7 +8,7 @@ from array import array
 
 from ..pytorch.series import size_of
 from ..pytorch.state import named_tensors, parts_of
-from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, is_nested, is_plain, is_tensor
+from ..pytorch.tensors import bytes_of, components_of, dtype_name, entry, has_memory, is_nested, is_plain, is_tensor
 from . import trees
 from .random_states import as_values, put_back
 from .store import DTYPES, NAMES, Part, SavedTensor, SnapshotError, free_name
@@ -172,14 +172,6 @@ def take_random(tensors: SnapshotTensors, states: Mapping[str, Any], prefix: str
         else:
             nodes[name] = tensors.pack(f"{prefix}.{name}", state)
     return nodes
-
-
-def has_memory(tensor: Any) -> bool:
-    """Return whether a tensor's memory can be read: a script may free it for a while (untyped_storage().resize_(0))."""
-    try:
-        return tensor is not None and (not tensor.numel() or bool(tensor.data_ptr()))
-    except RuntimeError:  # a sparse one
-        return True
 
 
 # ---- back into a training --------------------------------------------------------------------------------------------

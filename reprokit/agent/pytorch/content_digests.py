@@ -35,7 +35,7 @@ class PytorchContents:
         self._tensor = torch.Tensor
         self._plain_classes = frozenset([torch.Tensor])
         self._strided = torch.strided
-        self.has_unreadable = False  # whether a tensor outside of CPU memory was skipped
+        self.has_unreadable = False  # whether the values of a tensor were not read
         self._salts: dict[Any, int] = {}  # of simple tensors, by the compiled step's key of dtype and shape
         self.native_state = torch.Tensor, torch.nn.Parameter, self._salts, self._simple_salt
 
@@ -91,6 +91,7 @@ class PytorchContents:
                 digest = self.tensor(digest, part)
             return digest
         if type(tensor) is not self._tensor and not is_plain(tensor):
+            self.has_unreadable = True
             return self._text(digest, type(tensor).__name__)
         if not tensor.is_cpu:
             self.has_unreadable = True

@@ -51,10 +51,18 @@ def is_plain(tensor: Any) -> bool:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         if hasattr(tensor, "to_local") or not isinstance(tensor, torch.Tensor):
             return False
-        if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
+        if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor") or not has_memory(tensor):
             return False
     wrapped = private_api.is_functorch_wrapped(torch, tensor)
     return not (wrapped or is_nested(tensor)) and not tensor.is_meta
+
+
+def has_memory(tensor: Any) -> bool:
+    """Return whether a tensor's memory can be read: wrappers of other tensors, and freed storages, have none."""
+    try:
+        return tensor is not None and (not tensor.numel() or bool(tensor.data_ptr()))
+    except RuntimeError:  # a sparse one
+        return True
 
 
 def numbers(tensor: Any) -> Any:
