@@ -58,8 +58,8 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
 
 
 def _parted(key: Key, left: TrailSide, right: TrailSide) -> Iterator[DivergedSeries]:
-    """Yield the first difference of a series; an earlier end of the replay is none."""
+    """Yield the first difference of a series; an earlier end or a generator that no step draws from is none."""
     comparison = compared(left, right)
-    names = [name for name in comparison.differing if name != LENGTH]
+    names = [name for name in comparison.differing if name != LENGTH and not comparison.is_idle(name)]
     if names:
         yield DivergedSeries(*key, comparison.step(names[0]), NAMES.get(names[0], names[0]))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.questions.proof import DivergedSeries
+from reprokit.questions.proof import DivergedSeries, prove
+from reprokit.rundir import RunDirectory
 from tests.questions.asking import asked
 from tests.support import Reprokit
 
@@ -28,3 +29,28 @@ def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) 
     assert [(one.step, one.process) for one in other.diverged] == [(5, "0")]
     assert isinstance(other.diverged[0], DivergedSeries)
     assert other.holds_until("7") == 0  # a process of which nothing was compared
+
+
+SEEDED = """
+import random, sys, torch
+torch.manual_seed(0)
+random.seed(sys.argv[1])
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    model(torch.randn(2, 4) * (random.random() if len(sys.argv) > 2 else 1)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_generator_that_no_step_draws_from_disproves_nothing(tmp_path: Path) -> None:
+    reprokit = Reprokit(tmp_path)
+    for name, arguments in {"left": "1", "right": "2", "drawn left": "1 draw", "drawn right": "2 draw"}.items():
+        command = (sys.executable, "-c", SEEDED, *arguments.split())
+        assert reprokit.run("record", "-o", name, "--", *command).returncode == 0
+    runs = {name: RunDirectory(tmp_path / name) for name in ("left", "right", "drawn left", "drawn right")}
+    assert prove(runs["left"], runs["right"]).holds
+    assert "next: reprokit locate" not in reprokit.run("verify", "left", "right").stderr
+    assert not prove(runs["drawn left"], runs["drawn right"]).holds
+    assert "next: reprokit locate" in reprokit.run("verify", "drawn left", "drawn right").stderr
