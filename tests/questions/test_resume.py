@@ -89,6 +89,20 @@ def test_the_parts_that_a_checkpoint_lacks_are_named_and_proved(
     assert finding["resumed_at"] == 9
 
 
+@pytest.mark.parametrize(
+    ("left_out", "part"),
+    [
+        pytest.param("of_critic", "optimizer", marks=pytest.mark.slow),
+        pytest.param("of_maker", "optimizer", marks=pytest.mark.extended),
+        pytest.param("critic", "parameters", marks=pytest.mark.extended),
+    ],
+)
+def test_a_part_of_one_of_two_optimizers_that_take_turns_is_named(tmp_path: Path, left_out: str, part: str) -> None:
+    finding = found(resume(tmp_path, "pytorch_resumed_adversaries.py", left_out, options=("--at", "8")), 1)
+    assert (finding["resumed_at"], finding["missing"], finding["proved"]) == (6, [part], True)
+    assert [named["part"] for named in finding["parts"]] == [part]
+
+
 @pytest.mark.extended
 def test_a_training_that_is_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> None:
     finding = found(resume(tmp_path, "pytorch_resumed_epochs.py", options=("--at", "20")), 1)

@@ -37,6 +37,7 @@ class PytorchState:
         self._agent, self._answers = agent, answers
         self._torch: Any = sys.modules["torch"]
         self._optimizers, self._schedules, self._scalers = LiveObjects(), LiveObjects(), LiveObjects()
+        self._records = LiveObjects()  # of the optimizers, by which updates are counted
         self._random = RandomStates(self._torch)
         # The states of generators when a loader began or returned a batch, for the current step.
         self._at_loader: Any = None
@@ -48,7 +49,7 @@ class PytorchState:
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
-            events.OptimizerMade: lambda event: self._optimizers.add(event.target),
+            events.OptimizerMade: self._optimizer_made,
             events.ScheduleMade: lambda event: self._schedules.add(event.schedule),
             events.ScalerMade: lambda event: self._scalers.add(event.scaler),
             events.LoaderBegan: self._loader_began,
@@ -64,6 +65,11 @@ class PytorchState:
         self._answers.log(problem=f"{getattr(handler, '__name__', '')}: {type(error).__name__}: {error}"[:500])
 
     # Events
+
+    def _optimizer_made(self, event: events.OptimizerMade) -> None:
+        self._optimizers.add(event.target)
+        if event.optimizer is not None:
+            self._records.add(event.optimizer)
 
     def _loader_began(self, event: events.LoaderBegan) -> None:
         """Restore and read the generators before a loader draws its order."""
@@ -112,7 +118,7 @@ class PytorchState:
 
     def _updated(self, event: events.UpdateDone) -> None:
         answers = self._answers
-        if not answers.window.updated(event.optimizer):
+        if not answers.window.updated(event.optimizer, self._records):
             return
         if answers.window.step <= answers.first + 1 and not answers.every:
             answers.log(calls=self._model_calls)

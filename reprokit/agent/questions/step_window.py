@@ -4,12 +4,12 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
 
 class StepWindow:
-    """The steps of this process: step n begins once some optimizer has made n updates."""
+    """The steps of this process: step n begins once an optimizer has made n updates, and none is one behind it."""
 
     def __init__(self, steps: Mapping[str, Any]) -> None:
         self._first, self._last = int(steps.get("first") or 0), steps.get("last")
@@ -21,11 +21,14 @@ class StepWindow:
         self.is_over = self._last is not None and self.step > self._last
         self.is_open = self._first <= self.step and not self.is_over
 
-    def updated(self, optimizer: object) -> bool:
-        """Count an update; return whether it begins a new step."""
+    def updated(self, optimizer: object, optimizers: Iterable[object] = ()) -> bool:
+        """Count an update; return whether it begins a new step.
+
+        An optimizer that is one update behind, as that of a generator behind its critic's, still takes this step.
+        """
         key = _key(optimizer)
         count = self._updates[key] = self._updates.get(key, 0) + 1
-        is_new = count > self.step
+        is_new = count > self.step and all(self._updates.get(_key(other), 0) != count - 1 for other in optimizers)
         if is_new:
             self.step = count
             self._update_flags()
