@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import _local
 
 from .core.user_frames import MAX_DEPTH, is_users
 from .directory_proxies import OsFunctionProxy
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from .agent import Agent
 
+    CallSite = tuple[bytes, bytes, bytes]  # lines, names of their files, contents of these files
+
 STARTS = ("posix_spawn", "posix_spawnp", "system")  # functions of os that start a program without a fork of Python's
 SERVERS = ("/resource_tracker.py", "/forkserver.py")  # start one helper process, by whichever code needs it first
 MAX_SOURCE = 1 << 20  # bytes of each source file that a replay compares
@@ -27,11 +30,12 @@ class CallSites:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._report: Callable[..., object] | None = None
+        self._thread = _local()  # .sites: of the children being started, as a signal's handler may start one meanwhile
 
     def watch(self) -> None:
         """Watch forks, and the functions that start a program without one."""
         self._agent.listeners.append((("subprocess", "multiprocessing.util"), self._loaded))
-        os.register_at_fork(before=self._before_fork, after_in_parent=self.after)
+        os.register_at_fork(before=self._before_fork, after_in_parent=self.after, after_in_child=self.after)
         for name in STARTS:
             if hasattr(os, name):  # posix_spawn since Python 3.8
                 setattr(os, name, _StartProxy(getattr(os, name), self))
@@ -56,13 +60,25 @@ class CallSites:
         site = call_site(frame)
         if site[0] and self._report is None:
             self._report = _shim_function()
-        if site[0] and self._report is not None:
-            self._report(*site)
+        self._sites().append(site)
+        self._report_innermost()
 
     def after(self) -> None:
-        """Withdraw the call site: the child was started, or could not be."""
+        """Withdraw the call site: the child was started, or could not be. Report the one that a handler interrupted."""
+        if self._sites():
+            self._sites().pop()
+        self._report_innermost()
+
+    def _sites(self) -> list[CallSite]:
+        """Return the call sites of the children that this thread is starting, the innermost last."""
+        sites: list[CallSite] = self._thread.__dict__.setdefault("sites", [])
+        return sites
+
+    def _report_innermost(self) -> None:
+        """Report the innermost call site of this thread; none if there is none."""
         if self._report is not None:
-            self._report(None, None, None)
+            sites = self._sites()
+            self._report(*(sites[-1] if sites and sites[-1][0] else (None, None, None)))
 
 
 class _StartProxy(OsFunctionProxy):
@@ -83,7 +99,7 @@ def _shim_function() -> Callable[..., object] | None:
     return getattr(CDLL(None), "reprokit_call_site", None)
 
 
-def call_site(frame: FrameType | None) -> tuple[bytes, bytes, bytes]:
+def call_site(frame: FrameType | None) -> CallSite:
     """Return the script's lines on the stack, the names of their files, and the files' contents; empty without any."""
     lines: list[str] = []
     sources: dict[str, bytes] = {}

@@ -99,6 +99,51 @@ def test_a_helper_more_leaves_forks_their_numbers_that_execute_in_another_order(
     assert {**drawn(replayed.stdout), "helper": ""} == {**drawn(recorded.stdout), "helper": ""}, replayed.stderr
 
 
+IN_HANDLER = """
+import os, signal, sys
+
+def fork(name):
+    pid = os.fork()
+    if pid == 0:
+        print(name + suffix, os.urandom(8).hex(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def handle(number, frame):
+    global suffix
+    fork("in-handler")
+    if os.fork() == 0:  # it returns from the handler, and forks as its parent does
+        suffix = "-by-child"
+    else:
+        os.wait()
+
+def interrupt(frame, event, argument):
+    if event == "return" and frame.f_code.co_name == "_before_fork":  # the call site is known, the fork is not made
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGUSR1)
+
+suffix = ""
+signal.signal(signal.SIGUSR1, handle)
+if os.path.exists("filled") == (sys.argv[1] == "filled"):
+    sys.setprofile(interrupt)
+fork("interrupted")
+fork("last")
+"""
+
+
+@pytest.mark.parametrize("when", ["empty", "filled"])
+def test_forks_by_a_signal_handler_leave_the_fork_that_it_interrupts_its_lines(reprokit: Reprokit, when: str) -> None:
+    """Interrupt a fork in the recording only, or in the replay only."""
+    reprokit.script("train.py", IN_HANDLER)
+    recorded = reprokit.record(sys.executable, "train.py", when)
+    reprokit.script("filled", "")
+    replayed = reprokit.run("replay", str(reprokit.last))
+    there, here = drawn(recorded.stdout), drawn(replayed.stdout)
+    assert sorted([len(there), len(here)]) == [2, 5], replayed.stderr
+    assert {name: there[name] for name in here if name in there} == {name: here[name] for name in there if name in here}
+    assert {"interrupted", "last"} <= there.keys() & here.keys()
+
+
 def test_a_script_from_a_fifo_may_fork(reprokit: Reprokit) -> None:
     os.mkfifo(reprokit.directory / "fifo")
     run = reprokit.start("record", "-o", "recorded", "--", sys.executable, "fifo")
