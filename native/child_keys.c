@@ -23,9 +23,11 @@ _Static_assert(sizeof(struct rk_child) == 128, "the layout of a recorded child")
 /* The recorded children of a process. Shared with its forks, which may claim a child when they execute a program. */
 struct recording {
     const struct rk_child *children;
+    uint64_t parent; /* of the children that can be claimed */
     uint32_t count;
+    uint32_t kinds;     /* of these, a bit for each enum rk_child_kind */
     uint32_t disturbed; /* the forked children differ from the recording's */
-    uint8_t taken[];    /* for each child: 1 once it was claimed */
+    uint32_t skips[];   /* for each child: 0, or how many from it on are claimed or another parent's */
 };
 
 static struct recording numbers_only;   /* an older recording, which stored no children */
@@ -53,30 +55,52 @@ static const struct rk_child *map_children(uint32_t *count) {
     return children;
 }
 
-static struct recording *map_recording(void) {
+static struct recording *map_recording(uint64_t parent) {
     uint32_t count = 0;
     const struct rk_child *children = map_children(&count);
     if (!children && !rk_plan.children) return &numbers_only;
     if (!children) count = 0;
-    struct recording *recording =
-        rk_map(sizeof(*recording) + count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct recording *recording = rk_map(sizeof(*recording) + (count + 1) * sizeof(*recording->skips),
+                                         PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!recording) return &numbers_only;
     recording->children = children;
+    recording->parent = parent;
     recording->count = count;
+    for (uint32_t i = count; i-- > 0;) {
+        if (children[i].parent != parent)
+            recording->skips[i] = 1 + recording->skips[i + 1];
+        else
+            recording->kinds |= 1u << children[i].kind % 32;
+    }
     return recording;
 }
 
-/* Returns the recorded children; NULL if children have numbers only. */
-static struct recording *recorded_children(void) {
+/* Returns the recorded children of a process, by the hash that they store of it; NULL if children have numbers only. */
+static struct recording *recorded_children(uint64_t parent) {
     if (rk_plan.mode != RK_MODE_REPLAY) return NULL;
-    struct recording *recording = __atomic_load_n(&own_recording, __ATOMIC_ACQUIRE), *expected = NULL;
-    if (!recording) {
-        recording = map_recording();
-        if (!__atomic_compare_exchange_n(&own_recording, &expected, recording, false, __ATOMIC_ACQ_REL,
-                                         __ATOMIC_ACQUIRE))
-            recording = expected;
+    struct recording *recording = __atomic_load_n(&own_recording, __ATOMIC_ACQUIRE);
+    while (!recording || (recording != &numbers_only && recording->parent != parent)) { /* or now an incarnation */
+        struct recording *mapped = map_recording(parent);
+        if (__atomic_compare_exchange_n(&own_recording, &recording, mapped, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            recording = mapped;
     }
     return recording == &numbers_only ? NULL : recording;
+}
+
+/* Returns the first child from this index on that can be claimed, or the count. Shortens the way for the next search:
+ * a claimed child stays claimed, so that whatever a thread or fork stores here meanwhile is as true. */
+static uint32_t next_unclaimed(struct recording *recording, uint32_t index) {
+    uint32_t first = index, skipped;
+    while (index < recording->count && (skipped = __atomic_load_n(&recording->skips[index], __ATOMIC_ACQUIRE)))
+        index += skipped;
+    if (index > first) __atomic_store_n(&recording->skips[first], index - first, __ATOMIC_RELEASE);
+    return index;
+}
+
+static bool claim(struct recording *recording, const struct rk_child *child) {
+    uint32_t unclaimed = 0;
+    return __atomic_compare_exchange_n(&recording->skips[child - recording->children], &unclaimed, 1, false,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------ */
@@ -182,7 +206,7 @@ static uint32_t last_claimed(const struct recording *recording, const struct rk_
     uint32_t last = 0;
     for (uint32_t i = 0; i < recording->count; i++)
         if (recording->children[i].number > last && are_siblings(recording->children + i, target) &&
-            __atomic_load_n(&recording->taken[i], __ATOMIC_ACQUIRE))
+            __atomic_load_n(&recording->skips[i], __ATOMIC_ACQUIRE))
             last = recording->children[i].number;
     return last;
 }
@@ -192,20 +216,24 @@ static bool is_intact(const struct rk_child *child) {
            memchr(child->name, 0, sizeof(child->name));
 }
 
-static const struct rk_child *oldest_match(const struct recording *recording, const struct rk_child *target,
-                                           size_t rule, enum site_rule site_rule) {
+static const struct rk_child *oldest_match(struct recording *recording, const struct rk_child *target, size_t rule,
+                                           enum site_rule site_rule) {
     const struct rk_child *match = NULL;
     uint8_t key = match_rules[rule].key;
-    uint32_t last = site_rule == ANY_SITE ? last_claimed(recording, target) : 0;
-    for (uint32_t i = 0; i < recording->count; i++) {
+    uint32_t last = site_rule == ANY_SITE ? last_claimed(recording, target) : 0, count = recording->count;
+    /* A thread writes its children in the order of their numbers, but forked programs only when they execute. */
+    bool is_first_oldest =
+        target->kind == RK_CHILD_FORKED ? match_rules[rule].by_number : !match_rules[rule].by_any_thread;
+    for (uint32_t i = next_unclaimed(recording, 0); i < count; i = next_unclaimed(recording, i + 1)) {
         const struct rk_child *child = recording->children + i;
-        if (child->keys[key] != target->keys[key] || child->parent != target->parent || child->kind != target->kind ||
+        if (child->keys[key] != target->keys[key] || child->kind != target->kind ||
             (child->thread != target->thread && !match_rules[rule].by_any_thread) ||
             (child->number != target->number && match_rules[rule].by_number) ||
-            !is_site_matching(child, target, site_rule, last) ||
-            __atomic_load_n(&recording->taken[i], __ATOMIC_ACQUIRE) || (match && match->number <= child->number))
+            !is_site_matching(child, target, site_rule, last) || (match && match->number <= child->number) ||
+            !is_intact(child))
             continue;
-        if (is_intact(child)) match = child;
+        match = child;
+        if (is_first_oldest) break;
     }
     return match;
 }
@@ -220,7 +248,7 @@ static const struct rk_child *claim_match(struct recording *recording, const str
         if (match_rules[rule].by_number && !has_number) continue;
         const struct rk_child *match;
         while ((match = oldest_match(recording, target, rule, i / RK_LENGTH(match_rules)))) {
-            if (__atomic_exchange_n(&recording->taken[match - recording->children], 1, __ATOMIC_ACQ_REL)) continue;
+            if (!claim(recording, match)) continue;
             if (has_number && !match_rules[rule].by_number)
                 __atomic_store_n(&recording->disturbed, 1, __ATOMIC_RELEASE);
             return match;
@@ -283,10 +311,9 @@ static void name_by_birth(char *text, const struct rk_thread *thread, const stru
 
 void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birth, const char *file,
                      char *const arguments[]) {
-    struct recording *recording = recorded_children();
-    bool is_new = !birth->number;
-    if (is_new) {
+    if (!birth->number) { /* it has no name yet */
         struct rk_child child = new_child(thread, RK_CHILD_STARTED);
+        struct recording *recording = recorded_children(child.parent);
         make_keys(&child, file, arguments);
         birth->recorded = recording ? claim_match(recording, &child) : NULL;
         if (birth->recorded)
@@ -301,19 +328,12 @@ void rk_name_started(char *text, struct rk_thread *thread, struct rk_birth *birt
     name_by_birth(text, thread, birth);
 }
 
-/* Returns whether the recording has call sites of this process's forks. */
-static bool has_fork_sites(const struct recording *recording, const struct rk_child *target) {
-    for (uint32_t i = 0; recording && i < recording->count; i++)
-        if (recording->children[i].parent == target->parent && recording->children[i].kind == RK_CHILD_BORN)
-            return true;
-    return false;
-}
-
 /* Numbers a forked child, skipping recorded children that a script's line forked or that were started directly. */
 static uint32_t next_fork_number(const struct recording *recording, struct rk_thread *thread,
                                  const struct rk_child *target) {
     thread->children++;
-    for (uint32_t i = 0; recording && i < recording->count; i++) {
+    if (!recording || !(recording->kinds & ~(1u << RK_CHILD_FORKED))) return thread->children;
+    for (uint32_t i = 0; i < recording->count; i++) {
         const struct rk_child *child = recording->children + i;
         if (!are_siblings(child, target) || child->kind == RK_CHILD_FORKED) continue;
         if (child->number == thread->children) thread->children++;
@@ -322,12 +342,12 @@ static uint32_t next_fork_number(const struct recording *recording, struct rk_th
 }
 
 void rk_number_fork(struct rk_thread *thread) {
-    struct recording *recording = recorded_children();
     struct rk_child child = new_child(thread, RK_CHILD_STARTED);
+    struct recording *recording = recorded_children(child.parent);
     struct rk_birth *birth = &thread->fork_birth;
     *birth = (struct rk_birth){0};
     child.kind = RK_CHILD_BORN;
-    if (child.place.lines && has_fork_sites(recording, &child)) {
+    if (child.place.lines && recording && recording->kinds & 1u << RK_CHILD_BORN) {
         birth->recorded = claim_match(recording, &child);
         birth->number = birth->recorded ? birth->recorded->number
                                         : number_of_stranger(recording, thread, &child, &birth->is_stranger);
@@ -343,8 +363,8 @@ void rk_number_fork(struct rk_thread *thread) {
 void rk_name_forked(char *text, const struct rk_thread *thread) { name_by_birth(text, thread, &thread->fork_birth); }
 
 void rk_forked(const struct rk_thread *thread) {
-    forked.recording = recorded_children();
     forked.child = new_child(thread, RK_CHILD_FORKED);
+    forked.recording = recorded_children(forked.child.parent);
     forked.child.number = thread->fork_birth.is_stranger ? 0 : thread->fork_birth.number;
     memcpy(forked.identity, rk_identity, sizeof(forked.identity));
     forked.is_pending = true;
