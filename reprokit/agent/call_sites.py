@@ -6,6 +6,7 @@ import os
 import sys
 from _thread import _local
 
+from .core.patching import replace
 from .core.user_frames import MAX_DEPTH, is_users
 from .directory_proxies import OsFunctionProxy
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 STARTS = ("posix_spawn", "posix_spawnp", "system")  # functions of os that start a program without a fork of Python's
 SERVERS = ("/resource_tracker.py", "/forkserver.py")  # start one helper process, by whichever code needs it first
+REQUEST = "reprokit-call-site"  # memory file that a request to the fork server carries as its last descriptor
+MAX_DESCRIPTORS = 200  # of a request that gets one more; the kernel passes 253
 MAX_SOURCE = 1 << 20  # bytes of each source file that a replay compares
 
 
@@ -30,11 +33,13 @@ class CallSites:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._report: Callable[..., object] | None = None
+        self._requested: CallSite | None = None  # in a fork server: of the child that it forks next
         self._thread = _local()  # .sites: of the children being started, as a signal's handler may start one meanwhile
 
     def watch(self) -> None:
         """Watch forks, and the functions that start a program without one."""
         self._agent.listeners.append((("subprocess", "multiprocessing.util"), self._loaded))
+        self._agent.listeners.append((("multiprocessing.forkserver",), self._watch_fork_server))
         os.register_at_fork(before=self._before_fork, after_in_parent=self.after, after_in_child=self.after)
         for name in STARTS:
             if hasattr(os, name):  # posix_spawn since Python 3.8
@@ -49,6 +54,41 @@ class CallSites:
         if hasattr(module, "_fork_exec"):  # since Python 3.11
             module._fork_exec = _posixsubprocess.fork_exec
 
+    def _watch_fork_server(self, name: str, module: Any) -> None:
+        """Pass call sites from the processes that request a child to the fork server, which forks it."""
+        replace(module, "connect_to_new_process", self._requesting)
+        replace(sys.modules["multiprocessing.reduction"], "recvfds", self._receiving)
+
+    def _requesting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        def connect_with_site(fds: list[int]) -> Any:
+            file = self.attempt(_site_file, sys._getframe(1)) if len(fds) < MAX_DESCRIPTORS else None
+            try:
+                return connect(fds if file is None else [*fds, file])
+            finally:
+                if file is not None:
+                    os.close(file)
+
+        return connect_with_site
+
+    def _receiving(self, receive: Callable[..., list[int]]) -> Callable[..., list[int]]:
+        def receive_with_site(*arguments: Any, **keywords: Any) -> list[int]:
+            fds = receive(*arguments, **keywords)
+            self.attempt(self._take_site, fds)
+            return fds
+
+        return receive_with_site
+
+    def _take_site(self, fds: list[int]) -> None:
+        """Remove the call site from the descriptors of a request, so that neither server nor child sees it."""
+        self._requested = None
+        if fds and _is_site_file(fds[-1]):
+            file = fds.pop()
+            try:
+                lines, names, contents = os.pread(file, os.fstat(file).st_size, 0).split(b"\0", 2)
+                self._requested = (lines, names, contents)
+            finally:
+                os.close(file)
+
     def _before_fork(self) -> None:
         self.attempt(self.before, sys._getframe(1))
 
@@ -57,7 +97,7 @@ class CallSites:
 
     def before(self, frame: FrameType | None) -> None:
         """Report the call site of a child that this frame is about to start."""
-        site = call_site(frame)
+        site, self._requested = self._requested or call_site(frame), None
         if site[0] and self._report is None:
             self._report = _shim_function()
         self._sites().append(site)
@@ -97,6 +137,23 @@ def _shim_function() -> Callable[..., object] | None:
     except ImportError:
         return None
     return getattr(CDLL(None), "reprokit_call_site", None)
+
+
+def _site_file(frame: FrameType | None) -> int | None:
+    """Return a memory file with the call site; None if there is none, or before Python 3.8."""
+    site = call_site(frame)
+    if not site[0] or not hasattr(os, "memfd_create"):
+        return None
+    descriptor = os.memfd_create(REQUEST)
+    os.write(descriptor, b"\0".join(site))
+    return descriptor
+
+
+def _is_site_file(descriptor: int) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"/memfd:{REQUEST} ")
+    except OSError:  # without /proc
+        return False
 
 
 def call_site(frame: FrameType | None) -> CallSite:

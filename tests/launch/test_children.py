@@ -52,7 +52,7 @@ def compare_alike(reprokit: Reprokit, python: str, when: str, edited: bool) -> N
         script.write_text("# a line more\n" + script.read_text())
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")
     there, here = ({n: d for n, d in drawn(run.stdout).items() if "helper" not in n} for run in (recorded, replayed))
-    assert len(there) == 18
+    assert len(there) == 21
     assert here == there, replayed.stderr
     fidelity = reprokit.facts("replayed")["fidelity"]
     assert [fidelity["moved"], bool(fidelity["derived"]), bool(fidelity["unused"])] == [

@@ -36,10 +36,14 @@ def fork(name):
     os.waitpid(pid, 0)
 
 
-def process(name):
-    child = multiprocessing.get_context("spawn").Process(target=draw, args=(name,))
+def process(name, method="spawn"):
+    child = multiprocessing.get_context(method).Process(target=draw, args=(name,))
     child.start()
     child.join()
+
+
+def serve(name):
+    process(name, "forkserver")
 
 
 def draw(name):
@@ -56,7 +60,7 @@ if __name__ == "__main__":
     was_filled = os.path.exists(cache)
     with open(cache, "w"):
         pass
-    for way in (run, shell, spawn, execute, fork, process):
+    for way in (run, shell, spawn, execute, fork, process, serve):
         if when == ("filled" if was_filled else "empty"):
             make(way, "helper")
         make(way, "one")
