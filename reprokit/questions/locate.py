@@ -22,7 +22,7 @@ from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
-from reprokit.questions.proof import prove
+from reprokit.questions.proof import known_parameters, prove
 from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.run_home import recording_of
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
@@ -57,11 +57,16 @@ class ReplayPair:
 
     @property
     def divergences(self) -> list[ThreadDivergence]:
-        """Return the first divergence of each process, without differing calls that changed nothing in the trail."""
+        """Return the first divergence of each process, without other inputs or calls that changed no parameter."""
         divergences = first_of_each(*self.logs)
-        if divergences and prove(self.replays[0].run, self.replays[1].run).holds:
-            return [divergence for divergence in divergences if divergence.kind is DivergenceKind.RESULT]
-        return divergences
+        if not divergences or not prove(self.replays[0].run, self.replays[1].run).holds:
+            return divergences
+        known = known_parameters(self.replays[0].run)  # TensorFlow's only at some steps
+        return [
+            divergence
+            for divergence in divergences
+            if divergence.kind is DivergenceKind.RESULT or divergence.call.step > known.get(divergence.process, -1)
+        ]
 
     def first_trail_divergence(self) -> int | None:
         """Return the first step in which the trails of both replays differ."""

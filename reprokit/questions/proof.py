@@ -57,6 +57,16 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
     return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)))
 
 
+def known_parameters(run: RunDirectory) -> dict[str, int]:
+    """Return, by process, the last step up to which all series hold parameters; -1 for none."""
+    last_steps: dict[str, int] = {}
+    for (process, _), side in sides(run, list(trails.read(run))).items():
+        known = (step.number for step in side.series.steps() if step.parameters is not None)
+        last = max(known, default=-1)
+        last_steps[process] = min(last, last_steps.get(process, last))
+    return last_steps
+
+
 def _parted(key: Key, left: TrailSide, right: TrailSide) -> Iterator[DivergedSeries]:
     """Yield the first difference of a series; an earlier end or a generator that no step draws from is none."""
     comparison = compared(left, right)

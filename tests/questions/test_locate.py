@@ -22,6 +22,7 @@ from tests.support import Done, Reprokit, schema_of, shipped_schema
 TRAININGS = Path(__file__).parents[1] / "trainings"
 RACING = TRAININGS / "tensorflow_racing.py"
 SUMS = TRAININGS / "pytorch_compiled_sums.py"
+NOISY = TRAININGS / "tensorflow_noisy_gradient.py"
 STEPS = TRAININGS / "jax_steps.py"
 MUTANTS, GATHER = TRAININGS / "pytorch_mutants.py", TRAININGS / "pytorch_racing_gather.py"
 
@@ -33,6 +34,16 @@ def record(directory: Path, name: str, script: Path, *arguments: str) -> None:
 
 def line_of(script: Path, text: str) -> int:
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
+
+
+@pytest.mark.slow
+def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks_parameters(tmp_path: Path) -> None:
+    record(tmp_path, "left", NOISY, "-1")
+    record(tmp_path, "right", NOISY, "3")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1", "--json")
+    assert done.returncode == 1, done.stdout + done.stderr
+    first = json.loads(done.stdout)["processes"][0]
+    assert (first["kind"], first["call"]["step"]) in (("outside", 3), ("result", 3))
 
 
 def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
