@@ -10,7 +10,6 @@ VALUES = numpy.random.default_rng(0).normal(size=(8, 4, 3)).astype("float32")
 
 weights = tf.Variable(tf.ones((3, 1)))
 optimizer = tf.keras.optimizers.SGD(0.01)
-number = 0
 
 
 def scaled(gradient: numpy.ndarray) -> numpy.ndarray:
@@ -27,8 +26,8 @@ def doubled(values: tf.Tensor) -> tuple:
 def step(values: tf.Tensor) -> None:
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(doubled(values @ weights) ** 2)
-    optimizer.apply_gradients(zip(tape.gradient(loss, [weights]), [weights]))
+    optimizer.apply_gradients(zip(tape.gradient(loss, [weights]), [weights], strict=True))
 
 
-for number, batch in enumerate(VALUES):
-    step(tf.constant(batch))
+for number in range(len(VALUES)):
+    step(tf.constant(VALUES[number]))
