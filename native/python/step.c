@@ -226,6 +226,15 @@ PyDoc_STRVAR(ledger_put_text, "ledger_put(waiting, guard, entries, numbers)\n--\
 PyDoc_STRVAR(words_text, "words(indices)\n--\n\n"
                          "A list of integers below 2^32 as words of 32 bits; None of anything else.");
 
+PyDoc_STRVAR(stack_key_text,
+             "stack_key(depth)\n--\n\n"
+             "Codes and instructions of the caller's frames, without the innermost `depth`, as bytes; None\n"
+             "before CPython 3.11. Codes are identified by address.");
+PyDoc_STRVAR(
+    call_values_text,
+    "call_values((plain, parameter, salts, salt_of, text_digest), values)\n--\n\n"
+    "The tensors among the values of an operator call, keys of their dtypes and shapes, and the digest of all\n"
+    "values; None where one cannot be read in place. text_digest(others) gives that of the other values.");
 PyDoc_STRVAR(random_states_text,
              "random_states((modules, python, python_at, numpy, numpy_at, words_salt), gauss_offset)\n--\n\n"
              "Copies of Python's state and its `gauss_next`, of NumPy's, and of the second normal number that NumPy's\n"
@@ -247,6 +256,8 @@ static PyMethodDef methods[] = {
     {"loss_line", rkp_loss_line, METH_VARARGS, loss_line_text},
     {"ledger_put", rkp_ledger_put, METH_VARARGS, ledger_put_text},
     {"words", rkp_words, METH_O, words_text},
+    {"stack_key", rkp_stack_key, METH_O, stack_key_text},
+    {"call_values", rkp_call_values, METH_VARARGS, call_values_text},
     {NULL, NULL, 0, NULL},
 };
 
@@ -259,5 +270,6 @@ PyMODINIT_FUNC PyInit_reprokit_step(void) {
         *names[i].at = PyUnicode_InternFromString(names[i].text);
         if (!*names[i].at) return NULL;
     }
+    rkp_find_frame_functions();
     return PyModule_Create(&definition);
 }

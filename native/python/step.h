@@ -67,7 +67,27 @@ bool rkp_is_negative(PyObject *tensor);
 /* Finds a tensor's bytes by its attributes; UNKNOWN if it is not contiguous in this process's memory. */
 enum answer rkp_ask(PyObject *tensor, uint64_t *address, uint64_t *bytes);
 
+/* calls.c */
+void rkp_find_frame_functions(void);
+PyObject *rkp_stack_key(PyObject *module, PyObject *depth);
+PyObject *rkp_call_values(PyObject *module, PyObject *arguments);
+
+/* The two classes of tensors that are read. */
+struct classes {
+    PyObject *plain, *parameter;
+};
+
+/* A cache of salts by dtype, shape and strides, and the function that computes them: None for a tensor with more than
+ * bytes, or with gaps between them. */
+struct salts {
+    PyObject *cache, *compute;
+};
+
 /* trail.c */
+/* Adds tensors to a digest; false if one cannot be digested in place. Appends a key of dtype and shape for each to
+ * `keys`, if that is a list. */
+bool rkp_fold_each(const struct classes *classes, const struct salts *salts, PyObject *tensors, uint64_t *digest,
+                   PyObject *keys);
 PyObject *rkp_changes(PyObject *module, PyObject *tensors);
 PyObject *rkp_same(PyObject *module, PyObject *arguments);
 PyObject *rkp_fold(PyObject *module, PyObject *arguments);

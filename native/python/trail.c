@@ -25,11 +25,6 @@ PyObject *rkp_same(PyObject *module, PyObject *arguments) {
     return PyBool_FromLong(is_same);
 }
 
-/* The two classes of tensors that are read. */
-struct classes {
-    PyObject *plain, *parameter;
-};
-
 /* Finds the bytes of a tensor; false if it is not contiguous in this process's memory. `shaped` gets dtype and shape if
  * the exchange describes it, else ndim is -1. */
 static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_stretch *at, struct dl_tensor *shaped) {
@@ -49,17 +44,14 @@ static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_s
 
 /* ---- batches and losses ---------------------------------------------------------------------------------------- */
 
-/* A cache of salts by dtype and shape, and the function that computes them: None for a tensor with more than bytes. */
-struct salts {
-    PyObject *cache, *compute;
-};
-
-/* Returns the cache key of dtype and shape. */
-static PyObject *dtype_and_shape_key(PyObject *tensor, const struct dl_tensor *shaped) {
-    int64_t words[1 + MAX_AXES] = {shaped->code | shaped->bits << 8 | (int64_t)shaped->lanes << 16};
+/* Returns the cache key of dtype and shape, and of strides if the tensor is not contiguous. */
+static PyObject *layout_key(PyObject *tensor, const struct dl_tensor *shaped, bool is_in_order) {
+    int64_t words[1 + 2 * MAX_AXES] = {shaped->code | shaped->bits << 8 | (int64_t)shaped->lanes << 16};
     if (shaped->ndim >= 0) {
-        memcpy(words + 1, shaped->shape, (size_t)shaped->ndim * sizeof(*words));
-        return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)((1 + shaped->ndim) * sizeof(*words)));
+        size_t axes = (size_t)shaped->ndim, count = 1 + (is_in_order ? axes : 2 * axes);
+        memcpy(words + 1, shaped->shape, axes * sizeof(*words));
+        if (!is_in_order) memcpy(words + 1 + axes, shaped->strides, axes * sizeof(*words));
+        return PyBytes_FromStringAndSize((const char *)words, (Py_ssize_t)(count * sizeof(*words)));
     }
     PyObject *dtype = PyObject_GetAttr(tensor, name_of_dtype);
     PyObject *shape = dtype ? PyObject_GetAttr(tensor, name_of_shape) : NULL;
@@ -69,37 +61,83 @@ static PyObject *dtype_and_shape_key(PyObject *tensor, const struct dl_tensor *s
     return key;
 }
 
-/* Finds a tensor's salt; false if it has none, or an exception is set. */
-static bool find_salt(const struct salts *salts, PyObject *tensor, const struct dl_tensor *shaped, uint64_t *salt) {
-    PyObject *key = dtype_and_shape_key(tensor, shaped), *number = key ? PyDict_GetItem(salts->cache, key) : NULL;
+/* Finds the salt of a key; false if it has none, or an exception is set. Appends the key to `keys`, if that is a list.
+ * Takes the reference. */
+static bool find_salt(const struct salts *salts, PyObject *tensor, PyObject *key, uint64_t *salt, PyObject *keys) {
+    PyObject *number = key ? PyDict_GetItem(salts->cache, key) : NULL;
     Py_XINCREF(number);
     if (key && !number) {
         number = PyObject_CallFunctionObjArgs(salts->compute, tensor, NULL);
         if (number && number != Py_None && PyDict_SetItem(salts->cache, key, number)) Py_CLEAR(number);
     }
+    bool has_salt = number && number != Py_None && (!keys || !PyList_Append(keys, key));
     Py_XDECREF(key);
-    bool has_salt = number && number != Py_None;
     if (has_salt) *salt = PyLong_AsUnsignedLongLong(number);
     Py_XDECREF(number);
     return has_salt;
 }
 
-/* Adds a tensor to a digest; false if its bytes are not all of its state, or are not contiguous in memory. */
-static bool fold(const struct classes *classes, const struct salts *salts, PyObject *tensor, uint64_t *digest) {
+/* A tensor's bytes and salt, and their digest: a call often gets the same tensor twice in a row. */
+struct digested {
     struct rkt_stretch at;
-    struct dl_tensor shaped;
-    uint64_t salt;
-    if (!locate(classes, tensor, &at, &shaped) || shaped.ndim > MAX_AXES || rkp_is_negative(tensor)) return false;
-    if (!find_salt(salts, tensor, &shaped, &salt)) return false;
-    const void *data = (const void *)(uintptr_t)at.address;
-    if (at.size <= RKT_SMALL) {
-        *digest = reprokit_trail_fold(*digest, data, at.size, salt);
+    uint64_t salt, digest;
+};
+
+static void digest_bytes(struct digested *tensor) {
+    const void *data = (const void *)(uintptr_t)tensor->at.address;
+    if (tensor->at.size <= RKT_SMALL) {
+        tensor->digest = reprokit_trail_digest(data, tensor->at.size, tensor->salt);
     } else {
         Py_BEGIN_ALLOW_THREADS;
-        *digest = reprokit_trail_fold(*digest, data, at.size, salt);
+        tensor->digest = reprokit_trail_digest(data, tensor->at.size, tensor->salt);
         Py_END_ALLOW_THREADS;
     }
+}
+
+/* Returns the bytes of a tensor without gaps. */
+static uint64_t dense_bytes(const struct dl_tensor *shaped) {
+    uint64_t count = 1;
+    for (int32_t i = 0; i < shaped->ndim; i++) count *= (uint64_t)shaped->shape[i];
+    return count * shaped->lanes * shaped->bits / 8;
+}
+
+/* Digests a tensor; false if its bytes are not all of its state, or are not dense in memory. One that is not contiguous
+ * is dense if it has a salt. `last` has the tensor digested just before, if any, and gets this one. */
+static bool digest_tensor(const struct classes *classes, const struct salts *salts, PyObject *tensor,
+                          struct digested *last, PyObject *keys) {
+    struct digested next = {.digest = 0};
+    struct dl_tensor shaped;
+    bool is_in_order = locate(classes, tensor, &next.at, &shaped);
+    if (!is_in_order && next.at.size != UINT64_MAX) return false;
+    if (shaped.ndim > MAX_AXES || rkp_is_negative(tensor)) return false;
+    if (!is_in_order) next.at.size = dense_bytes(&shaped);
+    if (!find_salt(salts, tensor, layout_key(tensor, &shaped, is_in_order), &next.salt, keys)) return false;
+    bool is_last = last->salt == next.salt && !memcmp(&last->at, &next.at, sizeof(next.at));
+    if (!is_last) digest_bytes(&next);
+    if (!is_last) *last = next;
     return true;
+}
+
+/* Adds a tensor to a digest; false if it cannot be digested in place. */
+static bool fold(const struct classes *classes, const struct salts *salts, PyObject *tensor, uint64_t *digest) {
+    struct digested last = {.digest = 0};
+    if (!digest_tensor(classes, salts, tensor, &last, NULL)) return false;
+    *digest = rkt_mix(*digest + last.digest);
+    return true;
+}
+
+bool rkp_fold_each(const struct classes *classes, const struct salts *salts, PyObject *tensors, uint64_t *digest,
+                   PyObject *keys) {
+    struct digested last = {.digest = 0};
+    Py_ssize_t count = PySequence_Size(tensors);
+    bool is_whole = count >= 0;
+    for (Py_ssize_t i = 0; i < count && is_whole; i++) {
+        PyObject *tensor = PySequence_GetItem(tensors, i);
+        is_whole = tensor && digest_tensor(classes, salts, tensor, &last, keys);
+        if (is_whole) *digest = rkt_mix(*digest + last.digest);
+        Py_XDECREF(tensor);
+    }
+    return is_whole;
 }
 
 static bool parse_classes(PyObject *context, struct classes *classes, struct salts *salts) {
@@ -139,13 +177,7 @@ PyObject *rkp_fold(PyObject *module, PyObject *arguments) {
     if (!PyArg_ParseTuple(arguments, "OKO", &context, &before, &tensors) || !parse_classes(context, &classes, &salts))
         return NULL;
     uint64_t digest = before;
-    Py_ssize_t count = PySequence_Size(tensors);
-    bool is_whole = count >= 0;
-    for (Py_ssize_t i = 0; i < count && is_whole; i++) {
-        PyObject *tensor = PySequence_GetItem(tensors, i);
-        is_whole = tensor && fold(&classes, &salts, tensor, &digest);
-        Py_XDECREF(tensor);
-    }
+    bool is_whole = rkp_fold_each(&classes, &salts, tensors, &digest, NULL);
     if (PyErr_Occurred()) return NULL;
     if (!is_whole) Py_RETURN_NONE;
     return PyLong_FromUnsignedLongLong(digest);

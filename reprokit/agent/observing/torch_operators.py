@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from .. import trail_library
 from ..core.patching import Function, replace
 from ..core.signal_errors import pass_on
 from ..pytorch import private_api
@@ -72,7 +73,8 @@ class TorchOperators:
             from .torch_confirm import TorchConfirmer
 
             self.confirmer = TorchConfirmer(observer, torch, self.quiet, self.pass_on)
-        self._modes = DispatchModes(torch, self)
+        compiled = private_api.compiled(torch, trail_library.path_of(observer.agent.run) or "")
+        self._modes = DispatchModes(torch, self, lambda: Places(torch, compiled))
         self._operators: dict[Any, Operator] = {}
         self._has_given_up = False
         self._is_new = True  # whether the observed step had new calls

@@ -13,7 +13,7 @@ from ..pytorch import private_api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import CodeType, FrameType
     from typing import Any
 
     from ..core.user_frames import Place
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, UPDATE, OURS = "forward", "backward", "update", "ours"
 MAX_PLACES = 3
 MAX_DEPTH = 200
+MAX_STACKS = 2_000  # that are kept by their keys
 MAX_NODES = 200_000  # whose places are kept
 MAX_AT_ONCE = 64  # nodes created since the last operator
 _RESUMED = 0x20 | 0x80 | 0x200  # code flags of generators and coroutines, which may be resumed elsewhere
@@ -44,15 +45,20 @@ def _kind(file: str) -> int:
     return _OPTIMIZERS if "/torch/optim/" in file else _LIBRARY
 
 
+def _no_key(_depth: int) -> None:
+    """Return no key of the stack: it must be examined."""
+
+
 class CallStack:
     """The places and phase derived from a thread's stack."""
 
-    __slots__ = ("in_backward", "inner", "is_ours", "outer", "updates")
+    __slots__ = ("codes", "in_backward", "inner", "is_ours", "outer", "updates")
 
     def __init__(self, frame: FrameType | None, in_backward: bool) -> None:
         self.inner: list[Place] = []  # the user's frames called by the autograd engine, as hooks
         self.outer: list[Place] = []  # the user's frames that called the engine
         self.updates, self.in_backward = False, in_backward
+        self.codes: list[CodeType] = []  # kept alive, as the key of a stack has only their addresses
         self.is_ours = frame is not None and is_own(frame.f_code.co_filename)  # the agent's own call, as for a digest
         places = self.inner
         depth = 0
@@ -83,7 +89,9 @@ class CallStack:
 class Places:
     """The places of a thread's calls, and of the graph nodes that they created."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self, torch: Any, compiled: Any = None) -> None:
+        self._key_of_stack = _no_key if compiled is None else compiled.stack_key
+        self._stacks: dict[tuple[bytes, bool], CallStack] = {}
         self._next_node = private_api.next_node(torch)
         self._node = private_api.current_node(torch)
         self._backward_pass = private_api.engine_task(torch)
@@ -105,7 +113,13 @@ class Places:
     def of_call(self, depth: int) -> tuple[list[Place], str]:
         """Return places and phase of the call that is being dispatched."""
         in_backward = self._backward_pass() != private_api.NO_TASK
-        stack = self._stack_of(sys._getframe(depth).f_back, in_backward)
+        key = self._key_of_stack(depth + 1)
+        if key is None:
+            stack = self._stack_of(sys._getframe(depth).f_back, in_backward)
+        else:
+            stack = self._stacks.get((key, in_backward)) or self._new_stack(
+                key, sys._getframe(depth).f_back, in_backward
+            )
         if stack.is_ours:
             return [], OURS
         if not in_backward:
@@ -125,6 +139,16 @@ class Places:
             stack = self._stack = CallStack(frame, in_backward)
             can_move = frame is None or frame.f_code.co_flags & _RESUMED or is_users(frame.f_code.co_filename)
             self._frame = None if can_move else frame
+        return stack
+
+    def _new_stack(self, key: bytes, frame: FrameType | None, in_backward: bool) -> CallStack:
+        """Return the CallStack of a frame, and store it under the key of its stack."""
+        if len(self._stacks) >= MAX_STACKS:
+            self._stacks.clear()
+        stack = self._stacks[key, in_backward] = CallStack(frame, in_backward)
+        while frame is not None and len(stack.codes) < MAX_DEPTH:
+            stack.codes.append(frame.f_code)
+            frame = frame.f_back
         return stack
 
     def node_name(self) -> str:

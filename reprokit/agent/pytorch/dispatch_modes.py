@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class DispatchModes:
     """The modes of the threads of this process."""
 
-    def __init__(self, torch: Any, watcher: ModeWatcher, make_places: Callable[[], Places] | None = None) -> None:
+    def __init__(self, torch: Any, watcher: ModeWatcher, make_places: Callable[[], Places]) -> None:
         self._torch, self._watcher = torch, watcher
-        self._class = _make_class(watcher, torch, make_places or (lambda: Places(torch)))
+        self._class = _make_class(watcher, torch, make_places)
         self._thread = _local()  # .mode: the one of this thread
 
     @property

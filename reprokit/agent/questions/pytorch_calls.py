@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from .. import trail_library
@@ -12,9 +13,9 @@ from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_confirm import COMPILED
 from ..observing.torch_inductor import GraphPlaces, graph_class
 from ..observing.torch_inputs import STATES
-from ..observing.torch_places import BACKWARD, OURS
+from ..observing.torch_places import BACKWARD, OURS, Places
 from ..pytorch import devices, private_api
-from ..pytorch.content_digests import PytorchContents
+from ..pytorch.content_digests import MAX_SALTS, PytorchContents
 from ..pytorch.dispatch_modes import DispatchModes
 from ..pytorch.series import size_of
 from ..pytorch.tensors import dtype_name
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from ..agent import Agent
     from ..capture.store import Part
 
 MAX_TEXTS = 10_000
@@ -87,14 +87,18 @@ class PytorchCalls:
 
     def __init__(self, log: CallLog, torch: Any) -> None:
         self._log, self._agent, self._torch = log, log.agent, torch
-        self._digests = CallDigests(log.agent, torch)
-        self._modes = DispatchModes(torch, self)
+        path = trail_library.path_of(log.agent.run) or ""
+        compiled = private_api.compiled(torch, path)
+        self._digests = CallDigests(path, torch, compiled)
+        self._modes = DispatchModes(torch, self, lambda: Places(torch, compiled))
+        self._numbers: dict[Any, int] = {}  # of calls, by operator and the compiled module's keys of shapes
         self._operators: dict[Any, LoggedOperator | None] = {}
         self._graphs = GraphPlaces(torch)
         self.watching = False
 
     def begin(self) -> None:
         """Follow new threads, and compilers as they are imported."""
+        os.register_at_fork(after_in_child=self._numbers.clear)
         self._modes.follow_threads()
         self._agent.listeners.append((COMPILERS, self._watch_graphs))
         if not self._modes.can_compile:
@@ -138,16 +142,27 @@ class PytorchCalls:
         where, phase = places.of_call(3)
         if operator.is_silent or phase == OURS:
             return None
-        values, others = _flat(self._torch.Tensor, operator.input_values(args, kwargs))
-        shapes = tuple([(value.dtype, value.shape) for value in values])
-        call = self._log.number("operator", (function, shapes), _described, operator, values, args, kwargs)
+        arguments = operator.input_values(args, kwargs)
+        digested = None if operator.draws else self._digests.simple(arguments)
+        call = None
+        if digested is None:
+            values, others = _flat(self._torch.Tensor, arguments)
+        else:
+            values, keys, inputs = digested
+            call = self._numbers.get((operator, keys))
+        if call is None:
+            shapes = tuple([(value.dtype, value.shape) for value in values])
+            call = self._log.number("operator", (function, shapes), _described, operator, values, args, kwargs)
+            if digested is not None:
+                self._numbers[operator, keys] = call
         node = places.node_name() if phase == BACKWARD else ""
         place = self._log.number("place", (phase, node, *where), _place, phase, node, where)
         flags = NO_OUTPUTS if operator.has_no_outputs_yet else 0
         if operator.draws:
             flags |= DRAWS
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
-        inputs = self._digests.of(values, others)
+        if digested is None:
+            inputs = self._digests.of(values, others)
         saved_inputs = _copies(self._log, values) if self._log.saves(operator.name, where) else None
         return operator, call, place, flags, inputs, saved_inputs
 
@@ -155,8 +170,13 @@ class PytorchCalls:
         operator, call, place, flags, inputs, saved_inputs = record
         outputs: Any = 0
         if not flags & NO_OUTPUTS:
-            values, others = _flat(self._torch.Tensor, operator.output_values(args, kwargs, result))
-            outputs = self._digests.of(values, others)
+            returned = operator.output_values(args, kwargs, result)
+            digested = self._digests.simple(returned)
+            if digested is None:
+                values, others = _flat(self._torch.Tensor, returned)
+                outputs = self._digests.of(values, others)
+            else:
+                values, _, outputs = digested
             if saved_inputs is not None:
                 self._log.save(saved_inputs, _parts("outputs", values))
         if self._digests.take_unread():
@@ -259,12 +279,18 @@ def _states(torch: Any, values: list[Any], others: list[Any], device: Any) -> li
 class CallDigests:
     """Computes one digest of tensors and other values; tensors on devices are digested there."""
 
-    def __init__(self, agent: Agent, torch: Any) -> None:
-        path = trail_library.path_of(agent.run)
+    def __init__(self, path: str, torch: Any, compiled: Any) -> None:
         self._torch = torch
-        self._library = trail_library.Library(path or "")
-        self._contents = PytorchContents(self._library, torch, private_api.compiled(torch, path or ""))
+        self._library = trail_library.Library(path)
+        self._contents = PytorchContents(self._library, torch, compiled)
         self._texts: dict[str, int] = {}
+        self._read = None if compiled is None else compiled.call_values
+        self._salts: dict[Any, int] = {}
+        self._context = torch.Tensor, torch.nn.Parameter, self._salts, self._salt, self._text
+
+    def simple(self, values: list[Any]) -> Any:
+        """Return tensors, keys of their dtypes and shapes, and the digest of all; None if of() must compute it."""
+        return self._read and self._read(self._context, values)
 
     def of(self, tensors: list[Any], others: list[Any]) -> Any:
         """Return the digest; if tensors are on devices, what resolve() turns into the digest."""
@@ -277,13 +303,20 @@ class CallDigests:
         pending = []
         for tensor in tensors:
             if self._is_permuted(tensor):
-                salt = trail_library.salt(dtype_name(tensor), (*tensor.shape, *tensor.stride()))
-                digest = self._library.fold(digest, tensor.data_ptr(), size_of(tensor), salt)
+                digest = self._library.fold(digest, tensor.data_ptr(), size_of(tensor), _permuted_salt(tensor))
             elif tensor.is_cpu or tensor.layout is not self._torch.strided or tensor.is_quantized:
                 digest = self._contents.tensor(digest, tensor)
             else:
                 pending.append(devices.digest(self._torch, tensor, self._contents.salt(tensor)))
         return (digest, pending) if pending else digest
+
+    def _salt(self, tensor: Any) -> int | None:
+        """Return the salt of a dense tensor in host memory; None for any other."""
+        if len(self._salts) > MAX_SALTS:
+            self._salts.clear()
+        if self._contents.is_simple(tensor):
+            return self._contents.salt(tensor)
+        return _permuted_salt(tensor) if self._is_permuted(tensor) else None
 
     def _is_permuted(self, tensor: Any) -> bool:
         """Return whether a host tensor is dense, in the order of a transposed matrix or of channels last."""
@@ -322,6 +355,10 @@ class CallDigests:
                 self._texts.clear()
             digest = self._texts[text] = self._library.text(text)
         return digest
+
+
+def _permuted_salt(tensor: Any) -> int:
+    return trail_library.salt(dtype_name(tensor), (*tensor.shape, *tensor.stride()))
 
 
 def _stable(value: Any) -> Any:
