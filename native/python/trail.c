@@ -44,7 +44,7 @@ static bool locate(const struct classes *classes, PyObject *tensor, struct rkt_s
 
 /* ---- batches and losses ---------------------------------------------------------------------------------------- */
 
-/* Returns the cache key of dtype and shape, and of strides if the tensor is not contiguous. */
+/* Returns the cache key of dtype and shape, and of strides if the tensor is not contiguous; NULL if it has no shape. */
 static PyObject *layout_key(PyObject *tensor, const struct dl_tensor *shaped, bool is_in_order) {
     int64_t words[1 + 2 * MAX_AXES] = {shaped->code | shaped->bits << 8 | (int64_t)shaped->lanes << 16};
     if (shaped->ndim >= 0) {
@@ -56,6 +56,7 @@ static PyObject *layout_key(PyObject *tensor, const struct dl_tensor *shaped, bo
     PyObject *dtype = PyObject_GetAttr(tensor, name_of_dtype);
     PyObject *shape = dtype ? PyObject_GetAttr(tensor, name_of_shape) : NULL;
     PyObject *key = shape ? PyTuple_Pack(2, dtype, shape) : NULL;
+    if (!key) PyErr_Clear(); /* a nested tensor has no shape */
     Py_XDECREF(dtype);
     Py_XDECREF(shape);
     return key;

@@ -17,7 +17,9 @@ from reprokit import native
 from reprokit.agent.pytorch import private_api
 from reprokit.agent.questions.operator_log import CALL, CallLog
 from reprokit.agent.questions.pytorch_calls import PytorchCalls
+from tests.capture.test_compiled import describing
 
+__all__ = ["describing"]
 pytestmark = pytest.mark.torch
 
 
@@ -103,18 +105,27 @@ def log_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, byt
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_both_paths_write_the_same_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_module_changes_no_byte(describing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_read: list[bool] = []
+
+    def call_values(*arguments: Any) -> Any:
+        read = describing.call_values(*arguments)
+        is_read.append(read is not None)
+        return read
+
+    watched = SimpleNamespace(fold=describing.fold, stack_key=describing.stack_key, call_values=call_values)
     logs = []
-    for number, load in enumerate([private_api.compiled, lambda *_: None]):
-        monkeypatch.setattr(private_api, "compiled", load)
+    for number, module in enumerate([watched, None]):
+        monkeypatch.setattr(private_api, "compiled", lambda *_, module=module: module)
         logs.append(log_of(tmp_path / str(number), monkeypatch))
     (calls, names, _), (plain_calls, plain_names, _) = logs
     assert names.splitlines() == plain_names.splitlines()
     lines = [json.loads(line) for line in names.splitlines()]
     operators = [line for line in lines if line["kind"] == "operator"]
-    pairs = zip(CALL.iter_unpack(calls), CALL.iter_unpack(plain_calls), strict=False)
+    pairs = zip(CALL.iter_unpack(calls), CALL.iter_unpack(plain_calls), strict=True)
     assert [operators[left[0]] for left, right in pairs if left != right] == []
     assert logs[0] == logs[1]
     assert len(calls) // CALL.size > 500
+    assert is_read.count(True) > 2 * is_read.count(False) > 0
     assert {"backward", "forward", "update"} <= {line.get("phase") for line in lines}
     assert {"m", "other"} <= {line.get("name") for line in lines if line["kind"] == "thread"}

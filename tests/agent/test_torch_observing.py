@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from reprokit import native
 from reprokit.agent.observing.torch_places import Places
+from reprokit.agent.pytorch import private_api
 from tests.agent.training import BOOTSTRAP, Line, Outcome, Training
 from tests.support import training_text
 
@@ -220,8 +222,9 @@ def test_races_on_a_gpu_are_caught(training: Training) -> None:
 LIBRARY = "def twice(ask):\n    return ask(), ask()\n\ndef again(ask):\n    while True:\n        yield ask()\n"
 
 
-def test_a_generator_of_a_library_is_resumed_from_other_lines() -> None:
-    places = Places(torch)
+@pytest.mark.parametrize("library_path", ["", str(native.trail_path())], ids=["plain", "compiled"])
+def test_a_generator_of_a_library_is_resumed_from_other_lines(library_path: str) -> None:
+    places = Places(torch, private_api.compiled(torch, library_path))
     library: dict[str, Any] = {}
     exec(compile(LIBRARY, "/lib/site-packages/library.py", "exec"), library)
 
