@@ -104,6 +104,7 @@ def log_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bytes, byt
     return path.read_bytes(), path.with_suffix(".names").read_bytes(), warnings
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_compiled_module_changes_no_byte(describing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     is_read: list[bool] = []

@@ -162,7 +162,7 @@ class PytorchCalls:
             flags |= DRAWS
             values = [*values, *_states(self._torch, values, others, kwargs.get("device"))]
         if digested is None:
-            inputs = self._digests.of(values, others)
+            inputs = self._digests.of(values, others, is_refused=not operator.draws)
         saved_inputs = _copies(self._log, values) if self._log.saves(operator.name, where) else None
         return operator, call, place, flags, inputs, saved_inputs
 
@@ -174,7 +174,7 @@ class PytorchCalls:
             digested = self._digests.simple(returned)
             if digested is None:
                 values, others = _flat(self._torch.Tensor, returned)
-                outputs = self._digests.of(values, others)
+                outputs = self._digests.of(values, others, is_refused=True)
             else:
                 values, _, outputs = digested
             if saved_inputs is not None:
@@ -292,12 +292,13 @@ class CallDigests:
         """Return tensors, keys of their dtypes and shapes, and the digest of all; None if of() must compute it."""
         return self._read and self._read(self._context, values)
 
-    def of(self, tensors: list[Any], others: list[Any]) -> Any:
+    def of(self, tensors: list[Any], others: list[Any], is_refused: bool = False) -> Any:
         """Return the digest; if tensors are on devices, what resolve() turns into the digest."""
         digest = self._text(others) if others else 0
         if not tensors:
             return digest
-        simple = self._contents.simple(digest, tensors)
+        # The module was asked already by simple(); a refusal, as of a sparse tensor, is slow.
+        simple = None if is_refused else self._contents.simple(digest, tensors)
         if simple is not None:
             return simple
         pending = []
