@@ -205,7 +205,7 @@ class TorchCall:
         args, kwargs = TensorCopier(self._torch).copy(self.inputs) if changes else self.inputs
         self.before_call()
         result = self._function(*args, **kwargs)
-        values = comparable_results(self._torch, self._operator, result, args)
+        values = comparable_results(self._torch, self._operator, result)
         return digest_of(self._torch, [values, args, kwargs] if changes else values)
 
     def end(self) -> None:

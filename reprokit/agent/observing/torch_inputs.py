@@ -78,7 +78,7 @@ def digest_of(torch: Any, values: Any) -> str:
     return digest.hexdigest()
 
 
-def comparable_results(torch: Any, operator: Any, result: Any, args: tuple[Any, ...]) -> list[Any]:
+def comparable_results(torch: Any, operator: Any, result: Any) -> list[Any]:
     """Return the results to compare: without generator states, workspaces and changed arguments."""
     values = list(result) if isinstance(result, (list, tuple)) else [result]
     if operator.name in ("aten::_embedding_bag", "aten::_embedding_bag_forward_only"):
@@ -88,10 +88,14 @@ def comparable_results(torch: Any, operator: Any, result: Any, args: tuple[Any, 
     for number, (name, value) in enumerate(zip(names, values)):
         if name is None or any(part in name for part in STATES):  # None: one of the arguments
             continue
-        is_workspace = number > 0 and isinstance(value, torch.Tensor) and value.dtype == torch.uint8
-        if not is_workspace:
+        if number == 0 or not is_bytes(torch, value):
             results.append(value)
     return results
+
+
+def is_bytes(torch: Any, value: Any) -> bool:
+    """Return whether a value is a tensor of bytes, as are workspaces, which operators do not fill completely."""
+    return isinstance(value, torch.Tensor) and value.dtype == torch.uint8
 
 
 class GeneratorStates:

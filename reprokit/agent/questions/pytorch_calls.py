@@ -12,7 +12,7 @@ from ..core.signal_errors import pass_on
 from ..observing.torch_calls import Operator, passed_on
 from ..observing.torch_confirm import COMPILED
 from ..observing.torch_inductor import GraphPlaces, graph_class
-from ..observing.torch_inputs import STATES
+from ..observing.torch_inputs import comparable_results, is_bytes
 from ..observing.torch_places import BACKWARD, OURS, Places
 from ..pytorch import devices, private_api
 from ..pytorch.content_digests import MAX_SALTS, PytorchContents
@@ -48,6 +48,7 @@ class LoggedOperator(Operator):
 
     def __init__(self, torch: Any, function: Any) -> None:
         super().__init__(function)
+        self._torch = torch
         tags = getattr(function, "tags", ())
         arguments = private_api.schema(function).arguments
         self.draws = "generator" in self.names or getattr(torch.Tag, "nondeterministic_seeded", None) in tags
@@ -61,7 +62,7 @@ class LoggedOperator(Operator):
         self.is_silent = self.is_silent or self.is_uninitialized or takes_storage
         # The outputs of a collective are complete only once it was waited for.
         self.has_no_outputs_yet = self.name.startswith(("c10d::", "_c10d_functional::"))
-        self._is_compared = [not any(word in (name or "") for word in STATES) for name in self.returns]
+        self._workspaces = {name for name in self.names if "workspace" in name or "reserve" in name}
         first = {self.names[0]} if self.overwrites else set()
         self.unread = first.union(argument.name for argument in arguments if argument.is_out)
         if self.has_no_outputs_yet:
@@ -69,15 +70,16 @@ class LoggedOperator(Operator):
 
     def input_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Return the arguments whose values are inputs."""
-        if not self.unread:
+        if not self.unread and not self._workspaces:
             return [*args, *kwargs.values()]
         named = [*zip(self.names, args), *kwargs.items()]
-        return [value for name, value in named if name not in self.unread]
+        workspaces = {name for name, value in named if name in self._workspaces and is_bytes(self._torch, value)}
+        return [value for name, value in named if name not in self.unread and name not in workspaces]
 
     def output_values(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Any]:
         """Return the returned and written values, without random states and workspaces that nobody fills."""
-        if type(result) is tuple and len(result) == len(self._is_compared):
-            result = [value for value, is_compared in zip(result, self._is_compared) if is_compared]
+        if type(result) is tuple:
+            result = comparable_results(self._torch, self, result)
         written = [args[number] if number < len(args) else kwargs.get(name) for number, name in self.written]
         return [result, *written] if None in self.returns or not self.returns else [result]
 
