@@ -223,6 +223,25 @@ def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_the_last_steps_are_saved_quietly_though_the_replay_is_interrupted_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import atexit, time, torch\n"
+        "model = torch.nn.Linear(3, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "atexit.register(time.sleep, 2)\n"
+        "for _ in range(4):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(3)).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, "train.py").returncode == 0
+    asked = Reprokit(tmp_path).run("ask", "run", "weights", "--steps", "0-3")
+    assert asked.returncode == 0
+    assert "Traceback" not in asked.stderr
+    assert {place[0] for place in Saved(tmp_path / "run").by_place} == {0, 1, 2, 3}
+
+
+@pytest.mark.slow
 def test_reductions_and_steps_are_chosen_and_what_matches_nothing_is_said(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[tensors]]\nselect = ["weights"]\nsteps = "2-10:3"\nreduce = "l2,abs_mean,min,variance"\n')

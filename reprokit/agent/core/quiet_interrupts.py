@@ -21,12 +21,23 @@ def hide_interrupts(directory: str, is_child: Callable[[], bool]) -> None:
     Threads of a worker also raise, when the interrupted process does not fetch what it requested.
     """
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+    def is_announced(kind: Any) -> bool:
+        expected = (KeyboardInterrupt, ConnectionError, EOFError) if is_child() else KeyboardInterrupt
+        return issubclass(kind, expected) and os.path.exists(f"{directory}/{ENOUGH}")
+
+    def make_excepthook(original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: Any, *rest: Any) -> None:
-            expected = (KeyboardInterrupt, ConnectionError, EOFError) if is_child() else KeyboardInterrupt
-            if not (issubclass(kind, expected) and os.path.exists(f"{directory}/{ENOUGH}")):
+            if not is_announced(kind):
                 original(kind, *rest)
 
         return excepthook
 
-    replace(sys, "excepthook", make)
+    def make_unraisablehook(original: Callable[..., Any]) -> Callable[..., Any]:
+        def unraisablehook(unraisable: Any) -> None:
+            if not is_announced(unraisable.exc_type):
+                original(unraisable)
+
+        return unraisablehook
+
+    replace(sys, "excepthook", make_excepthook)
+    replace(sys, "unraisablehook", make_unraisablehook)  # of exit handlers, since Python 3.8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 from ..core.quiet_interrupts import hide_interrupts
 from ..events import UpdateDone
@@ -38,6 +39,8 @@ def start(agent: Agent, text: bytes) -> None:
     agent.event_listeners.append(Questions(agent, question).listeners)
     if ends_early(question) or question.get("may_stop"):
         hide_interrupts(f"{agent.run}/{ANSWERS}", lambda: agent.generation > 0)
+        # The launcher may interrupt while the last answers are being written.
+        agent.end_callbacks.insert(0, lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
 
 
 def ends_early(question: Mapping[str, Any]) -> bool:
