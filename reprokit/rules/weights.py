@@ -10,7 +10,7 @@ from typing import Any
 
 from reprokit.rules.observations import Alarm, is_matrix, loss, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TRAIN, TensorTrial
+from reprokit.saved_tensors.trial import FROZEN, TRAIN, TensorTrial
 
 
 @dataclass
@@ -84,7 +84,7 @@ class AllZero:
 
 @dataclass
 class UnchangedTensor:
-    """A weight keeps its value though the training goes on; a bias before a normalization may."""
+    """A weight keeps its value though the training goes on; a bias before a normalization may, and a frozen weight."""
 
     trial: TensorTrial
     num_steps: int = 3
@@ -96,8 +96,22 @@ class UnchangedTensor:
             before, count = self._since.get(tensor.name, (None, 0))
             count = count + 1 if now == before else 0
             self._since[tensor.name] = now, count
-            if count >= self.num_steps:
-                yield Alarm(tensor.name, f"it is the same at {count + 1} saved steps in a row")
+            if count < self.num_steps or FROZEN in tensor.collections:
+                continue
+            reason = self._reason(tensor.name, step)
+            if reason is not None:
+                yield Alarm(tensor.name, f"it is the same at {count + 1} saved steps in a row{reason}")
+
+    def _reason(self, name: str, step: int) -> str | None:
+        """Return what its gradient says, as the end of a sentence; None if it has none at this step only."""
+        names = set(self.trial.tensor_names(step=step, mode=TRAIN, collection="gradients"))
+        for gradient in (f"gradient/{name}", f"gradient/{name}.values"):  # dense or sparse
+            if gradient in names:
+                is_zero = number(self.trial.tensor(gradient), step, "abs_max") == 0
+                return "" if is_zero else ", though it has a gradient"
+            if self.trial.has_tensor(gradient):
+                return None  # frozen meanwhile, or not used in this step
+        return ", as it gets no gradient" if names else ""
 
 
 @dataclass

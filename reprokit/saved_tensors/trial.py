@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 DIRECTORY: Final = rundir.TENSORS
 TRAIN, EVAL, PREDICT, GLOBAL = "train", "eval", "predict", "global"
 MODES: Final = (TRAIN, EVAL, PREDICT, GLOBAL)  # in the order of precedence for a step without a mode
+FROZEN: Final = "frozen"  # the collection of parameters of PyTorch whose requires_grad is False
 POLL = 0.2  # seconds between polls of a run that is being written
 RUN_FILE_AGE = 1.0  # seconds between reads of run.json
 MAX_VALUES = 20_000_000  # in all indexes of a run

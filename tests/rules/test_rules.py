@@ -113,3 +113,24 @@ def test_labels_that_are_no_classes_take_no_memory(reprokit: Reprokit) -> None:
         writer.pass_step(step)
     done = reprokit.run("rules", "hostile", "--rule", "ClassImbalance")
     assert (done.returncode, "no alarms" in done.stdout) == (0, True), done.stderr
+
+
+def test_a_frozen_weight_may_stay_what_one_without_optimizer_may_not(reprokit: Reprokit) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "unchanged"))
+    for name, *collections in (("frozen", "frozen"), ("forgotten",), ("unused",), ("later",), ("trained",)):
+        writer.name(name, "weights", *collections)
+    with_gradient = ("forgotten", "later", "trained")
+    for name in with_gradient:
+        writer.name(f"gradient/{name}", "gradients")
+    for step in range(6):
+        values = dict.fromkeys(("frozen", "forgotten", "unused", "later"), numpy.ones((2, 2), "float32"))
+        names = [name for name in with_gradient if name != "later" or step < 2]
+        gradients = {f"gradient/{name}": numpy.ones((2, 2), "float32") for name in names}
+        writer.save(step, {**values, "trained": numpy.full((2, 2), step, "float32"), **gradients})
+        writer.pass_step(step)
+    writer.end()
+    found = json.loads(reprokit.run("rules", "unchanged", "--json", "--rule", "UnchangedTensor").stdout)["findings"]
+    assert {one["subject"]: one["why"] for one in found} == {
+        "forgotten": "it is the same at 4 saved steps in a row, though it has a gradient",
+        "unused": "it is the same at 4 saved steps in a row, as it gets no gradient",
+    }

@@ -19,6 +19,7 @@ SICK = {  # and the rules of which one at least must say so
     "dying_relu": {"DyingReLU"},
     "exploding_gradient": {"ExplodingTensor"},
     "frozen_layers": {"UnchangedTensor"},
+    "layer_without_gradients": {"UnchangedTensor"},
     "keras_class_imbalance": {"ClassImbalance"},
     "keras_dying_relu": {"DyingReLU"},
     "keras_overfitting": {"Overfit"},

@@ -110,6 +110,10 @@ class TensorWriter:
             self._declared.add(name)
             self._line({"tensor": name, "collections": list(collections), **facts()})
 
+    def has_declared(self, name: str) -> bool:
+        """Return whether a tensor of this name has been declared."""
+        return name in self._declared
+
     def put(
         self, value_key: tuple[int, str, str, int], choice: Choice, dtype: str, shape: tuple[int, ...],
         memory: tuple[int, int], numbers: Callable[[], NumberArray],

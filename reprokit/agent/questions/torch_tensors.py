@@ -7,6 +7,7 @@ import ctypes
 import sys
 import weakref
 
+from ..core import live_objects
 from ..core.user_frames import users_frame
 from ..events import ClippingDue, InputsGiven, LossComputed, ModelCalled, OutputComputed, UpdateDone, UpdateDue
 from ..pytorch import private_api, tensors
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from .tensors import SavedSteps
 
 OF_LOSS = ("predictions", "labels")  # the inputs of a loss module, in this order
+UNREADABLE = "its values are not in memory (nested, meta, fake, or of torch.func)"
+COMPILED = "torch.compile runs its model as one"
+FROZEN = "frozen"  # the collection of parameters that the script trains no more: requires_grad is False
 
 
 class ModulePaths:
@@ -52,7 +56,7 @@ class ModulePaths:
         for name, module in root.named_modules():
             path = prefix + (name or type(root).__name__)
             self._modules.setdefault(id(module), (weakref.ref(module), path))
-        if type(outer).__name__ == "OptimizedModule":  # the modules within it run unseen
+        if is_compiled(outer):  # the modules within it run unseen
             self._modules[id(outer)] = weakref.ref(outer), prefix + type(root).__name__
         for name, tensor in named_tensors(parts_of(root, prefix)):
             entry = self._tensors.setdefault(id(tensor), (weakref.ref(tensor), []))
@@ -96,6 +100,10 @@ class PytorchTensors:
         self._names = ModulePaths()
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count = 0
+        # Modules of the trained models with parameters that no optimizer has; None: an optimizer was added since.
+        self._untrained: list[tuple[weakref.ref[Any], weakref.ref[Any]]] | None = None
+        self._untrained_step = -1  # the last step in which these parameters were saved
+        self._compiled: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # modes by model, to report
         self._mode = TRAIN
         self._copies: Any = None
 
@@ -127,6 +135,8 @@ class PytorchTensors:
 
     def _output_computed(self, event: OutputComputed) -> None:
         module = event.module
+        if is_compiled(module) and module not in self._compiled:
+            self._compiled[module] = self._mode
         kinds = ["losses"] if private_api.is_loss(module) else []
         kinds += ["metrics"] if type(module).__module__.startswith("torchmetrics") else []
         self._save_parts(module, "output", event.output, ("outputs", *kinds))
@@ -160,13 +170,17 @@ class PytorchTensors:
         rules, optimizer = self._steps.rules, event.optimizer
         parameters = list(optimizer.parameters())
         owner = self._optimizer_name(optimizer)
+        if self._untrained_step != self._steps.step and rules.wants("weights", "biases", "gradients"):
+            self._untrained_step = self._steps.step
+            parameters += self._forgotten()
         if rules.wants("gradients"):
             self._save_gradients("gradient", parameters)
         with self._torch.no_grad(), self._without_overrides():
             if rules.wants("weights", "biases"):
                 for name, aliases, tensor in self._named(parameters):
                     collection = "biases" if name.rpartition(".")[2] == "bias" else "weights"
-                    self._save(name, (collection,), tensor, TRAIN, aliases=aliases)
+                    collections = (collection,) if tensor.requires_grad else (collection, FROZEN)
+                    self._save(name, collections, tensor, TRAIN, aliases=aliases)
             if rules.wants("optimizer_variables"):
                 for parameter, key, tensor in optimizer.states():
                     (name, _, _), *_ = self._named([parameter])
@@ -177,7 +191,30 @@ class PytorchTensors:
         if optimizer not in self._optimizers:
             self._optimizers[optimizer] = f"optimizer#{self._optimizer_count}"
             self._optimizer_count += 1
+            self._untrained = None
         return self._optimizers[optimizer]
+
+    def _forgotten(self) -> list[Any]:
+        """Return the parameters of trained models that have a gradient, but no optimizer that would use it."""
+        hooks = self._agent.pytorch
+        if self._untrained is None and hooks is not None:
+            optimizers = live_objects.instances(self._torch.optim.Optimizer)
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            owned = {id(parameter): parameter for group in groups for parameter in group["params"]}
+            self._untrained = [
+                (weakref.ref(module), weakref.ref(parameter))
+                for model in hooks.modules.owners(list(owned.values()), self._torch.nn.Module)
+                for module in model.modules()
+                for parameter in module.parameters(recurse=False)
+                if id(parameter) not in owned
+            ]
+        pairs = [(module(), parameter()) for module, parameter in self._untrained or ()]
+        in_training = [parameter for module, parameter in pairs if module is not None and module.training]
+        return [
+            parameter
+            for parameter in dict.fromkeys(in_training)
+            if parameter is not None and parameter.requires_grad and parameter.grad is not None
+        ]
 
     def _save_gradients(self, prefix: str, parameters: Sequence[Any]) -> None:
         with self._torch.no_grad(), self._without_overrides():
@@ -194,7 +231,18 @@ class PytorchTensors:
         if self._copies is not None:
             self._copies.finish(all_of_them=False)
         self._optimizer_name(event.optimizer)
+        if self._steps.is_armed:
+            self._report_compiled()
         self._steps.updated(event.optimizer)
+
+    def _report_compiled(self) -> None:
+        """Report the outputs that were not seen in compiled models, once for each model."""
+        for model, mode in self._compiled.items():
+            self._compiled[model] = ""
+            for module in unwrapped(model).modules() if mode else ():
+                name = f"{self._names.of_module(module, self._agent.pytorch)}_output_0"
+                if not self._steps.writer.has_declared(name):
+                    self._steps.report_unsaved(name, ("outputs",), mode, COMPILED)
 
     def _flush(self) -> None:
         if self._copies is not None:
@@ -213,7 +261,7 @@ class PytorchTensors:
         if hasattr(tensor, "to_local"):
             tensor = tensor.to_local()
         if not tensors.is_plain(tensor):
-            self._steps.writer.drop(value_key[0], mode, name, "unreadable")
+            self._steps.report_unsaved(name, collections, mode, UNREADABLE)
             return
         parts = tensors.components_of(tensor) if tensor.layout is not self._torch.strided or tensor.is_quantized else {}
         for key, part in parts.items():
@@ -245,6 +293,11 @@ class PytorchTensors:
         if tensor.dtype not in (torch.float32, torch.float64) or not tensor.is_contiguous():
             tensor = tensors.numbers(tensor).to(torch.float64).contiguous()
         return NumberArray(tensor.data_ptr(), tensor.numel(), tensor.dtype is torch.float64, tensor)
+
+
+def is_compiled(module: Any) -> bool:
+    """Return whether a module is what torch.compile returns for a module."""
+    return type(module).__name__ == "OptimizedModule"
 
 
 def _facts(module: Any, aliases: Sequence[str]) -> Mapping[str, object]:
