@@ -223,6 +223,31 @@ def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_layers_of_a_function_without_a_tape_are_named_as_unsaved(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAININGS / "tensorflow_tensors.py"), "function"]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--tensors", "outputs mode=train,eval", "--", *command)
+    names = "sequential/dense_output_0, dropout_output_0, sequential/dense_1_output_0, sequential_output_0"
+    assert f"not saved, as a function computes it outside of a gradient tape: {names}\n" in done.stderr
+    assert {place[1] for place in Saved(tmp_path / "run").by_place} == {"train"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("compiled", "as torch.compile runs its model as one: 0_output_0, 1_output_0, 2_output_0\n"),
+        ("func", "as its values are not in memory (nested, meta, fake, or of torch.func): 0_output_0, 1_output_0, "),
+    ],
+)
+def test_layers_that_pytorch_hides_are_named_in_recording_and_answer(tmp_path: Path, kind: str, text: str) -> None:
+    command = [sys.executable, str(TRAININGS / "pytorch_hidden_tensors.py"), kind]
+    done = Reprokit(tmp_path).run("record", "-o", "run", "--tensors", "outputs 1-2", "--", *command)
+    assert f"--tensors: not saved, {text}" in done.stderr
+    asked = Reprokit(tmp_path).run("ask", "run", "outputs", "--steps", "3")
+    assert f"--tensors: not saved, {text}" in asked.stderr
+
+
+@pytest.mark.slow
 def test_the_last_steps_are_saved_quietly_though_the_replay_is_interrupted_at_its_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import atexit, time, torch\n"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _ACTIVATIONS = {"relu": "ReLU", "relu6": "ReLU6", "sigmoid": "Sigmoid", "tanh": "Tanh"}  # and their layers' classes
 LOSS = "loss"
 BY_XLA = "XLA compiles the step"
+OUTSIDE_TAPE = "a function computes it outside of a gradient tape"
 BY_ALL_REPLICAS = "all replicas compute it together"
 UNSHOWN = "the step does not show its batch"
 _EMPTY_SHAPE = (0,) * 6  # the shape of a variable that the step has not assigned
@@ -66,6 +67,10 @@ class GraphValues:
             self._variables[key] = variable, collections, facts
         self._variables[key][0].assign(tensor)
 
+    def has_captured(self, name: str) -> bool:
+        """Return whether values of this name are captured."""
+        return any(captured == name for captured, *_ in self._variables)
+
     def clear(self) -> None:
         """Reset the variables before the next step."""
         for variable, _, _ in self._variables.values():
@@ -85,6 +90,7 @@ class TensorflowTensors:
     def __init__(self, agent: Agent, steps: SavedSteps) -> None:
         self._agent, self._steps = agent, steps
         steps.forget_callbacks.append(self.forget)
+        steps.flush_callbacks.append(self._report_outside)
         self.forget()
 
     def forget(self) -> None:
@@ -92,6 +98,7 @@ class TensorflowTensors:
         self._optimizers: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._optimizer_count, self._has_batch = 0, False
         self._computed, self._evaluated = GraphValues(), GraphValues()  # under a gradient tape, and in evaluations
+        self._outside: dict[str, Sequence[str]] = {}  # collections by name of what is computed outside of tapes
         self._mode = ""  # of the last evaluation or prediction since a step
         # By optimizer and replica: each variable with the one that captures its gradient.
         self._holders: weakref.WeakKeyDictionary[Any, dict[Any, dict[int, Any]]] = weakref.WeakKeyDictionary()
@@ -156,6 +163,7 @@ class TensorflowTensors:
             for name, (collections, why) in self._computed.uncaptured.items():
                 if name != LOSS or not is_of_keras:
                     self._steps.report_unsaved(name, collections, TRAIN, why)
+            self._report_outside()
             results = step.results if is_of_keras and step.results is not None else {}
             results = results if isinstance(results, dict) else {LOSS: results}
             for name in results:
@@ -233,6 +241,14 @@ class TensorflowTensors:
                 self._computed.capture(name, collections, tensor, facts)
             elif self._mode:
                 self._evaluated.capture(name, collections, tensor, facts)
+            elif tensor.graph.structured_input_signature is not None:  # else Keras only infers a shape
+                self._outside[name] = collections
+
+    def _report_outside(self) -> None:
+        """Report outputs that are not saved: extra assignments could change what a function without a tape computes."""
+        for name, collections in self._outside.items():
+            mode = EVAL if self._computed.has_captured(name) else TRAIN
+            self._steps.report_unsaved(name, collections, mode, OUTSIDE_TAPE)
 
     def _save_gradients(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         for variable, gradient in pairs:
