@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from reprokit.rules.observations import Alarm, number, tensors, values
 from reprokit.saved_tensors import shards
-from reprokit.saved_tensors.trial import TensorTrial
+from reprokit.saved_tensors.trial import TensorTrial, TrialTensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class RecentShares:
-    """Counts the units of each tensor that were idle over the last steps."""
+    """Counts the units of each tensor and call that were idle over the last steps."""
 
     steps: int
-    _shares: dict[str, deque[Any]] = field(default_factory=dict)
+    _shares: dict[tuple[str, int], deque[Any]] = field(default_factory=dict)
 
-    def idle(self, name: str, active: Array, threshold: float) -> float | None:
+    def idle(self, key: tuple[str, int], active: Array, threshold: float) -> float | None:
         """Return the share of units whose mean activity is below the threshold; None until there are enough steps."""
-        shares = self._shares.setdefault(name, deque(maxlen=self.steps))
+        shares = self._shares.setdefault(key, deque(maxlen=self.steps))
         if shares and shares[0].shape != active.shape:
             shares.clear()
         shares.append(active)
@@ -43,6 +43,15 @@ def by_unit(value: Array) -> Array:
     return rows
 
 
+def outputs_of(trial: TensorTrial, step: int, *layers: str) -> Iterator[tuple[TrialTensor, tuple[str, int], Array]]:
+    """Yield what layers of these classes returned, with its name and the number of the call: models share modules."""
+    calls: Counter[str] = Counter()
+    for tensor, value in values(trial, step, "outputs"):
+        if tensor.layer in layers and value.size:
+            yield tensor, (tensor.name, calls[tensor.name]), value
+            calls[tensor.name] += 1
+
+
 @dataclass
 class DyingReLU:
     """Most neurons of a ReLU layer are never active."""
@@ -57,12 +66,10 @@ class DyingReLU:
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         seen = set()
-        for tensor, value in values(self.trial, step, "outputs"):
-            if tensor.layer not in ("ReLU", "ReLU6") or not value.size:
-                continue
+        for tensor, key, value in outputs_of(self.trial, step, "ReLU", "ReLU6"):
             seen.add(tensor.name)
             active = (by_unit(value) > 0).mean(axis=0)
-            idle = self._recent.idle(tensor.name, active, self.threshold_inactivity / 100)
+            idle = self._recent.idle(key, active, self.threshold_inactivity / 100)
             if idle is not None and 100 * idle > self.threshold_layer:
                 yield Alarm(
                     tensor.name, f"{100 * idle:.0f} % of its neurons were idle at {self.patience} steps in a row"
@@ -90,15 +97,13 @@ class SaturatedActivation:
         self._recent, self._slopes = RecentShares(self.patience), RecentShares(self.patience)
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
-        for tensor, value in values(self.trial, step, "outputs"):
-            if tensor.layer not in ("Tanh", "Sigmoid") or not value.size:
-                continue
+        for tensor, key, value in outputs_of(self.trial, step, "Tanh", "Sigmoid"):
             rows = by_unit(value).astype("float64")
             low, high = self._ends(tensor.layer)
             active = ((rows > low) & (rows < high)).mean(axis=0)
-            idle = [self._recent.idle(tensor.name, active, self.threshold_inactivity / 100)]
+            idle = [self._recent.idle(key, active, self.threshold_inactivity / 100)]
             if tensor.layer == "Tanh":
-                idle.append(self._slopes.idle(tensor.name, (1 - rows * rows).mean(axis=0), self.slope))
+                idle.append(self._slopes.idle(key, (1 - rows * rows).mean(axis=0), self.slope))
             worst = max((share for share in idle if share is not None), default=0.0)
             if 100 * worst > self.threshold_layer:
                 yield Alarm(tensor.name, f"{100 * worst:.0f} % of its neurons are saturated")

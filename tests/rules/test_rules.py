@@ -134,3 +134,15 @@ def test_a_frozen_weight_may_stay_what_one_without_optimizer_may_not(reprokit: R
         "forgotten": "it is the same at 4 saved steps in a row, though it has a gradient",
         "unused": "it is the same at 4 saved steps in a row, as it gets no gradient",
     }
+
+
+def test_each_call_of_a_shared_activation_is_judged(reprokit: Reprokit) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "shared"))
+    writer.name("relu_output_0", "outputs", layer="ReLU")
+    for step in range(6):
+        for call, shape in enumerate(((8, 4), (8, 6))):
+            writer.save(step, {"relu_output_0": numpy.full(shape, float(call == 0), "float32")}, call=call)
+        writer.pass_step(step)
+    writer.end()
+    done = reprokit.run("rules", "shared", "--rule", "DyingReLU")
+    assert "relu_output_0: 100 % of its neurons were idle at 5 steps in a row" in done.stdout
