@@ -10,12 +10,15 @@ from statistics import fmean, pstdev
 
 from reprokit.rules.boosting import LostRounds
 from reprokit.rules.observations import Alarm, EvaluationStep, labeled, loss, loss_name
-from reprokit.saved_tensors.trial import EVAL, TensorTrial
+from reprokit.saved_tensors.trial import EVAL, TRAIN, TensorTrial
 
 
 @dataclass
 class LossNotDecreasing:
-    """The loss is where it began, or higher, and does not fall from one stretch of steps to the next."""
+    """The loss is where it began, or higher, and does not fall from one stretch of steps to the next.
+
+    Losses of models that train against each other, each with an optimizer, need not fall.
+    """
 
     trial: TensorTrial
     num_steps: int = 10
@@ -28,7 +31,7 @@ class LossNotDecreasing:
 
     def invoke_at_step(self, step: int) -> Iterator[Alarm]:
         step_loss = loss(self.trial, (step,))
-        if step_loss is None:
+        if step_loss is None or are_several_trainings(self.trial, step):
             return
         self._losses.append(step_loss)
         if len(self._losses) % self.num_steps:
@@ -151,6 +154,14 @@ class StalledTraining:
     def invoke_when_idle(self, seconds: float) -> Iterator[Alarm]:
         if seconds > self.threshold:
             yield Alarm("", f"no step has been saved for {seconds:.0f} seconds")
+
+
+def are_several_trainings(trial: TensorTrial, step: int) -> bool:
+    """Return whether a step computes gradients of several losses, for several optimizers or models."""
+    if not trial.has_tensor("loss") or not trial.tensor("loss").was_saved(step, TRAIN):
+        return False
+    is_single = trial.tensor("loss").calls(step, TRAIN) < 2
+    return not is_single and bool(trial.tensor_names(step=step, mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
 
 
 def both_losses(trial: TensorTrial, evaluation: EvaluationStep) -> tuple[float | None, float | None]:

@@ -146,3 +146,17 @@ def test_each_call_of_a_shared_activation_is_judged(reprokit: Reprokit) -> None:
     writer.end()
     done = reprokit.run("rules", "shared", "--rule", "DyingReLU")
     assert "relu_output_0: 100 % of its neurons were idle at 5 steps in a row" in done.stdout
+
+
+@pytest.mark.parametrize("second", ["model#1.0.weight", "1.weight"])
+def test_losses_of_models_that_train_against_each_other_need_not_fall(reprokit: Reprokit, second: str) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "losses"))
+    writer.name("loss", "losses")
+    for name in ("0.weight", second):
+        writer.name(name, "weights")
+    for step in range(40):
+        writer.save(step, {"loss": numpy.float32(1), "0.weight": numpy.ones(2), second: numpy.ones(2)})
+        writer.save(step, {"loss": numpy.float32(2)}, call=1)  # as of accumulated gradients, if there is one model
+        writer.pass_step(step)
+    writer.end()
+    assert reprokit.run("rules", "losses", "--rule", "LossNotDecreasing").returncode == (second == "1.weight")
