@@ -157,11 +157,11 @@ class StalledTraining:
 
 
 def are_several_trainings(trial: TensorTrial, step: int) -> bool:
-    """Return whether a step computes gradients of several losses, for several optimizers or models."""
+    """Return whether a step computes gradients of several losses, in a training of several optimizers or models."""
     if not trial.has_tensor("loss") or not trial.tensor("loss").was_saved(step, TRAIN):
         return False
     is_single = trial.tensor("loss").calls(step, TRAIN) < 2
-    return not is_single and bool(trial.tensor_names(step=step, mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
+    return not is_single and bool(trial.tensor_names(mode=TRAIN, regex=r"^(model|optimizer)#1[./]"))
 
 
 def both_losses(trial: TensorTrial, evaluation: EvaluationStep) -> tuple[float | None, float | None]:
