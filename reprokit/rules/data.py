@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprokit.rules.observations import FEWEST, Alarm, EvaluationStep, labeled, predicted, predicted_pairs, values
+from reprokit.rules.observations import (
+    FEWEST,
+    Alarm,
+    EvaluationStep,
+    labeled,
+    predicted,
+    predicted_pairs,
+    tensors,
+    values,
+)
 from reprokit.saved_tensors import shards
 from reprokit.saved_tensors.trial import EVAL, TensorTrial
 
@@ -153,9 +162,12 @@ class NLPSequenceRatio:
         limits = dict(
             zip(map(int, self.token_values.split()), map(float, self.token_thresholds_percent.split()), strict=True)
         )
+        outputs = tensors(self.trial, step, "outputs")
+        # Of Keras only the inputs of the whole model are saved.
+        layers = ("Embedding", "") if any(output.layer == "Embedding" for output in outputs) else ("Embedding",)
         for tensor, value in values(self.trial, step, "inputs"):
             is_sequence = value.ndim == 2 and value.shape[1] >= FEWEST and value.dtype.kind in "iu"
-            if tensor.layer != "Embedding" or not is_sequence:
+            if tensor.layer not in layers or "labels" in tensor.collections or not is_sequence:
                 continue
             self._totals[tensor.name] += value.size
             for token, percent in limits.items():

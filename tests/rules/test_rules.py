@@ -160,3 +160,17 @@ def test_losses_of_models_that_train_against_each_other_need_not_fall(reprokit: 
         writer.pass_step(step)
     writer.end()
     assert reprokit.run("rules", "losses", "--rule", "LossNotDecreasing").returncode == (second == "1.weight")
+
+
+@pytest.mark.parametrize("layer", ["Embedding", "Dense"])
+def test_padding_is_found_in_the_input_of_a_model_of_keras_that_embeds_it(reprokit: Reprokit, layer: str) -> None:
+    writer = TensorWriter(run_directory(reprokit.directory / "padded"))
+    writer.name("sequential_input_0", "inputs")
+    writer.name("labels/tags", "inputs", "labels")
+    writer.name("sequential/first_output_0", "outputs", layer=layer)
+    padded, tags = numpy.repeat([[7] * 3 + [0] * 17], 40, axis=0), numpy.zeros((40, 20), "int64")
+    writer.save(0, {"sequential_input_0": padded, "labels/tags": tags, "sequential/first_output_0": numpy.ones(3)})
+    writer.pass_step(0)
+    writer.end()
+    found = json.loads(reprokit.run("rules", "padded", "--json", "--rule", "NLPSequenceRatio").stdout)["findings"]
+    assert [one["why"] for one in found] == ["85 % of the tokens are 0"] * (layer == "Embedding")
