@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 from array import array
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from reprokit.agent.orders import turns
 from reprokit.agent.orders.actors import Actors
+from reprokit.agent.orders.loops import LoopWakeUps
 from reprokit.agent.orders.private_api import SEEN
 from reprokit.agent.orders.recording import RecordedTracks, packed, unpacked
+from reprokit.agent.orders.tracks import Orders
+from reprokit.agent.orders.turns import Choices
 from reprokit.launch.orders import MAX_SIZE, OrdersByProcess
 from tests.interpreters import available
 from tests.support import wait_until
@@ -22,9 +28,9 @@ from tests.support import wait_until
 @pytest.mark.parametrize("actors", [2, 300])
 def test_turns_come_back_as_they_were(actors: int) -> None:
     names = [f"m.{number}" for number in range(actors + 5)]
-    turns = array("H", [number * 7 % actors + 3 for number in range(1000)])
-    used, text, count = packed(turns, names)
-    assert unpacked(used, text, count) == [names[code] for code in turns]
+    sequence = array("H", [number * 7 % actors + 3 for number in range(1000)])
+    used, text, count = packed(sequence, names)
+    assert unpacked(used, text, count) == [names[code] for code in sequence]
     for wrong in count - 1, count + 1, 1 << 14:
         with pytest.raises(ValueError, match="another number"):
             unpacked(used, text, wrong)
@@ -106,6 +112,51 @@ def test_each_process_reads_its_own_lines(tmp_path: Path) -> None:
     assert RecordedTracks(str(tmp_path)).take("0/2", "a") is None
     assert RecordedTracks(str(tmp_path)).unused("0") == 6
     assert not RecordedTracks(str(tmp_path / "none")).exist
+
+
+class AlteredChoices(Choices):
+    """A recording's wake-ups that no agent has written."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.is_replay = True
+        self._texts = texts
+
+    def next(self) -> str | None:
+        return self._texts.pop(0) if self._texts else None
+
+    def give_up(self) -> None:
+        self._texts = []
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["timer 2", "timer -1"],
+        ["timer x", "timer"],
+        ["timer --5", "m --5", ""],
+        ["timer \u00b2", "timer -", "timer 1 1"],
+        ["timer " + "9" * 900, "timer -" + "9" * 900],
+        ["m.1 0", "more"],
+    ],
+)
+def test_altered_wake_ups_lose_no_timer(texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "GRACE", 0.0)
+    loop, executed = asyncio.SelectorEventLoop(), list[int]()
+    orders = Orders(str(tmp_path), SimpleNamespace(identity="0", write=print), print)  # type: ignore[arg-type]
+    orders.timeouts = 1
+    wake_ups = LoopWakeUps(orders, AlteredChoices(texts), asyncio.SelectorEventLoop.call_at)
+    for number in range(3):
+        wake_ups.order_timer(loop.call_later(number / 1000, executed.append, number), loop)
+    end = loop.call_later(0.8, loop.stop)
+    loop.run_forever()
+    assert not end.cancelled()
+    assert sorted(executed) == [0, 1, 2]
+    loop.close()
+
+
+@pytest.mark.parametrize("text", ["--5", "\u00b2", "-", "x", ""])
+def test_altered_numbers_are_unknown(text: str) -> None:
+    assert (turns.number_of(text), turns.number_of("-5")) == (None, -5)
 
 
 @pytest.mark.parametrize("version", sorted(available()))

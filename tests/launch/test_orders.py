@@ -51,6 +51,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
     [
         "ordered_futures.py",
         "ordered_loops.py",
+        "ordered_timers.py",
         "ordered_locks.py",
         "ordered_events.py",
         "ordered_imports.py",
@@ -66,11 +67,21 @@ def test_results_of_tasks(reprokit: Reprokit, script: str) -> None:
     recorded_and_replayed(reprokit, *command)
 
 
+def test_loops_that_are_nested_or_never_rest_go_on(reprokit: Reprokit) -> None:
+    script = str(reprokit.script("train.py", training_text("ordered_nested.py")))
+    assert subprocess.check_output([sys.executable, script], text=True) == "1 2\n100\n"
+    recorded_and_replayed(reprokit, sys.executable, script, replays=1)
+    assert reprokit.run("replay", "recorded").stdout == "1 2\n100\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.8", pytest.param("3.10", marks=pytest.mark.extended), "3.13"])
 @pytest.mark.parametrize(
     "script",
-    [f"ordered_{what}.py" for what in ("queues", "futures", "loops", "locks", "events", "imports", "callbacks")],
+    [
+        f"ordered_{what}.py"
+        for what in ("queues", "futures", "loops", "timers", "locks", "events", "imports", "callbacks")
+    ],
 )
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:
     path = interpreter(version)

@@ -1,7 +1,8 @@
-"""Orders of asyncio: in which order other threads wake a loop, with the result of a task or with a callback.
+"""Orders of asyncio: in which order other threads and the loop's own timers wake a loop.
 
-What a loop does between two wake-ups follows from its own callbacks. How many of these it has executed before a wake-up
-does not repeat: only the order of wake-ups is replayed.
+A thread wakes it with the result of a task or with a callback. They are passed on one by one, each once the loop has
+executed all callbacks that the earlier ones led to: what it does then follows from their order. A loop that is never
+done with its callbacks is waited for during MAX_ITERATIONS; what it sees before a wake-up does not repeat.
 """
 
 from __future__ import annotations
@@ -10,114 +11,180 @@ import sys
 import time
 from _thread import RLock, get_ident
 from collections import deque
+from weakref import WeakValueDictionary
 
 from ..core.patching import Function, replace
 from .futures import NUMBER
 from .tracks import Orders, caller_outside
-from .turns import POLL_INTERVAL, Choices, TurnTimeout
+from .turns import POLL_INTERVAL, Choices, TurnTimeout, number_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Optional
 
-    Source = Optional[tuple[str, int]]
-    Call = tuple[Any, ...]  # call_soon_threadsafe, loop, handle
+    Source = tuple[str, Optional[int]]  # a thread, or whose future or timer it is, and its number
 
 ORDER = "_reprokit_order"  # attribute of a loop
+TIMER = "timer"
+CANCELLED, PENDING = "cancelled", "pending"  # states of a timer that is not due
+MAX_ITERATIONS = 16
 
 
 class LoopWakeUps:
-    """The wake-ups of one loop: recorded as they come, or buffered in a replay until it is their turn."""
+    """The wake-ups of one loop: passed on as they come when recording, in the recorded order in a replay."""
 
-    def __init__(self, orders: Orders, choices: Choices) -> None:
+    def __init__(self, orders: Orders, choices: Choices, call_at: Function) -> None:
         self._orders = orders
         self._choices = choices
+        self._call_at = call_at  # as it was before it was patched
         self._lock = RLock()
-        self._counts: dict[str, int] = {}  # of results, by the thread that submitted their tasks
-        self._buffered: dict[str, deque[Call]] = {}
-        self._next_name: str | None = None
+        self._counts: dict[str, int] = {}  # of results by the thread that submitted their tasks; the last timer
+        self._arrived: deque[tuple[Source, Any]] = deque()  # handles, when recording
+        self._buffered: dict[Source, deque[Any]] = {}  # handles, in a replay
+        self._next: Source | None = None
         self._since = time.monotonic()
         self._timeout: TurnTimeout | None = None
-        self._is_polling = False
+        self._is_scheduled = self._is_polling = False
+        self._iterations = 0  # of the loop since a wake-up waits for it
+        self._timers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # in a replay: those not due so far
+        self._timer_count = 0
         self.owner = get_ident()
 
-    def wake(self, source: Source, loop: Any, original: Function, callback: Any, arguments: Any, keywords: Any) -> Any:
+    def wake(self, source: Source | None, loop: Any, call_soon: Function, handle: Any) -> Any:
         """Let this thread wake the loop; source identifies the future whose result it delivers, if any."""
         with self._lock:
-            if not self._choices.is_replay:
+            self._add(source or (self._orders.actors.current.name, None), handle)
+            self._schedule(loop, call_soon)
+        return handle
+
+    def order_timer(self, handle: Any, loop: Any) -> None:
+        """Give a new timer its turn once it is due."""
+        self._timer_count = number = self._timer_count + 1
+        if self._choices.is_replay:
+            self._timers[number] = handle
+        callback, arguments = handle._callback, handle._args
+
+        def take_turn() -> None:
+            handle._callback, handle._args = callback, arguments
+            with self._lock:
+                if self._choices.is_replay:
+                    self._timers.pop(number, None)
+                is_alone = not (self._is_scheduled or loop._ready or self._buffered)
+                self._add((TIMER, number), handle)
+                is_next = is_alone and self._take() is handle
+                if not (is_next or self._is_scheduled):
+                    self._schedule(loop, type(loop).call_soon)
+            if is_next:
+                callback(*arguments)
+
+        handle._callback, handle._args = take_turn, ()
+
+    def _add(self, source: Source, handle: Any) -> None:
+        if self._choices.is_replay:
+            self._buffered.setdefault(source, deque()).append(handle)
+        else:
+            self._arrived.append((source, handle))
+
+    def _schedule(self, loop: Any, call_soon: Function) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            call_soon(loop, self._pass_on, loop)
+
+    def _pass_on(self, loop: Any) -> None:
+        """In the loop: execute the wake-ups whose turn it is, each when nothing else is left to execute."""
+        ready, call_soon = loop._ready, type(loop).call_soon
+        with self._lock:
+            self._is_scheduled = False
+            self._iterations = self._iterations + 1 if ready and self._iterations < MAX_ITERATIONS else 0
+            if self._iterations:
+                self._schedule(loop, call_soon)
+                return
+        while True:
+            with self._lock:
+                handle = self._take()
+                if self._arrived or (handle is not None and self._buffered):
+                    self._schedule(loop, call_soon)  # also for a loop that the callback nests in this one
+                elif handle is None:
+                    if self._buffered and not self._is_polling:
+                        self._is_polling = True
+                        self._call_at(loop, loop.time() + POLL_INTERVAL, self._poll, loop)
+                    return
+            handle._run()
+            if len(ready) > self._is_scheduled:
+                return
+
+    def _take(self) -> Any:
+        """Return the handle whose turn it is, and note the turn; None if there is none so far."""
+        while self._arrived:
+            source, handle = self._arrived.popleft()
+            if not handle.cancelled():
                 self._choices.note(self._description(source))
-                return original(loop, callback, *arguments, **keywords)
-            events: Any = sys.modules["asyncio.events"]
-            handle = events.Handle(callback, arguments, loop, **keywords)
-            name = self._orders.actors.current.name if source is None else f"{source[0]} {source[1]}"
-            self._buffered.setdefault(name, deque()).append((original, loop, handle))
-            self._wake_due()
-            if self._buffered and not self._is_polling:
-                self._is_polling = True
-                original(loop, self._flush_overdue, loop)
-            return handle
+                return handle
+        while self._buffered:
+            self._next = self._next or self._read_next()
+            source = self._next or next(iter(self._buffered))
+            handles = self._buffered.get(source)
+            handle = handles.popleft() if handles else None
+            if handles is not None and not handles:
+                del self._buffered[source]
+            if handle is not None and handle.cancelled():
+                continue
+            if handle is None and self._timer_state() is not CANCELLED:
+                break
+            self._next = self._timeout = None
+            if handle is not None:
+                return handle
+        return None
 
     def _description(self, source: Source) -> str:
-        """Return the recorded text of a wake-up: for a result the submitting thread and its relative number."""
-        if source is None:
-            return self._orders.actors.current.name
-        count = self._counts[source[0]] = self._counts.get(source[0], 0) + 1
-        return f"{source[0]} {source[1] - count}"
+        """Return the recorded text of a wake-up; numbers are relative: to the last timer, to the count of results."""
+        name, number = source
+        if number is None:
+            return name
+        last = self._counts.get(name, 0)
+        self._counts[name] = number if name == TIMER else last + 1
+        return f"{name} {number - last}"
 
-    def _read_next(self) -> str | None:
-        """Return the name of the next recorded wake-up; None if it is unknown."""
+    def _read_next(self) -> Source | None:
+        """Return the next recorded wake-up; None if it is unknown."""
         text = self._choices.next()
-        submitter, _, number = (text or "").partition(" ")
-        if not number.lstrip("-").isdecimal():
-            return text
-        count = self._counts[submitter] = self._counts.get(submitter, 0) + 1
-        return f"{submitter} {int(number) + count}"
+        name, _, digits = (text or "").partition(" ")
+        number = number_of(digits)
+        if text is None or number is None:
+            return None if text is None else (text, None)
+        last = self._counts.get(name, 0)
+        self._counts[name] = last + (number if name == TIMER else 1)
+        return name, last + number
 
-    def _wake_due(self) -> None:
-        """Wake the loop by the buffered wake-ups whose turn it is."""
-        while self._buffered:
-            self._next_name = self._next_name or self._read_next()
-            if self._next_name is None:
-                self._flush()
-            elif self._next_name in self._buffered:
-                calls = self._buffered[self._next_name]
-                _wake(*calls.popleft())
-                if not calls:
-                    del self._buffered[self._next_name]
-                self._next_name = self._timeout = None
-            else:
-                break
-
-    def _flush(self) -> None:
-        while self._buffered:
-            for call in self._buffered.popitem()[1]:
-                _wake(*call)
-
-    def _flush_overdue(self, loop: Any) -> None:
+    def _poll(self, loop: Any) -> None:
         """In the loop, periodically: give up if a wake-up has been buffered for too long."""
         with self._lock:
-            self._timeout = self._timeout or TurnTimeout(self._orders, self._since, blocks=False)
-            if not self._buffered:
-                self._is_polling = False
-            elif self._timeout.is_over(self._is_unsubmitted()):
+            self._is_polling = False
+            for source, handles in list(self._buffered.items()):
+                if all(handle.cancelled() for handle in handles):
+                    del self._buffered[source]
+            is_pending = self._timer_state() is PENDING
+            if is_pending or self._timeout is None:
+                self._timeout = TurnTimeout(self._orders, self._since, blocks=False)
+            if self._buffered and not is_pending and self._timeout.is_over(self._is_unstarted()):
                 self._choices.give_up()
-                self._next_name = self._timeout = None
-                self._flush()
-                self._is_polling = False
-            else:
-                loop.call_later(POLL_INTERVAL, self._flush_overdue, loop)
+                self._next = self._timeout = None
+            self._schedule(loop, type(loop).call_soon)
 
-    def _is_unsubmitted(self) -> bool:
-        """Return, in the loop, whether the next result is of a task that the loop itself has not submitted yet."""
-        submitter, _, number = (self._next_name or "").partition(" ")
+    def _timer_state(self) -> str:
+        """Return what is known of the timer whose turn is next; "" if it is not created so far, or no timer."""
+        name, number = self._next or ("", None)
+        if name != TIMER or number is None or number > self._timer_count:
+            return ""
+        handle = self._timers.get(number)
+        return CANCELLED if handle is None or handle.cancelled() else PENDING
+
+    def _is_unstarted(self) -> bool:
+        """Return, in the loop, whether the next wake-up is by a task or timer that the loop has not started so far."""
+        name, number = self._next or ("", None)
         actor = self._orders.actors.current
-        return submitter == actor.name and number.isdecimal() and int(number) > actor.futures
-
-
-def _wake(original: Function, loop: Any, handle: Any) -> None:
-    if not loop.is_closed():
-        original(loop, lambda: None if handle.cancelled() else handle._run())
+        return name == TIMER or (name == actor.name and number is not None and number > actor.futures)
 
 
 class _OrderedCoroutines:
@@ -140,22 +207,24 @@ def _make_as_completed(original: Function) -> Function:
     return as_completed
 
 
-def _source(argument: Any) -> Source:
+def _source(argument: Any) -> Source | None:
     """Return the number of a future; of any other object no attribute is read, as that may raise an error."""
     module = sys.modules.get("concurrent.futures._base")
     return getattr(argument, NUMBER, None) if module and issubclass(type(argument), module.Future) else None
 
 
 class LoopOrders:
-    """Records or replays the order in which threads wake loops."""
+    """Records or replays the order in which threads and timers wake loops."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
 
     def watch(self, base: Any) -> None:
         """Patch asyncio.base_events."""
+        self._call_at = base.BaseEventLoop.call_at
         replace(base.BaseEventLoop, "__init__", self._make_init)
         replace(base.BaseEventLoop, "call_soon_threadsafe", self._make_call)
+        replace(base.BaseEventLoop, "call_at", self._make_call_at)
         replace(base.tasks, "as_completed", _make_as_completed)
 
     def _make_init(self, original: Function) -> Function:
@@ -163,9 +232,19 @@ class LoopOrders:
             original(loop, *arguments, **keywords)
             caller = caller_outside(("asyncio",))
             choices = None if caller is None else self._orders.choices("loop", caller, numbered=True)
-            setattr(loop, ORDER, None if choices is None else LoopWakeUps(self._orders, choices))
+            setattr(loop, ORDER, None if choices is None else LoopWakeUps(self._orders, choices, self._call_at))
 
         return initialize
+
+    def _make_call_at(self, original: Function) -> Function:
+        def call_at(loop: Any, *arguments: Any, **keywords: Any) -> Any:
+            handle = original(loop, *arguments, **keywords)
+            order = getattr(loop, ORDER, None)
+            if order is not None:
+                order.order_timer(handle, loop)
+            return handle
+
+        return call_at
 
     def _make_call(self, original: Function) -> Function:
         def call_soon_threadsafe(loop: Any, callback: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -175,6 +254,7 @@ class LoopOrders:
             is_own = source is None and get_ident() == (loop._thread_id or (order and order.owner))
             if order is None or is_own or loop.is_closed():
                 return original(loop, callback, *arguments, **keywords)
-            return order.wake(source, loop, original, callback, arguments, keywords)
+            handle = sys.modules["asyncio.events"].Handle(callback, arguments, loop, **keywords)
+            return order.wake(source, loop, original, handle)
 
         return call_soon_threadsafe

@@ -188,12 +188,17 @@ class Choices:
             self.note(str(value))
             return value
         text = self.next()
-        return int(text) if text is not None and text.isdigit() and len(text) < MAX_DIGITS else value
+        return int(text) if text is not None and text.isdecimal() and len(text) < MAX_DIGITS else value
 
     def give_up(self) -> None:
         """Stop replaying outcomes, as a recorded one does not occur."""
         self._orders.timeouts += 1
         self._answers.give_up()
+
+
+def number_of(text: str | None) -> int | None:
+    """Return a recorded number, which may be negative; None for any other text."""
+    return int(text) if text is not None and text[text.startswith("-") :].isdecimal() else None
 
 
 class ReorderBuffer:
@@ -223,9 +228,8 @@ class ReorderBuffer:
             self._buffered[number] = result
             while self._buffered:
                 if self._next_number is None:
-                    text = self._choices.next()
-                    is_known = text is not None and text.lstrip("-").isdecimal()
-                    self._next_number = self._count + int(str(text)) if is_known else min(self._buffered)
+                    relative = number_of(self._choices.next())
+                    self._next_number = min(self._buffered) if relative is None else self._count + relative
                 if self._next_number not in self._buffered:
                     break
                 pass_on(self._next_number, self._buffered.pop(self._next_number))
