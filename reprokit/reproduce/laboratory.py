@@ -20,19 +20,22 @@ from reprokit.launch.messages import say, warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.divergence import LocatedDivergence
 from reprokit.model.run import ProfilingFacts
+from reprokit.model.states import WITHOUT_SYSTEM_CALLS
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import divergence_text
-from reprokit.questions.locate import LocateOptions, is_locatable, locate
+from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locate
 from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
-from reprokit.rundir import RunDirectory
+from reprokit.rundir import TRAIL, RunDirectory
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with
 REPEATS = 30  # of each operator call, in a profile
+# Settings, orders of completion and operators only: nothing is timed or executed again.
+OBSERVED = ProfilingFacts(functions=False, system_calls=WITHOUT_SYSTEM_CALLS)
 
 
 class ProfileOutcome(msgspec.Struct, frozen=True):
@@ -73,9 +76,13 @@ class Laboratory:
         """Record the training with these settings."""
         return self._attempt("record", self._plan(settings, name))
 
-    def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
-        """Replay a recording, with its clock on request."""
-        return self._attempt("replay", self._replay_plan(recording, name, clock=clock))
+    def replay(self, recording: Attempt, name: str, *, clock: bool, observed: bool = False) -> Attempt:
+        """Replay a recording, with its clock and observed on request."""
+        plan = self._replay_plan(recording, name, clock=clock)
+        if observed:  # PyTorch's operators are seen by a dispatch mode, under which autograd takes other paths
+            profiling = msgspec.structs.replace(OBSERVED, operators="torch" not in self._frameworks(recording))
+            plan = msgspec.structs.replace(plan, profiling=profiling)
+        return self._attempt("replay", plan)
 
     def _replay_plan(self, recording: Attempt, name: str, *, clock: bool) -> Plan:
         work = self._work
@@ -83,23 +90,24 @@ class Laboratory:
         return msgspec.structs.replace(plan, clock=clock and plan.clock)
 
     def profile(self, settings: RecipeSettings, name: str, recording: Attempt | None = None) -> ProfileOutcome:
-        """Profile a new recording, or a replay of a recording with its clock.
-
-        If the profile cannot be read, the result holds only a note.
-        """
+        """Profile a new recording, or a replay of a recording with its clock."""
         work = self._work
         watching = ProfilingFacts(steps=work.steps, seconds=work.seconds, confirm=REPEATS)
         plan, is_replay = self._plan(settings, name), False
         if recording is not None and work.steps is None and work.seconds is None:
             plan, is_replay = self._replay_plan(recording, name, clock=True), True
         attempt = self._attempt("profile", msgspec.structs.replace(plan, profiling=watching))
+        return msgspec.structs.replace(self.findings_of(attempt), is_replay=is_replay)
+
+    def findings_of(self, attempt: Attempt) -> ProfileOutcome:
+        """Analyze a profiled or observed run; if it cannot be read, the result holds only a note."""
         try:
-            profiled = profiling.analyze(RunDirectory(work.place / attempt.directory), knowledge.load())
+            profiled = profiling.analyze(self._run_of(attempt), knowledge.load())
         except ReprokitError as error:
             warn(f"the profile could not be read: {error}")
-            return ProfileOutcome(attempt, (), (str(error),), is_replay)
-        findings_file.write(work.place, profiled)
-        return ProfileOutcome(attempt, tuple(profiled.findings), tuple(profiled.notes), is_replay)
+            return ProfileOutcome(attempt, (), (str(error),))
+        findings_file.write(self._work.place, profiled)
+        return ProfileOutcome(attempt, tuple(profiled.findings), tuple(profiled.notes))
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """Return whether the runs diverge in a step of a framework whose operators can be logged."""
@@ -136,8 +144,16 @@ class Laboratory:
 
     def has_operators(self, attempt: Attempt) -> bool:
         """Return whether a run imported a framework other than NumPy; also if that is not known."""
+        return bool(self._frameworks(attempt) - {"numpy"})
+
+    def has_steps(self, attempt: Attempt) -> bool:
+        """Return whether a run has a trail of a framework whose operators can be logged."""
+        return not LOGGED.isdisjoint(self._frameworks(attempt)) and self._run_of(attempt).has(TRAIL)
+
+    def _frameworks(self, attempt: Attempt) -> frozenset[str]:
+        """Return the frameworks that a run imported; if that is not known, all that can be logged."""
         imported = (self._run_of(attempt).environment() or {}).get("frameworks")
-        return not isinstance(imported, dict) or bool(imported.keys() - {"numpy"})
+        return frozenset(imported) if isinstance(imported, dict) else LOGGED
 
     def discard(self, attempt: Attempt) -> None:
         """Remove a run directory."""

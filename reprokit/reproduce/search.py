@@ -70,7 +70,10 @@ class Reproduction:
         first = _require_success(trials.record(new, self._with_clock, "first"))
         self._automatic = [text for text in self._automatic if trials.matters(first, text)]
         self._has_operators = trials.has_operators(first)
-        replayed = trials.replays(new, first, 1)
+        # Without a trail no operator can be located: the replay is observed, which saves a profile.
+        is_observed = self._has_operators and not trials.has_steps(first)
+        replayed = trials.observed_replay(new, first) if is_observed else trials.replays(new, first, 1)
+        state.findings = new.findings
         if not replayed.identical:
             state.adopt(state.base, replayed)
             trials.conclude(new, "the training does not repeat, not even with the same entropy")
@@ -111,7 +114,8 @@ class Reproduction:
         if not self._is_located and not (chosen and chosen[0].proof <= Certainty.ORDER):
             self._locate()
             chosen = self._choose(self._cures())
-        if chosen and chosen[0].proof <= Certainty.ORDER:
+        is_alone = self._profiled_settings is None and [item.proof for item in chosen] == [Certainty.SUSPECT]
+        if chosen and (chosen[0].proof <= Certainty.ORDER or is_alone):
             return chosen
         if self._profiled_settings is None and not self._has_operators:  # a profile would find little
             clock = self._choose(diagnosis.clock())
@@ -184,7 +188,9 @@ class Reproduction:
         recorded = self._clock_replay or TrialOutcome(round=self._journal.rounds[0], recording=first)
         before = recorded if settings == self._with_clock and first.kept else None
         changes = [candidate.change for candidate in chosen]
-        tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs)
+        cured = [item for item in self._state.findings if any(item.id in candidate.findings for candidate in chosen)]
+        is_frequent = bool(cured) and all(diagnosis.replays_needed(finding, 1) == 1 for finding in cured)
+        tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs, is_frequent=is_frequent)
         if tried.failed:
             self._exclude_failing(tried, chosen)
             return

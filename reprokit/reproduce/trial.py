@@ -69,6 +69,10 @@ class Trials:
         """Return whether the training of this run imported a framework; also if that is not known."""
         return self._laboratory.has_operators(attempt)
 
+    def has_steps(self, attempt: Attempt) -> bool:
+        """Return whether the operators of this run's steps can be logged, to locate a divergent one."""
+        return self._laboratory.has_steps(attempt)
+
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """Return whether the first divergent operator of two runs can be located."""
         return self._laboratory.can_locate(recording, replay)
@@ -99,8 +103,12 @@ class Trials:
         *,
         before: TrialOutcome | None = None,
         pairs: int = 0,
+        is_frequent: bool = False,
     ) -> TrialOutcome:
-        """Record, replay and compare; or continue with the runs of an earlier trial."""
+        """Record, replay and compare; or continue with the runs of an earlier trial.
+
+        One pair is enough if what is cured varies so often that it would show.
+        """
         new = self.begin(phase, title, settings, changes)
         try:
             recording = (before and before.recording) or self.record(new, settings)
@@ -110,7 +118,18 @@ class Trials:
             return TrialOutcome(round=new, failed=str(error))
         if recording.failed:
             return TrialOutcome(round=new, recording=recording, failed=f"the training ended {recording.ended}")
-        return self.replays(new, recording, max(pairs, self.pairs), before)
+        needed = 1 if is_frequent and self._may_be_one else self.pairs
+        return self.replays(new, recording, max(pairs, needed), before)
+
+    def observed_replay(self, into: Round, recording: Attempt) -> TrialOutcome:
+        """Replay and compare once, observing settings and orders; what was observed is kept if the replay differs."""
+        name, clock = f"{into.number:02d}-replay-1", into.settings.clock
+        replay = self._note(into, self._laboratory.replay(recording, name, clock=clock, observed=True))
+        outcome = self.compare(into, recording, replay)
+        if not outcome.identical:
+            into.findings = list(self._laboratory.findings_of(replay).findings)
+            self.learn(1, outcome)
+        return TrialOutcome(round=into, recording=recording, replay=replay, equal=int(outcome.identical))
 
     def replays(self, into: Round, recording: Attempt, count: int, before: TrialOutcome | None = None) -> TrialOutcome:
         """Replay and compare at least once, until a replay differs or `count` are identical, earlier ones included."""
@@ -216,6 +235,7 @@ class SearchState:
         """End the reproduction: runs were identical under the present settings."""
         journal = self.journal
         journal.verdict, journal.identical, journal.settings = journals.IDENTICAL, equal, self.settings
+        journal.pairs = min(self.trials.pairs, equal)
         journal.changes = [self.changes[option].change for option in self.settings.words if option in self.changes]
         needed = "".join(f" and {change.option}" for change in journal.changes)
         journal.why = why or f"the training repeats with the recorded entropy{needed}"

@@ -51,7 +51,7 @@ def test_the_journal_of_a_search_fits_the_schema_and_is_read_again() -> None:
 def test_the_story_says_what_was_run_found_and_done_in_this_order() -> None:
     index, seconds = "aten::index_put_", {"torch-operator=aten::index_put_": 20.0, "torch-deterministic": 30.0}
     world = World([entropy(), operator(index, "torch-operator", "torch-deterministic")], seconds=seconds)
-    story = markdown(reproduced(world))
+    story = markdown(reproduced(world, pairs=2))
     parts = [
         "Round 1: the training as it is, and whether it repeats",
         "The training does not repeat, not even with the same entropy.",

@@ -85,6 +85,39 @@ def test_what_was_seen_to_be_rare_is_asked_more_often_even_where_it_parts_early(
         assert trials.pairs == journal.pairs == pairs
 
 
+ORDERED = Finding(id="o", kind=ORDER, subject="imap_unordered", cures=[Cure(patch="imap-ordered")], verdict=SUSPECT)
+
+
+@pytest.mark.parametrize(("early", "trainings"), [(True, 4), (False, 5)])
+@pytest.mark.parametrize("finding", [ORDERED, guilty("gblinear", "imap-ordered")])
+def test_what_the_first_replay_shows_is_cured_without_a_profile(finding: Finding, early: bool, trainings: int) -> None:
+    cause = Varying("cause", frozenset({"--patch imap-ordered"}), 1.0, finding)
+    journal = reproduced(World([cause], observes=True, parts_early=early))
+    assert (journal.verdict, journal.settings.patches) == (IDENTICAL, ("imap-ordered",))
+    assert (phases(journal), len(list(journal.attempts()))) == (["bare", CURE], trainings)
+    assert journal.identical == journal.pairs == trainings - 3
+
+
+def test_several_suspects_are_measured_before_one_is_tried() -> None:
+    causes = [operator(INDEX, "torch-operator"), operator("aten::cumsum", "torch-operator")]
+    journal = reproduced(World(causes, observes=True))
+    assert phases(journal)[:3] == ["bare", PROFILE, CURE]
+    wrong = Finding(id="s", kind="setting", subject="x", cures=[Cure(patch="tf-data")], verdict=SUSPECT)
+    other = reproduced(World([Varying("clock", frozenset({"--clock"}))], findings=[wrong], observes=True))
+    assert (phases(other), other.settings) == (["bare", CURE, PROFILE, CURE, SMALLEST], RecipeSettings(clock=True))
+
+
+@pytest.mark.parametrize(("results", "trainings"), [(9, 5), (2, 6)])
+def test_what_was_measured_to_vary_often_is_asked_once(results: int, trainings: int) -> None:
+    cause = Varying(
+        "cause", frozenset({"--patch tf-threads"}), 1.0, guilty("x", "tf-threads", results=results, calls=20)
+    )
+    journal = reproduced(World([cause]))
+    assert (journal.verdict, len(list(journal.attempts()))) == (IDENTICAL, trainings)
+    assert journal.identical == journal.pairs == trainings - 4
+    assert len(list(reproduced(World([cause]), pairs=2).attempts())) == 6
+
+
 def test_the_next_cure_is_tried_where_the_first_does_not_cure() -> None:
     world = World([operator(INDEX, "torch-operator", "torch-deterministic", cured_by=["torch-deterministic"])])
     journal = reproduced(world)

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from reprokit.launch.interruption import Interruption
+from reprokit.recipe import RecipeSettings
+from reprokit.reproduce.laboratory import Laboratory, ReproductionWork
+from reprokit.rundir import RunDirectory
 from tests.interpreters import tf114_python
 from tests.support import Reprokit
 
@@ -72,6 +76,20 @@ def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit:
     assert not any("files differ" in text for text in found.journal["alternatives"])
 
 
+def test_an_observed_replay_has_the_orders_of_its_recording(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    command = (sys.executable, str(TRAININGS / "ordered_futures.py"))
+    work = ReproductionWork(command=command, working_directory=tmp_path, place=tmp_path)
+    with Interruption() as interruption:
+        laboratory = Laboratory(work, interruption)
+        recording = laboratory.record(RecipeSettings(), "recording")
+        replay = laboratory.replay(recording, "replay", clock=False, observed=True)
+    assert laboratory.compare(recording, replay).identical
+    fidelity = RunDirectory(tmp_path / "runs" / "replay").run.fidelity
+    assert fidelity is not None
+    assert (fidelity.orders > 0, fidelity.orders_moved, fidelity.orders_unused) == (True, 0, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_training_that_seeds_itself_needs_its_entropy_recorded(reprokit: Reprokit) -> None:
@@ -92,8 +110,9 @@ def test_a_clock_beside_a_framework_takes_four_trainings(reprokit: Reprokit) -> 
 @pytest.mark.extended
 @pytest.mark.xgboost
 def test_the_racing_updater_of_gblinear_is_replaced(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "xgboost_linear")
+    found = reproduced(reprokit, "xgboost_linear", pairs=())
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["xgboost-linear"])
+    assert found.kinds == ["record", "replay", "record", "replay"]
 
 
 @pytest.mark.torch
@@ -125,8 +144,9 @@ def test_an_operator_that_nothing_cures_is_named(reprokit: Reprokit) -> None:
 @pytest.mark.tensorflow
 @pytest.mark.extended
 def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "tensorflow_bincount", "--no-smallest")
+    found = reproduced(reprokit, "tensorflow_bincount", "--no-smallest", pairs=())
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-threads"])
+    assert found.kinds == ["record", "replay", "profile", "record", "replay"]
     assert "Bincount" in found.story
 
 
@@ -134,8 +154,9 @@ def test_bincount_of_floats_is_cured_by_one_thread_only(reprokit: Reprokit) -> N
 @pytest.mark.slow
 @pytest.mark.extended
 def test_a_parallel_map_that_augments_is_made_to_take_turns(reprokit: Reprokit) -> None:
-    found = reproduced(reprokit, "tensorflow_augmented")
+    found = reproduced(reprokit, "tensorflow_augmented", pairs=())
     assert (found.status, found.journal["settings"]["patches"]) == (0, ["tf-data"])
+    assert found.kinds == ["record", "replay", "record", "replay", "replay"]
     assert "tensorflow\\_augmented.py:11 in \\<module\\>" in found.story
 
 

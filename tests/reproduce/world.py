@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from reprokit.errors import LaunchError, TrainingFailed
-from reprokit.findings import GUILTY, OPERATOR, CodePlace, Confirmed, Cure, Finding
+from reprokit.findings import GUILTY, OPERATOR, SUSPECT, CodePlace, Confirmed, Cure, Finding
 from reprokit.model.states import Uncovered
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome, RoundJournal
@@ -47,6 +47,7 @@ class World(Laboratory):
     fails: bool = False
     imports: bool = True  # a framework
     locates: bool = False  # whether operators can be logged
+    observes: bool = False  # the first replay, as there is no trail
     parts_early: bool = False
     dice: random.Random = field(default_factory=lambda: random.Random(5))
     results: dict[str, tuple[object, ...]] = field(default_factory=dict)
@@ -60,8 +61,9 @@ class World(Laboratory):
             raise LaunchError("refused before the start")
         return self._run("record", settings, name, replayed=None)
 
-    def replay(self, recording: Attempt, name: str, *, clock: bool) -> Attempt:
+    def replay(self, recording: Attempt, name: str, *, clock: bool, observed: bool = False) -> Attempt:
         """Replay it."""
+        assert not (observed and self.has_steps(recording))
         recorded = self.settings[recording.directory]
         settings = msgspec.structs.replace(recorded, clock=clock and recorded.clock)
         return self._run("replay", settings, name, replayed=recording)
@@ -73,6 +75,17 @@ class World(Laboratory):
             settings = self.settings[recording.directory]
         attempt = self._run("profile", settings, name, replayed=recording)
         return ProfileOutcome(attempt, (*own, *self.findings), is_replay=recording is not None)
+
+    def findings_of(self, attempt: Attempt) -> ProfileOutcome:
+        """What is not cured is suspected."""
+        settings = self.settings[attempt.directory]
+        own = [one.finding for one in self.varying if one.finding and not one.cures.intersection(settings.words)]
+        found = [msgspec.structs.replace(one, verdict=SUSPECT, confirmed=None) for one in own]
+        return ProfileOutcome(attempt, (*found, *self.findings))
+
+    def has_steps(self, attempt: Attempt) -> bool:
+        """By what the test says of it."""
+        return not self.observes
 
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """By what the test says of it, of runs that are there."""

@@ -11,11 +11,13 @@ import time
 from bisect import bisect_left
 
 from ..core.patching import Function, replace
+from .tracks import caller_outside
 from .turns import Choices, TurnTimeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
     from typing import Any
 
     from .tracks import Orders
@@ -36,6 +38,11 @@ def _make_in_turn(original: Function) -> Function:
         return original(future, argument) if results is None else results.enter(original, future, argument)
 
     return call
+
+
+def _caller() -> FrameType:
+    """Return the frame of the script's call, which may come through the agent's own observers."""
+    return caller_outside(()) or sys._getframe(1)
 
 
 class NumberedFutures(set):  # type: ignore[type-arg]
@@ -78,7 +85,7 @@ class FutureOrders:
 
     def _make_as_completed(self, original: Function) -> Function:
         def as_completed(fs: Iterable[Any], timeout: float | None = None) -> Iterator[Any]:
-            choices = self._orders.choices("as_completed", sys._getframe(1))
+            choices = self._orders.choices("as_completed", _caller())
             if choices is None:
                 completed: Iterator[Any] = original(fs, timeout)
                 return completed
@@ -141,7 +148,7 @@ class FutureOrders:
         def wait(fs: Iterable[Any], timeout: float | None = None, return_when: str = module.ALL_COMPLETED) -> Any:
             futures = sorted(set(fs), key=_number)
             may_vary = timeout is not None or return_when != module.ALL_COMPLETED
-            choices = self._orders.choices("wait", sys._getframe(1)) if may_vary else None
+            choices = self._orders.choices("wait", _caller()) if may_vary else None
             done = None
             if choices is not None and choices.is_replay:
                 done = self._replay_wait(futures, choices, timeout)
