@@ -36,6 +36,22 @@ def line_of(script: Path, text: str) -> int:
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
+RECURRENT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+layer, head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 2)
+optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()])
+for _ in range(4):
+    outputs, _ = layer(torch.randn(6, 5, 8))
+    loss = nn.functional.cross_entropy(head(outputs[:, -1]), torch.randint(0, 2, (6,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
 @pytest.mark.slow
 def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks_parameters(tmp_path: Path) -> None:
     record(tmp_path, "left", NOISY, "-1")
@@ -49,8 +65,9 @@ def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks
 def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
     record(tmp_path, "left", MUTANTS, "lstm")
     record(tmp_path, "right", MUTANTS, "lstm", "3", "40", "zero")
-    verified = Reprokit(tmp_path).run("verify", "left", "right")
-    assert verified.stderr.endswith("reprokit: next: reprokit locate left right\n")
+    record(tmp_path, "swapped", MUTANTS, "lstm", "3", "40", "swap")  # a zero's sign is in no parameter
+    verified = Reprokit(tmp_path).run("verify", "left", "swapped")
+    assert verified.stderr.endswith("reprokit: next: reprokit locate left swapped\n")
     done = Reprokit(tmp_path).run("locate", "left", "right", "--json", "--keep", "kept")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
@@ -87,6 +104,16 @@ def test_a_race_on_a_gpu_is_named_by_operator_and_line(tmp_path: Path) -> None:
     assert done.stdout.startswith("first divergent operator: aten::index_add_")
     assert f"{script.name}:{line_of(script, 'index_add_')}, call 6 of step 0" in done.stdout
     assert "cure: --patch torch-operator=aten::index_add_" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_a_recurrent_layer_leaves_unfilled_is_no_divergence(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RECURRENT)
+    record(tmp_path, "run", script)
+    done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
+    assert done.returncode == 0, done.stdout
+    assert "each of which is its recording" in done.stdout
 
 
 @pytest.mark.extended

@@ -13,6 +13,7 @@ from ..core.patching import Function, replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
     from typing import Any
 
     from .actors import ThreadActor
@@ -45,8 +46,7 @@ class ImportOrders:
 
         def find_and_load(name: str, *arguments: Any) -> Any:
             is_ordered = len(threads) > 1 or self._is_replay
-            is_agents = str(sys._getframe(1).f_globals.get("__name__")).startswith(AGENT)
-            actor = actors.current if is_ordered and not is_agents else None
+            actor = actors.current if is_ordered and not _is_agents(sys._getframe().f_back) else None
             if actor is None or actor.importing:  # what a module itself imports follows from it
                 return original(name, *arguments)
             turns = None
@@ -96,6 +96,12 @@ class ImportOrders:
         track = self._orders.track(_track(name))
         track.append(actor)
         track.begin()
+
+
+def _is_agents(caller: FrameType | None) -> bool:
+    """Return whether a module of the agent imports; the interpreter itself has no frame."""
+    name = None if caller is None else caller.f_globals.get("__name__")
+    return type(name) is str and name.startswith(AGENT)
 
 
 def _track(name: str) -> str:

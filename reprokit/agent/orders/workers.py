@@ -15,6 +15,7 @@ from ..core.patching import Function, replace
 from ..core.thread_names import WORKERS
 from ..core.user_frames import is_users
 from .futures import RESULTS
+from .tracks import caller_outside
 from .turns import Choices
 from .worker_turns import SEAT, WorkerTurns, watch_worker
 
@@ -194,8 +195,10 @@ class TaskQueue:
 
     def put(self, item: Any) -> None:
         """Put a task; if the user's code submits it, its result and callbacks are ordered too."""
-        if self._results is not None and item is not None and is_users(sys._getframe(2).f_code.co_filename):
-            setattr(item.future, RESULTS, self._results)
+        if self._results is not None and item is not None:
+            caller = caller_outside(("concurrent.futures.thread",))
+            if caller is not None and is_users(caller.f_code.co_filename):
+                setattr(item.future, RESULTS, self._results)
         self._queue.put(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
