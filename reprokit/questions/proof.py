@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reprokit import trails
 from reprokit.rundir import RunDirectory
+from reprokit.tolerance import Tolerances
 from reprokit.verify.compare.divergences import LENGTH, NAMES, TrailSide, compared
+from reprokit.verify.compare.match import match
 from reprokit.verify.compare.trails import Key, sides
+from reprokit.verify.read.metric_lines import END_WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,22 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
     steps = {key: min(left[key].series.count, right[key].series.count) for key in common}
     diverged = [series for key in common for series in _parted(key, left[key], right[key])]
     return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)))
+
+
+def with_end_weights(proof: ReplayProof, recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
+    """Return the proof, refuted for processes whose weights at the end differ although all compared steps are equal.
+
+    They differ after the last step whose parameters the trail holds: TensorFlow's are not digested at each step.
+    """
+    runs = match(recording, replay, Tolerances())
+    equal = {
+        process: name for process, name in proof.steps if process not in {series.process for series in proof.diverged}
+    }
+    differing = {pair.key.process for pair in runs.of(END_WEIGHTS) if pair.differs} & equal.keys()
+    known = known_parameters(recording) if differing else {}
+    quantity = "digest of the weights at the end"
+    refuted = [DivergedSeries(process, equal[process], known[process] + 1, quantity) for process in differing]
+    return replace(proof, diverged=tuple(sorted([*proof.diverged, *refuted], key=lambda series: series.step)))
 
 
 def known_parameters(run: RunDirectory) -> dict[str, int]:

@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from reprokit.errors import NotReplayable
+from reprokit.launch.early_end import ENOUGH
 from reprokit.launch.interruption import Interruption
 from reprokit.launch.launcher_process import LaunchResult, execute
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.question import Question
-from reprokit.questions.proof import ReplayProof, prove
-from reprokit.rundir import TRAIL, RunDirectory
+from reprokit.questions.proof import ReplayProof, prove, with_end_weights
+from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def ask(
     plan = replay_plan(recording, place, question=question)
     result = execute(msgspec.structs.replace(plan, capture=None), interruption, silence_output if is_silent else None)
     replay = RunDirectory(place)
-    return AnsweredReplay(replay, result, prove(recording, replay))
+    proof = prove(recording, replay)
+    is_whole = needs_proof and result.ended.exit_code == 0 and not replay.has(f"{ANSWERS}/{ENOUGH}")
+    return AnsweredReplay(replay, result, with_end_weights(proof, recording, replay) if is_whole else proof)
 
 
 def silence_output() -> None:

@@ -209,6 +209,33 @@ def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_pa
     assert {place[0] for place in Saved(run).by_place} == set(range(7))
 
 
+WEIGHTS_CHANGED = """
+import os
+import tensorflow as tf
+
+weights = tf.Variable(tf.ones((3, 1)))
+optimizer = tf.keras.optimizers.SGD(0.1)
+for number in range(6):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(weights**2)
+    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+if os.path.exists("changed"):
+    weights.assign_add(tf.ones((3, 1)))
+"""
+
+
+@pytest.mark.slow
+def test_a_replay_that_ends_with_other_weights_proves_no_more_than_its_trail_holds(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WEIGHTS_CHANGED)
+    reprokit = Reprokit(tmp_path)
+    assert reprokit.run("record", "-o", "run", "--", sys.executable, "train.py").returncode == 0
+    (tmp_path / "changed").touch()
+    done = reprokit.run("ask", "run", "weights", "--json")
+    answer = json.loads(done.stdout)
+    assert (answer["steps"], answer["refused"]) == ([0], 5)
+    assert answer["parted"] == [{"step": 1, "quantity": "digest of the weights at the end", "process": "0"}]
+
+
 @pytest.mark.slow
 def test_what_layers_under_xla_return_is_said_to_be_unseen(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAININGS / "tensorflow_tensors.py"), "compiled"]
