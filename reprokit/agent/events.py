@@ -96,7 +96,7 @@ class ModelCalled(TrainingEvent):
 class ForwardBegan(TrainingEvent):
     """An outermost module, or a compiled function, is about to compute; a handler may replace the arguments.
 
-    In TensorFlow a gradient tape is about to record.
+    In TensorFlow a gradient tape is about to record, or a function that updates nothing to be called.
     """
 
     module: Any  # for a compiled function the module whose method it is, or None

@@ -12,6 +12,7 @@ from tests.questions.test_resume import GENERATORS, found, resume
 ROOT = Path(__file__).parents[2]
 TRAINERS = Path(os.environ.get("REPROKIT_TRAINERS_PYTHON") or ROOT / ".venv-trainers" / "bin" / "python")
 SEEDS = "seed generators of Keras"
+ALL = ["optimizer", "settings", SEEDS, "data"]
 LACKING = {
     ("position",): ["data"],
     ("optimizer",): ["optimizer"],
@@ -64,6 +65,32 @@ def test_the_parts_that_a_checkpoint_of_an_eager_tensorflow_loop_lacks_are_named
     finding = found(resume(tmp_path, "tensorflow_resumed_eagerly.py", *left_out, options=("--at", "15")), 1)
     assert (finding["missing"], finding["proved"]) == (LACKING[left_out], True)
     assert (finding["resumed_at"], finding["is_found"]) == (12, True)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "missing"),
+    [
+        pytest.param(left_out, missing, id="+".join(left_out), marks=mark)
+        for left_out, missing, mark in (
+            (("gradients", "optimizer", "schedule", "seeds", "position"), ALL, pytest.mark.slow),
+            (("gradients",), [], pytest.mark.extended),
+            (("gradients", "optimizer"), ["optimizer"], pytest.mark.extended),
+            (("gradients", "schedule"), ["settings"], pytest.mark.extended),
+            (("gradients", "seeds"), [SEEDS], pytest.mark.extended),
+            (("gradients", "position"), ["data"], pytest.mark.extended),
+            (("forward",), [], pytest.mark.extended),
+            (("forward", "optimizer", "schedule", "seeds", "position"), ALL, pytest.mark.extended),
+        )
+    ],
+)
+def test_loops_whose_functions_update_nothing_are_answered(
+    tmp_path: Path, left_out: tuple[str, ...], missing: list[str]
+) -> None:
+    """The function computes gradients or the loss; the optimizer is applied outside of it."""
+    done = resume(tmp_path, "tensorflow_resumed_eagerly.py", *left_out, options=("--at", "15"))
+    finding = found(done, 1 if missing else 0)
+    assert (finding["missing"], finding["proved"]) == (missing, bool(missing))
+    assert (finding["resumed_at"], finding["is_found"], finding["notes"]) == (12, True, [])
 
 
 @pytest.mark.extended

@@ -1,6 +1,7 @@
-"""Trains by a loop that runs eagerly, and saves each epoch.
+"""Trains by a loop that updates eagerly, and saves each epoch.
 
-Arguments: parts that the checkpoint leaves out ("optimizer", "seeds", "position").
+Arguments: parts that the checkpoint leaves out ("optimizer", "schedule", "seeds", "position"), and "gradients" or
+"forward" where a function computes these.
 """
 
 import os
@@ -26,7 +27,10 @@ epoch = tf.Variable(0, trainable=False, dtype=tf.int64)
 
 parts = {"weights": tf.train.Checkpoint(variables=[variable.value for variable in model.weights])}
 if "optimizer" not in LEFT_OUT:
-    parts["optimizer"] = tf.train.Checkpoint(variables=[variable.value for variable in optimizer.variables])
+    state = [variable.value for variable in optimizer.variables if variable is not optimizer.learning_rate]
+    parts["optimizer"] = tf.train.Checkpoint(variables=state)
+if "schedule" not in LEFT_OUT:
+    parts["schedule"] = tf.train.Checkpoint(variables=[optimizer.learning_rate.value])
 if "seeds" not in LEFT_OUT:
     parts["seeds"] = tf.train.Checkpoint(variables=[dropout.seed_generator.state.value])
 if "position" not in LEFT_OUT:
@@ -35,16 +39,25 @@ manager = tf.train.CheckpointManager(tf.train.Checkpoint(**parts), "saved", max_
 manager.restore_or_initialize()
 
 
+def losses(batch, truth):
+    return loss_of(truth, model(batch, training=True)[:, 0])
+
+
 def gradients_of(batch, truth):
     with tf.GradientTape() as tape:
-        loss = loss_of(truth, model(batch, training=True)[:, 0])
+        loss = losses(batch, truth)
     return tape.gradient(loss, model.trainable_variables)
 
 
+if "forward" in LEFT_OUT:
+    losses = tf.function(losses)
+if "gradients" in LEFT_OUT:
+    gradients_of = tf.function(gradients_of)
 while epoch < EPOCHS:
     samples = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(SAMPLES, seed=int(epoch.numpy()))
     for batch, truth in samples.batch(BATCH):
         gradients = gradients_of(batch, truth)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    optimizer.learning_rate.assign(optimizer.learning_rate * 0.9)
     epoch.assign_add(1)
     manager.save()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import sys
+import weakref
 
 from ..capture.random_states import RandomStates, put_back
 from ..capture.tensorflow_restore import restore_eager_seed, restore_variables, value_of
@@ -48,6 +49,8 @@ class KerasState:
         self._loop_step: OptimizerStep | None = None  # one object for all steps of an eager loop
         self._may_be_loop = True  # until something else trains
         self._is_step_due = False  # the loop's step has begun: it may use several tapes
+        self._differentiating: weakref.WeakSet[Any] = weakref.WeakSet()  # functions in which a tape records
+        self._has_tape = False  # whether one began to record in the function that is being built
         self._batches = FitBatches(answers)
         self._random = RandomStates()
         atexit.register(agent.attempt, self._batches.finish)
@@ -56,7 +59,7 @@ class KerasState:
         return {
             BatchFetched: self._batches.fetched,
             FirstCallDue: self._first_call_due,
-            ForwardBegan: self._tape_began,
+            ForwardBegan: self._forward_began,
             UpdateDue: self._update_due,
             UpdateDone: self._updated,
             EpochEnded: self._batches.epoch_ended,
@@ -70,11 +73,18 @@ class KerasState:
         """Build a function's graph, so that the variables it updates are known before its first call."""
         build = getattr(event.function, "get_concrete_function", None)
         if build is not None:
+            self._has_tape = False
             self._answers.attempt("a function was not built", lambda: build(*event.arguments, **event.keywords))
+            if self._has_tape:
+                self._differentiating.add(event.function)
 
-    def _tape_began(self, _event: ForwardBegan) -> None:
-        """Begin a step of a loop that runs eagerly, when its gradient tape starts to record."""
-        if self._is_step_due or not self._may_be_loop or not private_api.executing_eagerly():
+    def _forward_began(self, event: ForwardBegan) -> None:
+        """Begin a step of a loop that updates eagerly, when a tape starts to record or a function with one is due."""
+        if not private_api.executing_eagerly():
+            self._has_tape = True
+            return
+        is_forward_only = event.is_compiled and event.module not in self._differentiating
+        if self._is_step_due or not self._may_be_loop or is_forward_only:
             return
         self._loop_step = self._loop_step or self._answers.attempt("a loop was not understood", step_of_loop)
         self._may_be_loop = self._loop_step is not None

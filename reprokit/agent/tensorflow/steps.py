@@ -10,6 +10,7 @@ from _thread import _local
 from ..core.patching import replace
 from ..events import (
     FirstCallDue,
+    ForwardBegan,
     FunctionDue,
     GradientsApplied,
     GradientsDue,
@@ -172,6 +173,8 @@ class StepHooks:
         try:
             if known_optimizers is None and self._events.first_call_due:
                 tell(self._events.first_call_due, FirstCallDue(function, arguments, keywords))
+            if self._events.forward_began and not thread.optimizers:
+                tell(self._events.forward_began, ForwardBegan(function, arguments, keywords, is_compiled=True))
             for optimizer in list(thread.optimizers.values()):
                 arguments = self._agent.attempt(self._begin_step, optimizer, arguments) or arguments
             result = call(function, *arguments, **keywords)
