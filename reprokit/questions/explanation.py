@@ -26,8 +26,6 @@ from reprokit.run_home import recording_of
 from reprokit.rundir import RunDirectory
 from reprokit.untrusted_json import object_in
 
-PYTORCH = "pytorch"
-
 
 def recording_with(snapshot: Path) -> RunDirectory | None:
     """Return the recording of the run or replay that saved this snapshot; None if nothing was recorded."""
@@ -59,8 +57,6 @@ def _in_place(
     interruption: Interruption,
     report: Callable[[str], object],
 ) -> dict[str, Any]:
-    if file.facts.framework != PYTORCH:
-        raise NotReplayable("only steps of PyTorch are explained in a replay")
     run = recording.run
     if (request.command, request.working_directory) != (tuple(run.command), Path(run.working_directory)):
         raise NotReplayable("another command or directory was given than was recorded")

@@ -82,6 +82,9 @@ REDO = {  # their replacements in a run that re-executes a captured step
     "torch_capture.TorchCapture": "torch_redo.TorchRedo",
     "tensorflow_capture.TensorFlowCapture": "tensorflow_redo.TensorFlowRedo",
 }
+IN_PLACE = {  # likewise in a replay that explains the step where it comes to it
+    "tensorflow_capture.TensorFlowCapture": "tensorflow_in_place.TensorFlowInPlace",
+}
 
 
 class CaptureExit(SystemExit):
@@ -201,7 +204,7 @@ class CaptureSession:
         from importlib import import_module
 
         place, redo = PARTS[name], self.settings.redo
-        place = place if redo is None or redo.in_place else REDO.get(place, place)
+        place = place if redo is None else (IN_PLACE if redo.in_place else REDO).get(place, place)
         if place not in self._parts:
             file, _, kind = place.partition(".")
             self._parts[place] = getattr(import_module(f"{__name__}.{file}"), kind)(self)

@@ -68,6 +68,10 @@ class OperationWatcher:
     ) -> None:
         self._hooks.end()
 
+    def begin_batch(self, samples: int, batch: Any = None) -> None:
+        """Number samples by the rows of this batch; by default, of all tensors that no operation has made."""
+        self._rows.begin_batch(samples, None if batch is None else sys.modules["tensorflow"].nest.flatten(batch))
+
     def cause(
         self, roots: Sequence[Any], batch: Sequence[Any] = (), samples: int | None = None
     ) -> dict[str, object] | None:

@@ -186,6 +186,11 @@ class RedoTrials:
     def _part(self) -> Sequence[int] | None:
         return None if len(self._samples) == self.sample_count else self._samples
 
+    @property
+    def inputs(self) -> tuple[list[Any], int | None]:
+        """The step's batches, and the number of its samples; None for several batches."""
+        return [batch for batch, _, _ in self.batches], self.sample_count if len(self.batches) == 1 else None
+
     def batch(self, number: int) -> Any:
         """Return the trial's samples of a batch of the step."""
         batch = self.batches[number % len(self.batches)][0]
@@ -229,7 +234,7 @@ class StepExecutor:
         for number, call in enumerate(self._calls, 1):
             trials.draw(is_given=number == len(self._calls))
             if call.arguments or call.keywords or len(self._calls) == 1:
-                _run(call, trials.batch(count), trials.batches[count][1])
+                run_with_batch(call, trials.batch(count), trials.batches[count][1])
                 count += 1
             else:
                 call.run()
@@ -237,12 +242,12 @@ class StepExecutor:
     def _explain(self) -> dict[str, Any]:
         """Execute the step operation by operation, and find its cause."""
         why_finite = FINITE if self._owner.last is None else BY_ITSELF  # depends on the trial as the script executes it
-        with _eagerly(), OperationWatcher(self._trials.sample_count) as watcher:
+        with eagerly(), OperationWatcher(self._trials.sample_count) as watcher:
             self._execute()
-        return explained(watcher, self._owner.last, self._trials, why_finite)
+        return explained(watcher, self._owner.last, *self._trials.inputs, why_finite)
 
 
-def _run(call: OutermostCall, batch: Any, origin: str) -> None:
+def run_with_batch(call: OutermostCall, batch: Any, origin: str) -> None:
     """Execute a call with this batch."""
     if call.model is not None or origin == LOADER:
         call.run(tuple(_with_batch(argument, batch) for argument in call.arguments))
@@ -325,7 +330,7 @@ class EagerLoop:
         if watcher is not None:
             watcher.__exit__(None, None, None)
         self._trials.end(
-            rejected, lambda: {} if watcher is None else explained(watcher, rejected, self._trials, OTHER_BATCH)
+            rejected, lambda: {} if watcher is None else explained(watcher, rejected, *self._trials.inputs, OTHER_BATCH)
         )
 
 
@@ -397,7 +402,7 @@ def _with_batch(argument: Any, batch: Any) -> Any:
 
 
 @contextmanager
-def _eagerly() -> Iterator[None]:
+def eagerly() -> Iterator[None]:
     """Run tf.functions eagerly, one operation after the other."""
     config = sys.modules["tensorflow"].config
     before = config.functions_run_eagerly()
@@ -409,16 +414,14 @@ def _eagerly() -> Iterator[None]:
 
 
 def explained(
-    watcher: OperationWatcher, rejected: RejectedStep | None, trials: RedoTrials, why_finite: str
+    watcher: OperationWatcher, rejected: RejectedStep | None, batches: list[Any], samples: int | None, why_finite: str
 ) -> dict[str, Any]:
     """Return result.json's entry for the cause of a rejected step, or why there is none."""
     if rejected is None:
         return {"problems": [why_finite]}
     roots = [rejected.values.loss, *[getattr(value, "values", value) for value in rejected.gradients]]
-    batches = [batch for batch, _, _ in trials.batches]
     inputs = sys.modules["tensorflow"].nest.flatten(batches, expand_composites=True)
     arrays = [private_api.value(value) for value in inputs if private_api.has_value(value) and value.dtype.is_floating]
-    samples = trials.sample_count if len(batches) == 1 else None  # unknown for several batches
     cause = watcher.cause([root for root in roots if root is not None], arrays, samples)
     return cause or {"problems": ["no operation was seen that began it"]}
 

@@ -247,14 +247,14 @@ class StateRestorer:
         alive = [entry for entry in self._training.watched if entry.optimizer() is not None]
         if not alive:
             return [model.optimizer], []
-        number = _captured_number(self._driver.file)
+        number = captured_number(self._driver.file)
         entry = alive[number] if number < len(alive) else alive[-1]
         return [watched.optimizer() for watched in alive], [plain(variable) for variable in entry.variables]
 
     def _optimizer_entries(self, count: int) -> list[dict[str, Any]]:
         """Return the entries for so many optimizers: the captured one and those before it, if there are fewer now."""
         entries = list(self._driver.file.facts.optimizers)
-        first = max(0, _captured_number(self._driver.file) - count + 1)
+        first = max(0, captured_number(self._driver.file) - count + 1)
         chosen = entries[first : first + count] or entries[:count]
         if count > len(chosen):
             raise SnapshotError(f"the snapshot has {len(chosen)} optimizers, not {count}")
@@ -263,11 +263,11 @@ class StateRestorer:
     def is_captured_optimizer(self, optimizer: Any) -> bool:
         """Return whether the captured step was this optimizer's."""
         optimizers = self._trained(None)[0]
-        number = min(_captured_number(self._driver.file), len(optimizers) - 1)
+        number = min(captured_number(self._driver.file), len(optimizers) - 1)
         return optimizers[number] is optimizer
 
 
-def _captured_number(file: SnapshotFile) -> int:
+def captured_number(file: SnapshotFile) -> int:
     """Return the number of the optimizer whose step was captured."""
     name = next(iter(file.facts.trigger.optimizers), "").partition("#")[2]
     return int(name) if name.isdecimal() else 0

@@ -35,6 +35,12 @@ class SampleOrderTracker:
         self._orders: dict[int, str] = {}  # of results, by their numbers
         self._order_of_inputs = IN_ORDER  # of tensors with a row for each sample that no operation made
 
+    def begin_batch(self, count: int, batch: Sequence[Any] | None) -> None:
+        """Follow these tensors from now on; None: those that no operation made."""
+        self._count, self._order_of_inputs = count, IN_ORDER if batch is None else LOST
+        rows = [tensor for tensor in batch or () if tensor.shape.rank and tensor.shape[0] == count]
+        self._orders.update({private_api.number(tensor): IN_ORDER for tensor in rows})
+
     def in_order(self, tensor: Any) -> bool:
         """Return whether row i of a tensor belongs to sample i, if it has as many rows as samples."""
         return self._order_of(tensor) == IN_ORDER

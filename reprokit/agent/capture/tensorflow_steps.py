@@ -309,6 +309,10 @@ class WatchedOptimizer:
             self._is_backed_up = sum(map(size_of, self.updated)) <= LARGEST
         return self._is_backed_up
 
+    def step(self, saved: dict[int, Any] | None = None) -> int:
+        """Return the number of steps that it has taken, or had taken when values were saved."""
+        return max(0, (iterations(self.optimizer(), saved) or 0) - (self.first_count or 0)) + self.skipped
+
     def last_losses(self) -> list[float]:
         """Return the losses of its last good steps."""
         return [] if self._memory is None else self._memory.last_losses()

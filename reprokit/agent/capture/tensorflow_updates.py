@@ -16,7 +16,7 @@ from .header import Trigger, in_words
 from .settings import ROLLBACK, STOP
 from .tensorflow_snapshot import RejectedStep, in_fit, local_batch
 from .tensorflow_state import LOADER, SCRIPT, as_array, eager_state, loss_scale, plain, put_variable, read
-from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer, iterations
+from .tensorflow_steps import OutermostCall, StepValues, WatchedOptimizer
 from .variables import loop_counters, user_places
 
 TYPE_CHECKING = False
@@ -123,7 +123,7 @@ class RejectionHandler:
     def _complete(
         self, rejected: RejectedStep, watched: WatchedOptimizer, call: OutermostCall | None, frame: Any
     ) -> None:
-        state, updates = rejected.state, iterations(rejected.optimizer, rejected.state.saved)
+        state = rejected.state
         state.random = {**({} if self.random is None else self.random.kept()), "eager": eager_state()}
         state.optimizers = self.training.optimizers()
         state.model = None if call is None else call.model
@@ -134,7 +134,7 @@ class RejectionHandler:
                 self._add_window(rejected, call)
         epoch, steps_in_epoch = in_fit(frame)
         rejected.facts = rejected.facts.with_(
-            step=max(0, (updates or 0) - (watched.first_count or 0)) + watched.skipped,
+            step=watched.step(state.saved),
             epoch=epoch,
             steps_in_epoch=steps_in_epoch,
             losses=tuple([loss.hex() for loss in watched.last_losses()]),
@@ -314,6 +314,8 @@ class UpdateGuard:
             self._xla.record_gradients(step, optimizer, pairs)
             return None
         watched, replica = self._training.watch_optimizer(optimizer, pairs), graphs.replica()
+        if step.is_over and watched in step.optimizers:  # the tape of this one recorded in a function
+            step = self._training.begin_step()
         if replica is not None:
             return self._apply_together(replica, step, watched, pairs, update)
         if all(is_eager(gradient) for gradient, _ in pairs):
