@@ -7,6 +7,7 @@ evaluation does, is left alone.
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import sys
 
@@ -131,4 +132,9 @@ def _none_left(_own: Any) -> Any:
 
 def place_of(began: LoaderBegan | None) -> str:
     """Return file name and line that iterate over a loader; without the directory, which may differ between runs."""
-    return "" if began is None else f"{os.path.basename(began.place[0])}:{began.place[1]}"
+    return "" if began is None else _name(*began.place)
+
+
+@functools.lru_cache(maxsize=64)
+def _name(file: str, line: int) -> str:
+    return f"{os.path.basename(file)}:{line}"

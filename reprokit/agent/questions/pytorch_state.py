@@ -105,7 +105,7 @@ class PytorchState:
             return
         self._model_calls += 1
         answers = self._answers
-        if self._model_calls > 1 or not list(self._optimizers) or not (answers.is_logged or answers.is_first):
+        if self._model_calls > 1 or not (answers.is_logged or answers.is_first) or not list(self._optimizers):
             return
         file = answers.snapshot_to_restore("state") if answers.is_first else None
         if file is not None:
