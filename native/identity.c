@@ -17,7 +17,7 @@
 
 struct rk_process *rk_process;
 char rk_identity[RK_IDENTITY];
-char rk_rank[64];
+char rk_ranks[512];
 uint32_t rk_generation;
 __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 
@@ -85,16 +85,6 @@ static bool rank_of(const char *variable, char *text, size_t size) {
     return true;
 }
 
-/* Returns whether the launcher itself has this rank. Such a rank names no process, as a recording inside a job may be
- * replayed outside of it. */
-static bool is_of_launcher(const char *assignment) {
-    char text[sizeof(rk_rank) + 2];
-    size_t length = rk_append(text, sizeof(text), 0, " ");
-    length = rk_append(text, sizeof(text), length, assignment);
-    rk_append(text, sizeof(text), length, " ");
-    return strstr(rk_plan.ranks, text) != NULL;
-}
-
 /* Returns the length of the rank prefix of this process's identity. */
 static size_t rank_prefix(void) {
     size_t length = 0;
@@ -115,26 +105,30 @@ static void append_job(void) {
     rk_append(rk_identity, sizeof(rk_identity), length, job + 1);
 }
 
-/* Names this process by its rank if its parent does not have the same. Inside a rank of another launcher, as if mpirun
- * starts torchrun, the outer rank's name comes first. */
-static void apply_rank(void) {
-    char rank[RANK_DIGITS + 1];
+/* Names this process by its rank if a variable sets one that its parent did not have. Inside a rank of another
+ * launcher, as if mpirun starts torchrun, the outer rank's name comes first. Ranks of reprokit's own launcher name no
+ * process, as a recording inside a job may be replayed outside of it. */
+static void apply_ranks(void) {
+    const char *before = getenv("REPROKIT_RANK");
+    char rank[RANK_DIGITS + 1], assignment[RANK_DIGITS + 32];
+    bool is_named = false;
     for (size_t i = 0; i < RK_LENGTH(rank_variables); i++) {
         if (!rank_of(rank_variables[i], rank, sizeof(rank))) continue;
-        size_t length = rk_append(rk_rank, sizeof(rk_rank), 0, rank_variables[i]);
-        length = rk_append(rk_rank, sizeof(rk_rank), length, "=");
-        rk_append(rk_rank, sizeof(rk_rank), length, rank);
-        if (is_of_launcher(rk_rank)) continue;
-        const char *named = getenv("REPROKIT_RANK");
-        if (named && strcmp(named, rk_rank) == 0) break;
+        size_t length = rk_append(assignment, sizeof(assignment), 0, " ");
+        length = rk_append(assignment, sizeof(assignment), length, rank_variables[i]);
+        length = rk_append(assignment, sizeof(assignment), length, "=");
+        length = rk_append(assignment, sizeof(assignment), length, rank);
+        rk_append(assignment, sizeof(assignment), length, " ");
+        if (strstr(rk_plan.ranks, assignment)) continue;
+        rk_append(rk_ranks, sizeof(rk_ranks), strlen(rk_ranks), assignment);
+        if (is_named || (before && strstr(before, assignment))) continue;
+        is_named = true;
         length = rank_prefix();
         length = rk_append(rk_identity, sizeof(rk_identity), length, length ? ".rank" : "rank");
         rk_append(rk_identity, sizeof(rk_identity), length, rank);
         append_job();
         rk_shorten(rk_identity);
-        return;
     }
-    rk_rank[0] = 0;
 }
 
 /* Detaches requests in a child that a signal handler forked during them. A request continues when the handler returns:
@@ -179,7 +173,7 @@ bool rk_identity_start(const char *identity) {
     }
     rk_append(rk_identity, sizeof(rk_identity), 0, identity);
     rk_shorten(rk_identity);
-    apply_rank();
+    apply_ranks();
     start_process_state();
     return true;
 }

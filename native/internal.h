@@ -248,7 +248,7 @@ struct rk_process {
 
 extern struct rk_process *rk_process;
 extern char rk_identity[RK_IDENTITY];
-extern char rk_rank[64]; /* VARIABLE=NUMBER that named this process, but not its parent; else empty */
+extern char rk_ranks[512]; /* " VARIABLE=NUMBER " of each rank that this process has, but not the launcher */
 extern uint32_t rk_generation;
 extern __thread struct rk_thread rk_thread __attribute__((tls_model("initial-exec")));
 

@@ -44,11 +44,10 @@ static bool is_root(void) { return !strpbrk(rk_identity, "/+"); }
 __attribute__((constructor)) static void constructor(void) {
     rk_resolve();
     if (!rk_active()) return;
-    const char *given = getenv("REPROKIT_ID");
-    if (given && strcmp(given, rk_identity) != 0) { /* a rank: the agent and its children read the variables */
-        setenv("REPROKIT_ID", rk_identity, 1);
-        if (*rk_rank) setenv("REPROKIT_RANK", rk_rank, 1);
-    }
+    const char *given = getenv("REPROKIT_ID"), *ranks = getenv("REPROKIT_RANK");
+    /* A rank: the agent and its children read the variables. */
+    if (given && strcmp(given, rk_identity) != 0) setenv("REPROKIT_ID", rk_identity, 1);
+    if (given && strcmp(ranks ? ranks : "", rk_ranks) != 0) setenv("REPROKIT_RANK", rk_ranks, 1);
     rk_modules_start();
     rk_stack_start();
     rk_children_start();

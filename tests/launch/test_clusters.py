@@ -87,6 +87,21 @@ def test_ranks_that_ranks_spawn_have_names_of_their_own(reprokit: Reprokit, laun
 
 
 @with_mpi
+@pytest.mark.parametrize(
+    "launch",
+    [
+        [str(MPI), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+        [*MPIRUN[:-1], "2", str(MPI)],
+    ],
+    ids=["torchrun", "mpirun"],
+)
+def test_mpirun_inside_of_ranks(reprokit: Reprokit, launch: list[str]) -> None:
+    identical(reprokit, *launch, str(TRAININGS / "mpi_nested.py"))
+    ranks = {f"rank{outer}.rank{inner}" for outer in range(2) for inner in range(2)}
+    assert facts(reprokit.directory / "one", "MPI").keys() == ranks
+
+
+@with_mpi
 def test_the_collective_is_named_that_gave_something_else(reprokit: Reprokit) -> None:
     reprokit.run("record", "-o", "one", "--", *MPIRUN, str(MPI), STEPS)
     reprokit.run("replay", "one", "-o", "two", environment={"FLIPS": "5"})

@@ -158,7 +158,9 @@ def test_a_rank_that_the_launcher_has_names_nobody(shim: Shim, program: str, mon
     [
         ("PMIX_RANK=2", "", "rank2"),
         ("SLURM_PROCID=1", "OMPI_COMM_WORLD_RANK=1", "rank1.rank1"),
-        ("RANK=1", "OMPI_COMM_WORLD_RANK=0", "rank1"),  # says nothing new
+        ("RANK=1", "OMPI_COMM_WORLD_RANK=0 PMIX_RANK=0", "rank1.rank0"),  # one launcher sets both
+        ("PMIX_RANK=1", "-u PMIX_RANK env PMIX_RANK=1", "rank1.rank1"),  # a launcher without the outer one's variables
+        ("PMIX_RANK=1", "PMIX_RANK=1", "rank1"),
         ("OMPI_COMM_WORLD_RANK=1", "RANK=0", "rank1.rank0"),
         ("OMPI_COMM_WORLD_RANK=0", "RANK=1", "rank0.rank1"),  # and not rank1, which is another process of mpirun's
         ("PALS_RANKID=12", "JAX_PROCESS_ID=3 LOCAL_RANK=1", "rank12.rank3"),
