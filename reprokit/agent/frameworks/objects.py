@@ -112,9 +112,22 @@ class ObjectsAdapter(Adapter):
 
     def _watch_obstore(self, module: Any) -> None:
         for suffix in ("", "_async"):
+            head = getattr(module, "head" + suffix)
+            replace(module, "head" + suffix, partial(self._make_head, suffix))
             replace(module, "get" + suffix, self._make_get)
             for name in ("get_range", "get_ranges", "open_reader"):
-                replace(module, name + suffix, partial(self._make_ranged, suffix))
+                replace(module, name + suffix, partial(self._make_ranged, suffix, head))
+
+    def _make_head(self, suffix: str, original: Function) -> Function:
+        """Request a pinned version's facts by a get without content, as a head cannot name a version."""
+
+        def head(store: Any, path: str) -> Any:
+            options = self._with_version(store, path, (), {"options": {"head": True}})["options"]
+            if "version" not in options:
+                return original(store, path)
+            return _head_async(store, path, options) if suffix else _get("")(store, path, options=options).meta
+
+        return head
 
     def _make_get(self, original: Function) -> Function:
         def get(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
@@ -124,17 +137,20 @@ class ObjectsAdapter(Adapter):
 
         return get
 
-    def _make_ranged(self, suffix: str, original: Function) -> Function:
-        """Request the object's facts separately, as such responses lack them; a pinned version is read by gets."""
+    def _make_ranged(self, suffix: str, head: Function, original: Function) -> Function:
+        """Request the object's facts separately, as such responses lack them; a pinned version is read by gets.
+
+        A reader cannot name a version, so the facts are those of the current one.
+        """
 
         def ranged(store: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
             ranges = self._agent.attempt(self._pinned_ranges, store, path, keywords)
             if ranges and suffix:
                 return _read_ranges(store, path, ranges, "starts" in keywords)
             if ranges:
-                parts = [sys.modules["obstore"].get(store, path, options={"range": span}).bytes() for span in ranges]
+                parts = [_get("")(store, path, options={"range": span}).bytes() for span in ranges]
                 return parts if "starts" in keywords else parts[0]
-            self._agent.attempt(self._read_head, store, path, "head" + suffix)
+            self._agent.attempt(self._read_head, store, path, head)
             return original(store, path, *arguments, **keywords)
 
         return ranged
@@ -154,10 +170,10 @@ class ObjectsAdapter(Adapter):
         ranges = list(zip(starts, ends))
         return ranges if all(start < end for start, end in ranges) else []
 
-    def _read_head(self, store: Any, path: str, head: str) -> None:
+    def _read_head(self, store: Any, path: str, head: Function) -> None:
         url = _url_of(store, path)
         if url and not self._is_recorded(url):
-            self._when_done(getattr(sys.modules["obstore"], head)(store, path), store, path, lambda meta: meta)
+            self._when_done(head(store, path), store, path, lambda meta: meta)
 
     def _when_done(self, response: Any, store: Any, path: str, meta_of: Function) -> None:
         """Record an object by a response, or by the result of a future."""
@@ -225,10 +241,19 @@ class ObjectsAdapter(Adapter):
             self._note(name, None, None, file.size())
 
 
+def _get(suffix: str) -> Function:
+    """Return the wrapped get, which adds a pinned version."""
+    return getattr(sys.modules["obstore"], "get" + suffix)  # type: ignore[no-any-return]
+
+
+async def _head_async(store: Any, path: str, options: Any) -> Any:
+    return (await _get("_async")(store, path, options=options)).meta
+
+
 async def _read_ranges(store: Any, path: str, ranges: list[tuple[int, int]], several: bool) -> Any:
     parts = []
     for span in ranges:
-        response = await sys.modules["obstore"].get_async(store, path, options={"range": span})
+        response = await _get("_async")(store, path, options={"range": span})
         parts.append(await response.bytes_async())
     return parts if several else parts[0]
 
