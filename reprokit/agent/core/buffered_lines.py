@@ -29,18 +29,19 @@ class BufferedLines:
         self._path = ""
         self._is_unavailable = False
         self._ctypes: Any = None
-        self._memory: Any = None
+        self._memory: Any = None  # a view of the mapped bytes, whose slices cost less than ctypes.memmove
         self._struct: Any = None  # address, bytes used, and size of the buffer, as compiled code reads them
 
     def append(self, line: bytes) -> bool:
         """Append a line; return False if there is no room for it, or no buffer."""
-        if not self.struct_address():
+        if self._struct is None and not self._map():
             return False
-        address, used, size = self._struct
-        if used + len(line) >= size or not address:
+        used = self._struct[1]
+        end = used + len(line)
+        if end >= SIZE or not self._struct[0]:
             return False
-        self._ctypes.memmove(address + used, line, len(line))
-        self._struct[1] = used + len(line)
+        self._memory[used:end] = line
+        self._struct[1] = end
         return True
 
     def struct_address(self) -> int:
@@ -49,7 +50,7 @@ class BufferedLines:
 
     def pending(self) -> Any:
         """Return all buffered lines, without a copy."""
-        return memoryview(self._memory)[: self._struct[1]] if self._struct is not None else b""
+        return self._memory[: self._struct[1]] if self._struct is not None else b""
 
     def clear(self) -> None:
         """Empty the buffer after its lines were written; clear the first byte first, at which readers stop."""
@@ -91,7 +92,7 @@ class BufferedLines:
             if address:
                 import ctypes
 
-                self._memory = (ctypes.c_char * SIZE).from_address(address)
+                self._memory = memoryview((ctypes.c_char * SIZE).from_address(address)).cast("B")
                 self._ctypes, self._struct = ctypes, (ctypes.c_uint64 * 3)(address, 0, SIZE)
             return path
         return ""
