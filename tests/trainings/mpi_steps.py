@@ -11,6 +11,7 @@ STEPS, SIZE = 12, 5000
 
 def main():
     world = MPI.COMM_WORLD
+    threads = MPI.Query_thread()
     generator = np.random.default_rng()  # from the operating system's entropy, on each rank its own
     weights = world.bcast(generator.normal(size=SIZE), root=0)
     dies = int(os.environ.get("DIES", "-1"))  # the step at which rank 1 is gone
@@ -25,6 +26,7 @@ def main():
         world.Allreduce(gradient, [total, MPI.DOUBLE])
         weights -= 0.01 * total / world.size
         loss = world.allreduce(float(np.square(weights).sum()))
+    assert MPI.Query_thread() == threads == MPI.THREAD_MULTIPLE
     largest = np.empty(1)
     world.Reduce(np.abs(weights).max(keepdims=True), largest, op=MPI.MAX, root=0)
     if world.rank == 0:

@@ -115,12 +115,15 @@ class MpiAdapter(Adapter):
             "ranks": mpi.COMM_WORLD.Get_size(),
             "threads": mpi.Query_thread(),
         }
-        facts.update(self._agent.attempt(lambda: dict(_control_variables())) or {})
+        facts.update(self._agent.attempt(lambda: dict(_control_variables(mpi.Query_thread()))) or {})
         self._agent.computed("collectives MPI", "collectives", facts)
 
 
-def _control_variables() -> Iterator[tuple[str, int]]:
-    """Yield the values of the control variables, whether set by a file, the command or the environment."""
+def _control_variables(thread_level: int) -> Iterator[tuple[str, int]]:
+    """Yield the values of the control variables, whether set by a file, the command or the environment.
+
+    Open MPI takes the tool interface's thread level as the program's, so that must be the one that it has.
+    """
     import ctypes
 
     from ..compute_settings import mapped_libraries
@@ -130,7 +133,7 @@ def _control_variables() -> Iterator[tuple[str, int]]:
         return
     library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
     index, count, handle, provided = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-    if library.MPI_T_init_thread(0, ctypes.byref(provided)):
+    if library.MPI_T_init_thread(thread_level, ctypes.byref(provided)):
         return
     try:
         for name in _VARIABLES:
