@@ -6,7 +6,6 @@ import os
 import sys
 from _thread import _local
 
-from .core.patching import replace
 from .core.user_frames import MAX_DEPTH, is_users
 from .directory_proxies import OsFunctionProxy
 
@@ -56,6 +55,8 @@ class CallSites:
 
     def _watch_fork_server(self, name: str, module: Any) -> None:
         """Pass call sites from the processes that request a child to the fork server, which forks it."""
+        from .core.patching import replace
+
         replace(module, "connect_to_new_process", self._requesting)
         replace(sys.modules["multiprocessing.reduction"], "recvfds", self._receiving)
 

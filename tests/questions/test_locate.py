@@ -36,22 +36,6 @@ def line_of(script: Path, text: str) -> int:
     return next(n for n, line in enumerate(script.read_text().splitlines(), 1) if text in line)
 
 
-RECURRENT = """
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-layer, head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 2)
-optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()])
-for _ in range(4):
-    outputs, _ = layer(torch.randn(6, 5, 8))
-    loss = nn.functional.cross_entropy(head(outputs[:, -1]), torch.randint(0, 2, (6,)))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-
-
 @pytest.mark.slow
 def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks_parameters(tmp_path: Path) -> None:
     record(tmp_path, "left", NOISY, "-1")
@@ -108,9 +92,7 @@ def test_a_race_on_a_gpu_is_named_by_operator_and_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_recurrent_layer_leaves_unfilled_is_no_divergence(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(RECURRENT)
-    record(tmp_path, "run", script)
+    record(tmp_path, "run", TRAININGS / "pytorch_recurrent.py")
     done = Reprokit(tmp_path).run("locate", "run", "--pairs", "1")
     assert done.returncode == 0, done.stdout
     assert "each of which is its recording" in done.stdout
@@ -134,31 +116,9 @@ def test_batches_that_workers_bring_in_another_order_are_no_divergence(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-THREADS = """
-import sys, threading, torch
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(6):
-    rows = torch.randn(2, 4)
-    threads = [threading.Thread(target=lambda: (rows * 2).sum()) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-        if sys.argv[1] == "apart":  # the second thread then gets the ident of the first
-            thread.join()
-    for thread in threads:
-        thread.join()
-    if sys.argv[1] == "together" and step == 4:
-        rows.numpy()[0] += 1
-    model(rows).sum().backward()
-    optimizer.step()
-"""
-
-
 @pytest.mark.slow
 def test_threads_that_get_the_ident_of_an_ended_one_are_no_divergence(tmp_path: Path) -> None:
-    script = tmp_path / "threads.py"
-    script.write_text(THREADS)
+    script = TRAININGS / "pytorch_thread_idents.py"
     record(tmp_path, "left", script, "apart")
     record(tmp_path, "right", script, "together")
     done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1")

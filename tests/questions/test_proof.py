@@ -31,23 +31,14 @@ def test_a_replay_proves_each_step_and_says_where_it_is_another(tmp_path: Path) 
     assert other.holds_until("7") == 0  # a process of which nothing was compared
 
 
-SEEDED = """
-import random, sys, torch
-torch.manual_seed(0)
-random.seed(sys.argv[1])
-model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(4):
-    model(torch.randn(2, 4) * (random.random() if len(sys.argv) > 2 else 1)).sum().backward()
-    optimizer.step()
-"""
+SEEDED = str(Path(__file__).parents[1] / "trainings" / "pytorch_seeded_random.py")
 
 
 @pytest.mark.slow
 def test_a_generator_that_no_step_draws_from_disproves_nothing(tmp_path: Path) -> None:
     reprokit = Reprokit(tmp_path)
     for name, arguments in {"left": "1", "right": "2", "drawn left": "1 draw", "drawn right": "2 draw"}.items():
-        command = (sys.executable, "-c", SEEDED, *arguments.split())
+        command = (sys.executable, SEEDED, *arguments.split())
         assert reprokit.run("record", "-o", name, "--", *command).returncode == 0
     runs = {name: RunDirectory(tmp_path / name) for name in ("left", "right", "drawn left", "drawn right")}
     assert prove(runs["left"], runs["right"]).holds

@@ -209,26 +209,11 @@ def test_nothing_is_kept_from_the_step_on_where_the_replay_is_another_run(tmp_pa
     assert {place[0] for place in Saved(run).by_place} == set(range(7))
 
 
-WEIGHTS_CHANGED = """
-import os
-import tensorflow as tf
-
-weights = tf.Variable(tf.ones((3, 1)))
-optimizer = tf.keras.optimizers.SGD(0.1)
-for number in range(6):
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(weights**2)
-    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
-if os.path.exists("changed"):
-    weights.assign_add(tf.ones((3, 1)))
-"""
-
-
 @pytest.mark.slow
 def test_a_replay_that_ends_with_other_weights_proves_no_more_than_its_trail_holds(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(WEIGHTS_CHANGED)
     reprokit = Reprokit(tmp_path)
-    assert reprokit.run("record", "-o", "run", "--", sys.executable, "train.py").returncode == 0
+    script = str(TRAININGS / "tensorflow_weights_changed.py")
+    assert reprokit.run("record", "-o", "run", "--", sys.executable, script).returncode == 0
     (tmp_path / "changed").touch()
     done = reprokit.run("ask", "run", "weights", "--json")
     answer = json.loads(done.stdout)
@@ -276,17 +261,8 @@ def test_layers_that_pytorch_hides_are_named_in_recording_and_answer(tmp_path: P
 
 @pytest.mark.slow
 def test_the_last_steps_are_saved_quietly_though_the_replay_is_interrupted_at_its_end(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import atexit, time, torch\n"
-        "model = torch.nn.Linear(3, 1)\n"
-        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "atexit.register(time.sleep, 2)\n"
-        "for _ in range(4):\n"
-        "    optimizer.zero_grad()\n"
-        "    model(torch.ones(3)).sum().backward()\n"
-        "    optimizer.step()\n"
-    )
-    assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, "train.py").returncode == 0
+    script = str(TRAININGS / "pytorch_slow_end.py")
+    assert Reprokit(tmp_path).run("record", "-o", "run", "--", sys.executable, script).returncode == 0
     asked = Reprokit(tmp_path).run("ask", "run", "weights", "--steps", "0-3")
     assert asked.returncode == 0
     assert "Traceback" not in asked.stderr

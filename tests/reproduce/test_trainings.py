@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,6 @@ from typing import Any
 
 import pytest
 
-from reprokit.launch.interruption import Interruption
-from reprokit.recipe import RecipeSettings
-from reprokit.reproduce.laboratory import Laboratory, ReproductionWork
-from reprokit.rundir import RunDirectory
 from tests.interpreters import tf114_python
 from tests.support import Reprokit
 
@@ -76,18 +73,31 @@ def test_threads_that_race_are_named_and_only_what_can_matter_is_tried(reprokit:
     assert not any("files differ" in text for text in found.journal["alternatives"])
 
 
+OBSERVED = """
+import sys
+from pathlib import Path
+from reprokit.launch.interruption import Interruption
+from reprokit.recipe import RecipeSettings
+from reprokit.reproduce.laboratory import Laboratory, ReproductionWork
+from reprokit.rundir import RunDirectory
+
+place = Path.cwd()
+work = ReproductionWork(command=(sys.executable, sys.argv[1]), working_directory=place, place=place)
+with Interruption() as interruption:
+    laboratory = Laboratory(work, interruption)
+    recording = laboratory.record(RecipeSettings(), "recording")
+    replay = laboratory.replay(recording, "replay", clock=False, observed=True)
+fidelity = RunDirectory(place / "runs" / "replay").run.fidelity
+print([laboratory.compare(recording, replay).identical, fidelity.orders > 0])
+print([fidelity.orders_moved, fidelity.orders_unused])
+"""
+
+
 def test_an_observed_replay_has_the_orders_of_its_recording(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    command = (sys.executable, str(TRAININGS / "ordered_futures.py"))
-    work = ReproductionWork(command=command, working_directory=tmp_path, place=tmp_path)
-    with Interruption() as interruption:
-        laboratory = Laboratory(work, interruption)
-        recording = laboratory.record(RecipeSettings(), "recording")
-        replay = laboratory.replay(recording, "replay", clock=False, observed=True)
-    assert laboratory.compare(recording, replay).identical
-    fidelity = RunDirectory(tmp_path / "runs" / "replay").run.fidelity
-    assert fidelity is not None
-    assert (fidelity.orders > 0, fidelity.orders_moved, fidelity.orders_unused) == (True, 0, 0)
+    script = str(TRAININGS / "ordered_futures.py")
+    done = subprocess.run([sys.executable, "-c", OBSERVED, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.endswith("[True, True]\n[0, 0]\n"), done.stderr
 
 
 @pytest.mark.slow
