@@ -27,6 +27,8 @@ from reprokit.state_files import INDUCTOR
 if TYPE_CHECKING:
     import zipfile
 
+# Memory of Open MPI and NCCL, which other ranks may still use when this one ends.
+SEGMENTS = tuple(names.SHARED_MEMORY + name for name in ("nccl-", "sm_segment.", "vader_segment."))
 MAX_FILES = 100_000
 MAX_GONE = 100  # listed names of files missing at the end, and of files that nothing was seen to write
 MAX_BYTES = 64 << 30  # of all files together; past it a file is listed without a digest
@@ -193,7 +195,7 @@ class PlaceNames:
         if self._is_environment(os.path.dirname(path)):
             return False
         path = self.recorded_path(path)
-        if any(_is_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES):
+        if any(_is_below(path, own) for own in self._own) or path.endswith(NOISE_SUFFIXES) or path.startswith(SEGMENTS):
             return False
         if _is_below(path, self.here):
             return NOISE.isdisjoint(_relative_path(self.here, path).split(os.sep))

@@ -110,6 +110,11 @@ def test_what_is_written_by_a_link_to_a_temporary_place_is_a_result(
     assert sorted(file.path for file in found.files) == sorted(map(str, written))
 
 
+def test_memory_that_ranks_share_is_no_result(run: Path, here: Path) -> None:
+    with tempfile.NamedTemporaryFile(prefix="sm_segment.", dir="/dev/shm") as segment:
+        assert collect(run, here, Path(segment.name)).files == []
+
+
 def test_that_not_every_link_was_looked_at_is_said(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "MAX_LINKS", 3)
     for number in range(4):
