@@ -228,6 +228,10 @@ class _LocateSearch:
         self._notes.update(dict.fromkeys(collective_inputs.notes(divergences[:MAX_LISTED], *pair.logs)))
         for divergence in divergences[:1]:
             self._note_proof(pair, divergence)
+            if divergence.kind is DivergenceKind.RESULT and divergence.has_unread_values:
+                self._notes[
+                    "not all that goes into this call or comes out of it could be read: an input may differ"
+                ] = None
             if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
         facts = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from reprokit.questions.operator_logs import NO_OUTPUTS, OperatorCall, ProcessLog
+from reprokit.questions.operator_logs import NO_OUTPUTS, UNREAD, OperatorCall, ProcessLog
 
 MAX_AHEAD = 20_000  # calls searched for those that both replays make again
 CONFIRMING = 8  # equal calls in a row that show a common path again
@@ -34,6 +34,11 @@ class ThreadDivergence:
     more: int = 0  # number of calls that only the right replay makes; negative: the left
     calls: int = 0  # number compared, in all threads of the process
     varying: int = 0  # number of those with different outputs for equal inputs
+
+    @property
+    def has_unread_values(self) -> bool:
+        """Whether a tensor of the call could not be read in one of the replays, and is not in its digests."""
+        return any(call is not None and call.flags & UNREAD for call in (self.call, self.other))
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from reprokit.errors import RunDamaged
 from reprokit.model.divergence import FORMAT, TITLE, LocatedDivergence
 from reprokit.questions import operator_logs
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, first_of_each
-from reprokit.questions.operator_logs import NO_OUTPUTS, CalledOperator, CallPlace, OperatorCall, ProcessLog
+from reprokit.questions.operator_logs import NO_OUTPUTS, UNREAD, CalledOperator, CallPlace, OperatorCall, ProcessLog
 from reprokit.rundir import ANSWERS, RunDirectory
 from tests.support import Done, Reprokit, schema_of, shipped_schema
 
@@ -251,6 +251,14 @@ def test_what_follows_from_the_first_divergence_is_not_the_first() -> None:
     assert found is not None
     assert (found.kind, found.call.operator.name, found.position) == (DivergenceKind.RESULT, "b", 1)
     assert (found.calls, found.varying) == (4, 2)
+
+
+def test_a_divergent_call_whose_values_were_not_all_read_says_so() -> None:
+    read, unread = call("b", outputs=2), call("b", outputs=2, flags=UNREAD)
+    for right, expected in ((read, False), (unread, True)):
+        divergence = parted([call("a"), call("b")], [call("a"), right])
+        assert divergence is not None
+        assert (divergence.kind, divergence.has_unread_values) == (DivergenceKind.RESULT, expected)
 
 
 def test_inputs_that_no_call_changed_were_changed_outside() -> None:
