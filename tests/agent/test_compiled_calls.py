@@ -129,4 +129,4 @@ def test_the_compiled_module_changes_no_byte(describing: Any, tmp_path: Path, mo
     assert len(calls) // CALL.size > 500
     assert is_read.count(True) > 2 * is_read.count(False) > 0
     assert {"backward", "forward", "update"} <= {line.get("phase") for line in lines}
-    assert {"m", "other"} <= {line.get("name") for line in lines if line["kind"] == "thread"}
+    assert {"m", "@other"} <= {line.get("name") for line in lines if line["kind"] == "thread"}
