@@ -9,6 +9,7 @@ import sys
 from _thread import RLock
 
 from ..core.patching import Function, replace
+from .recording import IMPORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ class ImportOrders:
         actors = self._orders.actors
 
         def find_and_load(name: str, *arguments: Any) -> Any:
-            is_ordered = len(threads) > 1 or self._is_replay
-            actor = actors.current if is_ordered and not _is_agents(sys._getframe().f_back) else None
+            actor = actors.current if len(threads) > 1 or self._is_replay else None
             if actor is None or actor.importing:  # what a module itself imports follows from it
                 return original(name, *arguments)
             turns = None
-            actor.importing = name
+            is_agents = _is_agents(sys._getframe().f_back)
+            actor.importing = AGENT if is_agents else name
             try:
-                turns = self._orders.attempt(self._enter, name, actor)
+                turns = None if is_agents else self._orders.attempt(self._enter, name, actor)
                 return original(name, *arguments)
             finally:
                 actor.importing = ""
@@ -105,4 +106,4 @@ def _is_agents(caller: FrameType | None) -> bool:
 
 
 def _track(name: str) -> str:
-    return f"import {name}"
+    return f"{IMPORT}{name}"

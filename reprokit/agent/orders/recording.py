@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+IMPORT = "import "  # prefix of tracks of modules; the first import of one may not come again, which harms nothing
 MAX_SIZE = 64 << 20  # bytes of orders.jsonl
 MAX_TURNS = 1 << 24  # read for a process
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -65,8 +66,9 @@ class RecordedTracks:
         return self._tracks_of(identity).pop(track, None)
 
     def unused(self, identity: str) -> int:
-        """Return the number of turns in the tracks that were not taken."""
-        return sum(map(len, self._tracks_of(identity).values()))
+        """Return the number of turns in the tracks that were not taken, except of modules that were not imported."""
+        tracks = self._tracks_of(identity).items()
+        return sum(len(turns) for name, turns in tracks if not name.startswith(IMPORT))
 
     def _tracks_of(self, identity: str) -> dict[str, list[str]]:
         tracks = self._tracks
