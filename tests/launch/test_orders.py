@@ -173,3 +173,11 @@ def test_tasks_that_never_finish_do_not_hang_a_replay(reprokit: Reprokit) -> Non
     replayed = reprokit.run("replay", "recorded", "-o", "replayed")
     assert len(replayed.stdout.split()) == 8
     assert time.monotonic() - began < 60
+
+
+def test_a_script_may_remove_threading_from_the_modules(reprokit: Reprokit) -> None:
+    script = "import sys, threading\nkept = sys.modules.pop('threading')\n"
+    script += "thread = kept.Thread(target=__import__, args=('csv',))\nthread.start()\nthread.join()\nimport wave\n"
+    for command in (("record", "-o", "one", "--", sys.executable, "-c", script), ("replay", "one", "-o", "two")):
+        done = reprokit.run(*command)
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr

@@ -53,7 +53,8 @@ class Actors:
     def _make_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(thread: Any, *arguments: Any, **keywords: Any) -> None:
             original(thread, *arguments, **keywords)
-            if get_ident() in sys.modules["threading"]._active:
+            threading = sys.modules.get("threading")  # a script may remove it, to import a patched one
+            if threading is not None and get_ident() in threading._active:
                 creator = self.current
                 creator.threads += 1
                 setattr(thread, NAME, f"{creator.name}.{creator.threads}")
@@ -83,10 +84,11 @@ class ThreadActor(_local):
     name, (code, put, get, look), threads, futures, importing = _UNNAMED[0], range(len(_UNNAMED)), 0, 0, ""
 
     def __init__(self, actors: Actors) -> None:
-        threading: Any = sys.modules["threading"]
+        threading: Any = sys.modules.get("threading")
         # current_thread() would make an object for a thread that is not Python's.
-        thread = threading._active.get(get_ident())
-        self.name = "m" if thread is None and get_ident() == threading.main_thread().ident else name_of(thread)
+        thread = None if threading is None else threading._active.get(get_ident())
+        is_main = threading is not None and thread is None and get_ident() == threading.main_thread().ident
+        self.name = "m" if is_main else name_of(thread)
         self.code = actors.code(self.name)
         self.put, self.get, self.look = [actors.code(self.name + action) for action in ACTIONS]
         if len(actors.seen) < MAX_ACTORS:  # further threads share a code

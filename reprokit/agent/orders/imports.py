@@ -46,7 +46,8 @@ class ImportOrders:
         actors = self._orders.actors
 
         def find_and_load(name: str, *arguments: Any) -> Any:
-            actor = actors.current if len(threads) > 1 or self._is_replay else None
+            is_ordered = len(threads) > 1 or self._is_replay
+            actor = self._orders.attempt(getattr, actors, "current") if is_ordered else None
             if actor is None or actor.importing:  # what a module itself imports follows from it
                 return original(name, *arguments)
             turns = None
