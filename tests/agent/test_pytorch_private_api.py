@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,10 +11,18 @@ from pathlib import Path
 import pytest
 
 import reprokit
-from reprokit.agent.pytorch.private_api import SEEN
 from tests.interpreters import lacking
 
 AGENT = Path(reprokit.__path__[0]) / "agent"
+
+
+def seen(framework: str) -> dict[str, str]:
+    """The versions in which each private name of a framework was seen, by its dotted path."""
+    names: dict[str, str] = json.loads((AGENT / framework / "private_api.json").read_text(encoding="utf-8"))
+    return names
+
+
+SEEN = seen("pytorch")
 NEWEST = [path for path, versions in SEEN.items() if not versions.startswith("until")]
 TORCH_LIKE = {name for path in SEEN for name in path.replace("()", "").split(".") if name.startswith("_")} - {"_C"}
 

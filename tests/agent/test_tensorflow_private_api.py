@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from reprokit.agent.tensorflow.private_api import MODULES, SEEN
-from tests.agent.test_pytorch_private_api import AGENT, modules, names_in
+from reprokit.agent.tensorflow.private_api import MODULES
+from tests.agent.test_pytorch_private_api import AGENT, modules, names_in, seen
 from tests.interpreters import lacking, tf114_python
 
+SEEN = seen("tensorflow")
 STARTING = {"capture/__init__.py", "frameworks/__init__.py"}  # say which modules they wait for, before any is there
 PRIVATE_MODULE = re.compile(r"\"((?:tensorflow\.python|keras\.src)\b[\w.]*)\"(?!:)")  # but for those waited for
 USE = re.compile(r"private_api\.module\(\"(\w+)\"\)\.(\w+)|private_api\.(ops)\(\)\.(\w+)")

@@ -1,7 +1,7 @@
-"""Every private name of PyTorch that the agent uses, once, with the versions in which it was seen.
+"""Every private name of PyTorch that the agent uses, once; other modules use them through this one.
 
-Other modules use them through this one. tests/agent/test_pytorch_private_api.py lists the names that a new release
-lacks, and uses of these names elsewhere.
+private_api.json has the versions in which the tests found each ("until": newer ones have a replacement).
+tests/agent/test_pytorch_private_api.py lists the names that a new release lacks, and uses of these names elsewhere.
 """
 
 from __future__ import annotations
@@ -17,79 +17,8 @@ from ..reader_names import taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
-
-# Dotted path -> the versions in which the tests found it; "until": newer versions have a replacement.
-SEEN: Mapping[str, str] = {
-    "torch.Tensor._indices": "2.13",
-    "torch.Tensor._values": "2.13",
-    "torch.Tensor._version": "2.13",
-    "torch.Generator._cdata": "2.13",
-    "torch.UntypedStorage._cdata": "2.13",
-    "torch.cuda._initialized": "2.13",
-    "torch._amp_foreach_non_finite_check_and_unscale_": "2.13",
-    "torch._foreach_copy_": "2.13",
-    "torch._dynamo.eval_frame.OptimizedModule": "2.13",
-    "torch._dynamo.eval_frame.skip_code": "2.13",
-    "torch._inductor.config.fx_graph_cache": "2.13",
-    "torch.ops.aten.add.Tensor._schema": "2.13",
-    "torch._ops.OpOverload.redispatch": "2.13",
-    "torch.ops.aten.add._qualified_op_name": "2.13",
-    "torch._subclasses.FakeTensor": "2.13",
-    "torch._C.DispatchKey.BackendSelect": "2.13",
-    "torch._C.DispatchKeySet.raw_repr": "2.13",
-    "torch._C.DisableTorchFunction": "2.13",
-    "torch._C._autograd._get_sequence_nr": "2.13",
-    "torch._C._current_autograd_node": "2.13",
-    "torch._C._current_graph_task_id": "2.13",
-    "torch._C._disabled_torch_dispatch_impl": "2.13",
-    "torch._C._dispatch_get_all_op_names": "2.13",
-    "torch._C._dispatch_has_kernel_for_dispatch_key": "2.13",
-    "torch._C._dispatch_keyset_full_after": "2.13",
-    "torch._C._dispatch_keyset_to_string": "2.13",
-    "torch._C._functorch.is_functorch_wrapped_tensor": "2.13",
-    "torch._C._get_cublas_allow_tf32": "2.13",
-    "torch._C._get_cudnn_allow_tf32": "2.13",
-    "torch._C._get_deterministic_algorithms": "2.13",
-    "torch._C._get_deterministic_algorithms_warn_only": "2.13",
-    "torch._C._get_deterministic_fill_uninitialized_memory": "2.13",
-    "torch._C._get_dispatch_stack_at": "2.13",
-    "torch._C._get_mkldnn_deterministic": "2.13",
-    "torch._C._get_tracing_state": "2.13",
-    "torch._C._get_mkldnn_enabled": "2.13",
-    "torch._C._len_torch_dispatch_stack": "2.13",
-    "torch._C._set_cudnn_benchmark": "2.13",
-    "torch._C._set_cudnn_deterministic": "2.13",
-    "torch._C._set_deterministic_algorithms": "2.13",
-    "torch._C._set_deterministic_fill_uninitialized_memory": "2.13",
-    "torch._C.set_num_threads": "2.13",
-    "torch.autograd.graph.Node._sequence_nr": "2.13",
-    "torch.autograd.graph._engine_run_backward": "2.13",
-    "torch.distributed.distributed_c10d._get_default_store": "2.13",
-    "torch.library.Library._destroy": "2.13",
-    "torch.library._impls": "2.13",
-    "torch.nn.parallel.DistributedDataParallel._get_ddp_logging_data": "2.13",
-    "torch.nn.Module()._buffers": "2.13",
-    "torch.nn.Module()._modules": "2.13",
-    "torch.nn.Module()._parameters": "2.13",
-    "torch.nn.modules.loss._Loss": "2.13",
-    "torch.nn.modules.module._global_forward_pre_hooks": "2.13",
-    "torch.optim.Optimizer._hook_for_profile": "until 1.13",
-    "torch.optim.Optimizer.profile_hook_step": "2.13",
-    "torch.optim.lr_scheduler._LRScheduler": "2.13",
-    "torch.overrides._push_mode": "2.13",
-    "torch.utils._python_dispatch._pop_mode": "2.13",
-    "torch.utils._python_dispatch._push_mode": "2.13",
-    "torch.utils.data._utils.fetch._IterableDatasetFetcher": "2.13",
-    "torch.utils.data._utils.fetch._MapDatasetFetcher": "2.13",
-    "torch.utils.data.dataloader._BaseDataLoaderIter": "2.13",
-    "torch.utils.data.dataloader._BaseDataLoaderIter._next_index": "2.13",
-    "torch.utils.data.dataloader._BaseDataLoaderIter._reset": "2.13",
-    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._get_data": "2.13",
-    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._process_data": "2.13",
-    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data": "2.13",
-}
 
 MAX_FACT = 4000  # characters
 
