@@ -95,6 +95,7 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
         "schemas/knowledge.schema.json",
         "agent/bootstrap/sitecustomize.py",
         "schemas/verify.schema.json",
+        "verify/compare/environment_rules.json",
         "schemas/study-1.schema.json",
         "py.typed",
     ):

@@ -16,6 +16,7 @@ import pytest
 
 from reprokit import names, rundir
 from reprokit.difference import Difference, Verdict
+from reprokit.verify.compare.environment import RULES, rule_for
 from reprokit.verify.compare.runs import Comparison, compare
 from tests.support import Reprokit, python, training_text
 
@@ -59,6 +60,12 @@ def package(place: Path, name: str, version: str) -> None:
     (facts / "RECORD").write_text(f"{name}_module/__init__.py,,\n{facts.name}/RECORD,,\n")
     (place / f"{name}_module").mkdir(exist_ok=True)
     (place / f"{name}_module" / "__init__.py").write_text("")
+
+
+def test_each_fact_has_a_rule_and_each_rule_a_group() -> None:
+    assert {rule.group for rule in RULES.rules} == set(RULES.groups)
+    assert rule_for("variables.OMP_NUM_THREADS").meaning.startswith("sums are split over another number of threads")
+    assert rule_for("something new").meaning == "nothing is known about this fact"
 
 
 def test_another_version_of_an_imported_package_can_change_results_and_of_another_not(reprokit: Reprokit) -> None:

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import starmap
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from reprokit.difference import Difference, Verdict, group, information, lacking, missing
 from reprokit.model.run import RunFile
@@ -19,27 +22,7 @@ from reprokit.verify.read.scan import MetricsScan, natural
 
 MAX_FACTS = 20_000  # compared of environment.json; hundreds of packages are usual
 
-
-CODE, DATA, PATCHES, PACKAGES, PYTHON, VARIABLES = "code", "data", "patches", "packages", "python", "variables"
-COLLECTIVES = "collectives"
-ACCELERATOR, PROCESSOR, SYSTEM, RECORDING = "accelerator", "processor", "kernel and libraries", "recording"
-SCRIPT, UNREAD = "the script's variables", "files that nobody was seen to read"
-# The likely causes first.
-GROUPS = (
-    CODE,
-    SCRIPT,
-    DATA,
-    PATCHES,
-    PACKAGES,
-    PYTHON,
-    VARIABLES,
-    COLLECTIVES,
-    ACCELERATOR,
-    PROCESSOR,
-    SYSTEM,
-    UNREAD,
-    RECORDING,
-)
+RECORDING = "recording"  # a group of facts
 Values = tuple[str, str, str]  # the fact's name, and what each run has
 _OTHER_ORDER = "the same names in another order: what goes through them as they come takes another turn"
 _OTHER_NAMES = "other names were listed"
@@ -49,124 +32,23 @@ SHOWN = 5  # names in one sentence
 Facts = dict[str, Any]
 
 
-class FactRule(NamedTuple):
-    """The meaning of a difference in the facts that match a pattern."""
+class FactRule(msgspec.Struct, frozen=True):
+    """The meaning of a difference in the facts that match one of the patterns."""
 
-    pattern: str
+    patterns: tuple[str, ...]  # of names, which are paths of keys joined by dots, in lower case
     group: str
     can_change_results: bool
     meaning: str
 
 
-_GPU = "another GPU or driver may compute in another order"
-_THREADS = "sums are split over another number of threads, and rounded otherwise"
-_PROCESSOR = "libraries choose their code by the processor"
-_ADDRESSES = "code that depends on addresses may take another turn"
-_LISTED_LIBRARIES = "only through its libraries, which are listed by themselves"
-_PRINTED = "it says what is printed, kept or checked, and is in no computation"
-_CUDA = "another CUDA or cuDNN has other kernels, which add in another order"
-_REDUCED = "gradients and sums of several ranks are added in another order"
-_SEARCHED = "other libraries or modules may have been found"
+class FactRules(msgspec.Struct, frozen=True):
+    """The content of environment_rules.json."""
 
-# Variables that frameworks read and that do not change computations.
-_HARMLESS = (
-    "cuda_cache_*", "keras_home", "nccl_debug*", "numba_cache_dir", "pythondontwritebytecode", "pythonfaulthandler",
-    "pythonioencoding", "pythonnodebugranges", "pythonunbuffered", "pythonwarnings", "tf_cpp_*", "torch_cpp_log_level",
-    "torch_home", "torch_logs*", "torch_show_cpp_stacktraces", "torchinductor_cache_dir", "triton_cache_dir",
-)  # fmt: skip
-# Prefixes of variables that libraries of collectives read.
-_OF_COLLECTIVES = (
-    "ccl_", "fi_", "gloo_", "hccl_", "horovod_", "i_mpi_", "mpich_", "mpir_cvar_", "mv2_", "nccl_",
-    "ompi_mca_", "pmix_mca_", "prte_mca_", "rccl_", "ucx_",
-)  # fmt: skip
+    groups: tuple[str, ...]  # the likely causes first
+    rules: tuple[FactRule, ...]  # the first one that matches counts; the last matches every fact
 
-# The first matching pattern counts; names are paths of keys joined by dots, in lower case.
-RULES = (
-    *(FactRule(f"variables.{name}", VARIABLES, False, _PRINTED) for name in _HARMLESS),
-    FactRule("variables.*_visible_devices", VARIABLES, True, _GPU),
-    FactRule("variables.pythonhashseed", VARIABLES, True, "sets and dictionaries of texts are walked in another order"),
-    FactRule("variables.*num_threads", VARIABLES, True, _THREADS),
-    FactRule("variables.mkl_dynamic", VARIABLES, True, _THREADS),
-    FactRule("variables.omp_*", VARIABLES, True, "OpenMP splits its loops over threads in another way"),
-    FactRule("variables.kmp_*", VARIABLES, True, "OpenMP splits its loops over threads in another way"),
-    FactRule("variables.*blas_coretype", VARIABLES, True, "BLAS takes the code of another processor"),
-    FactRule("variables.*cpu_capability", VARIABLES, True, "PyTorch takes the code of another processor"),
-    FactRule("variables.*_isa", VARIABLES, True, "a library takes the code of another processor"),
-    FactRule("variables.mkl_cbwr", VARIABLES, True, "MKL takes other code, reproducible or not"),
-    FactRule(
-        "variables.cublas_workspace_config", VARIABLES, True, "cuBLAS adds in a fixed order only with some values"
-    ),
-    FactRule("variables.nvidia_tf32_override", VARIABLES, True, "matrices are multiplied with another precision"),
-    FactRule("variables.tf_enable_onednn_opts", VARIABLES, True, "TensorFlow takes other kernels for the processor"),
-    FactRule("variables.*determinis*", VARIABLES, True, "operations are deterministic or not by it"),
-    *(FactRule(f"variables.{prefix}*", VARIABLES, True, _REDUCED) for prefix in _OF_COLLECTIVES),
-    FactRule("variables.*xla*", VARIABLES, True, "XLA compiles to other code"),
-    FactRule("variables.ld_library_path", VARIABLES, True, _SEARCHED),
-    FactRule("variables.pythonpath", VARIABLES, True, _SEARCHED),
-    FactRule("variables.malloc_*", VARIABLES, True, _ADDRESSES),
-    FactRule("variables.*", VARIABLES, True, "it is one of the variables that frameworks and interpreters obey"),
-    FactRule(f"{script_variables.NAME}*", SCRIPT, True, "the script reads it"),
-    FactRule("patches.*", PATCHES, True, "only one of the runs was made to repeat by it"),
-    FactRule("frameworks.*", PACKAGES, True, "another version of a framework may compute otherwise"),
-    FactRule(
-        "packages.*", PACKAGES, True, "another version of a package that the training imported may compute otherwise"
-    ),
-    FactRule("python.executable", PYTHON, False, "where the interpreter lies is in no computation"),
-    FactRule("python.flags", PYTHON, True, "options of the interpreter change assertions, hashes or warnings"),
-    FactRule("python.build", PYTHON, True, "another compiler rounds mathematical functions otherwise"),
-    FactRule("python.gil", PYTHON, True, "without the global lock threads take turns otherwise"),
-    FactRule("python*", PYTHON, True, "another interpreter may draw random numbers and walk sets otherwise"),
-    FactRule("program.path", CODE, False, "where a program lies is in no computation"),
-    FactRule("program.*", CODE, True, "another program was run"),
-    FactRule("files.*", CODE, True, "the script or a file named in the command has other bytes"),
-    FactRule("code.*", CODE, True, "the script or a module of its own has other bytes"),
-    FactRule("git.commit", CODE, True, "the source was another commit"),
-    FactRule("git.changes", CODE, True, "there were other changes that are not committed"),
-    FactRule("git.untracked.*", UNREAD, True, "a file that git does not know has other bytes"),
-    FactRule("git.more_untracked", CODE, False, "these files were not looked at"),
-    FactRule("git.*", CODE, True, "the source was in another state"),
-    FactRule("gpu*", ACCELERATOR, True, _GPU),
-    FactRule("accelerator.*", ACCELERATOR, True, _GPU),
-    FactRule("cuda*", ACCELERATOR, True, _GPU),
-    FactRule("compute.collectives*threads", COLLECTIVES, False, "which threads may call MPI is in no computation"),
-    FactRule("compute.collectives*", COLLECTIVES, True, _REDUCED),
-    FactRule("compute.*.cuda", ACCELERATOR, True, _CUDA),
-    FactRule("compute.*.cudnn", ACCELERATOR, True, _CUDA),
-    FactRule("compute.*.hip", ACCELERATOR, True, _CUDA),
-    FactRule("compute.*.git_version", PACKAGES, True, "it was built from another source"),
-    FactRule("compute.*.config", PROCESSOR, True, "another build of a library adds in another order"),
-    FactRule("compute.openblas*threads", PROCESSOR, True, "another OpenBLAS thread count can change the order of sums"),
-    FactRule("compute.mkl*threads", PROCESSOR, True, "another MKL thread count can change the order of sums"),
-    FactRule("compute.process.variables*", VARIABLES, True, "the script, or a program in between, set them"),
-    FactRule("compute.*threads", PROCESSOR, True, _THREADS),
-    FactRule("compute.process.usable", PROCESSOR, True, _THREADS),
-    FactRule("compute.process.processors", PROCESSOR, True, _THREADS),
-    FactRule("compute.*.workers", PROCESSOR, True, "another number of workers draws random numbers in other processes"),
-    FactRule("compute.*", PROCESSOR, True, _PROCESSOR),
-    FactRule("host", SYSTEM, False, "the name of the machine is in no computation"),
-    FactRule("memory", SYSTEM, False, "the amount of memory is in no computation"),
-    FactRule("cpu.count", PROCESSOR, True, _THREADS),
-    FactRule("cpu.usable", PROCESSOR, True, _THREADS),
-    FactRule("cpu.*", PROCESSOR, True, _PROCESSOR),
-    FactRule("system.machine", PROCESSOR, True, _PROCESSOR),
-    FactRule("system.libc", SYSTEM, True, "another C library rounds mathematical functions otherwise"),
-    FactRule("system.kernel", SYSTEM, False, "the kernel takes no part in arithmetic"),
-    FactRule("system.distribution", SYSTEM, False, _LISTED_LIBRARIES),
-    FactRule("system.os", SYSTEM, True, "another operating system has other libraries"),
-    FactRule("limits.stack", SYSTEM, True, _ADDRESSES),
-    FactRule("limits.*", SYSTEM, False, "a run that comes to its end was not limited"),
-    FactRule("address randomization", SYSTEM, True, _ADDRESSES),
-    FactRule("environment size", SYSTEM, True, _ADDRESSES),
-    FactRule("shim", RECORDING, True, "without the shim entropy is neither recorded nor replayed"),
-    FactRule("agent", RECORDING, True, "without the agent no metrics are recorded"),
-    FactRule("reprokit", RECORDING, False, "the version of reprokit takes no part in the training"),
-    FactRule("declared", RECORDING, False, "which data was named says nothing of the data"),
-    FactRule("unlisted", RECORDING, False, "these files were not looked at"),
-    FactRule("listing of *", DATA, True, "what goes through the names as they come takes another turn"),
-    FactRule("director*", DATA, False, "what is listed follows from something else"),
-    FactRule("data*", DATA, True, "the data has other bytes"),
-)
-_UNKNOWN_FACT = FactRule("*", SYSTEM, True, "nothing is known about this fact")
+
+RULES = msgspec.json.decode(Path(__file__).with_name("environment_rules.json").read_bytes(), type=FactRules)
 
 # Facts compared elsewhere: the agent reports them for every process, or they have leaves of their own.
 _COMPARED_ELSEWHERE = (
@@ -187,7 +69,7 @@ def compare(runs: RunPair) -> Difference:
     changes = (change for run in runs.files for change in run.changed)
     facts += [information("noticed by the replay", "", "", change) for change in changes]
     differing = {leaf.name for leaf in facts if leaf.left != leaf.right}
-    by_group: dict[str, list[Difference]] = {name: [] for name in GROUPS}
+    by_group: dict[str, list[Difference]] = {name: [] for name in RULES.groups}
     for leaf in facts:
         if not (_is_reported_elsewhere(leaf, differing) or _is_unknown(leaf, runs)):
             is_of_recording = leaf.name in ("host facts", "noticed by the replay")
@@ -218,7 +100,8 @@ def _is_unknown(leaf: Difference, runs: RunPair) -> bool:
 
 def rule_for(name: str) -> FactRule:
     """Return the rule for the difference of this fact."""
-    return next((rule for rule in RULES if fnmatchcase(name.lower(), rule.pattern)), _UNKNOWN_FACT)
+    lower_name = name.lower()
+    return next(rule for rule in RULES.rules if any(fnmatchcase(lower_name, pattern) for pattern in rule.patterns))
 
 
 def fact(name: str, left: str, right: str) -> Difference:
@@ -350,9 +233,7 @@ def _text(value: object) -> str:
 def _listings(runs: RunPair) -> Iterator[Difference]:
     """Yield a leaf for each directory whose listings differ, and the number of others."""
     pairs = list(runs.of("listing"))
-    same = sum(pair.same for pair in pairs)
-    if same:
-        yield Difference("directory listings", Verdict.IDENTICAL, f"{same} the same", f"{same} the same")
+    yield from _same_count("directory listings", sum(pair.same for pair in pairs))
     one_sided = [pair.key.name for pair in pairs if pair.left is None or pair.right is None]
     if one_sided:
         words = f"{len(one_sided)}, first {one_sided[0]}"
