@@ -21,22 +21,7 @@ MAX_NOTES: Final = 20
 MAX_CURVES: Final = 12
 MAX_LINES: Final = 400  # lines per metric
 MAX_POINTS: Final = 200  # points per line
-METHODS: Final = (
-    "Times, processor times and storage are compared by Wilcoxon's rank-sum test (Mann and Whitney's U), two-sided: "
-    "exact up to 50 runs of each, ties included, by the normal approximation beyond. It assumes that runs are "
-    "independent, and no distribution.",
-    "Several tests are made, and each may find by chance what is not there: p is given as it is and as Holm adjusts it "
-    "for all rows of the table; only the adjusted one, below 0.05, is called a difference.",
-    "Cliff's delta is how much oftener a run has a larger value than a run of the base than a smaller one, from -1 to "
-    "1: negligible below 0.147, small below 0.33, medium below 0.474, else large (Romano and others, 2006).",
-    "The ratio is the median of all ratios of a run and a run of the base (Hodges and Lehmann, on logarithms), its "
-    "interval is made of the ratios at exact positions (Moses): nothing is drawn at random, so it never changes.",
-    "An interval is of one comparison alone; it is not adjusted for the others, as p is.",
-    "Shares of pairs have exact binomial intervals (Clopper and Pearson); where none or all differ, a one-sided one.",
-    "Setups whose software and hardware vary are judged by any two runs; where a pair has a seed or a recording of its "
-    "own, by the two runs of a pair, with the standard deviation pooled over pairs.",
-    "How many runs would be needed follows from Noether's formula (1987), with 80 % power at Holm's strictest level.",
-)
+METHODS: Final = tuple((Path(__file__).parent / "templates" / "methods.txt").read_text(encoding="utf-8").splitlines())
 
 
 def analyze(directory: Path) -> facts.Analysis:

@@ -97,6 +97,8 @@ def test_a_wheel_holds_everything_and_works(checkout: Path, environment: Path, t
         "schemas/verify.schema.json",
         "verify/compare/environment_rules.json",
         "schemas/study-1.schema.json",
+        "study/templates/cpu.toml",
+        "study/templates/methods.txt",
         "py.typed",
     ):
         assert f"reprokit/{name}" in names
