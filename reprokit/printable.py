@@ -22,10 +22,13 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def printable(text: str, limit: int = LONGEST) -> str:
     """Return the text without secrets, with everything that a terminal might act upon spelt out, cut at the limit."""
-    text = redaction.shown(text[: max(LOOKED_AT, 2 * limit)])
-    if len(text) > limit:
-        text = text[: limit - 3] + "..."
+    text = cut(redaction.shown(text[: max(LOOKED_AT, 2 * limit)]), limit)
     return text if text.isprintable() else "".join(map(_spelt_out, text))
+
+
+def cut(text: str, limit: int) -> str:
+    """Return a text of at most so many characters; a longer one is cut and ends in dots."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def listed(texts: Sequence[str], most: int, between: str = ", ") -> str:

@@ -12,6 +12,7 @@ from reprokit.artifacts.elements import Noise, Part, TensorPart, Value
 from reprokit.artifacts.sources import read_exactly
 from reprokit.artifacts.tensors import Extreme, TensorStatistics, document, multi_index, strides_of
 from reprokit.difference import Difference, Verdict
+from reprokit.printable import cut
 from reprokit.tolerance import Tolerance
 
 LONGEST = 200  # characters of a value
@@ -23,7 +24,7 @@ WIDEST = 30  # characters of the longest bar of the histogram
 
 def shortened(text: str) -> str:
     """Return a text shortened to LONGEST characters."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+    return cut(text, LONGEST)
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

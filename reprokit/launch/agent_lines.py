@@ -50,7 +50,7 @@ class AgentFacts(msgspec.Struct):
     imports_reported: bool = False  # whether the first process reported its imports at its end
     seeds: int = 0
     patches: list[PatchLine] = msgspec.field(default_factory=list)
-    captures_unavailable: list[CaptureUnavailable] = msgspec.field(default_factory=list)
+    captures_unavailable: Counter[CaptureUnavailable] = msgspec.field(default_factory=Counter)  # number of processes
     seeds_replaced: int = 0  # in a replay: seeds that got their recorded value in place of another
     shared: set[str] = msgspec.field(default_factory=set)  # memory that processes share without a lock: what and where
     orders: Counter[str] = msgspec.field(
@@ -117,23 +117,13 @@ def _add_line(facts: AgentFacts, line: bytes) -> None:
         facts.warnings.append(f"the agent: {value.get('text')}")
 
 
-def _count_unavailable(unavailable: list[CaptureUnavailable], line: dict[str, Any]) -> None:
+def _count_unavailable(unavailable: Counter[CaptureUnavailable], line: dict[str, Any]) -> None:
     """Count the processes in which steps of a framework were not captured."""
     fields = {name: str(line.get(name, ""))[:MAX_TEXT] for name in ("framework", "version", "reason")}
     with suppress(msgspec.ValidationError):  # an unknown reason
         entry = msgspec.convert(fields, CaptureUnavailable)
-        index = next(
-            (
-                number
-                for number, counted in enumerate(unavailable)
-                if msgspec.structs.replace(counted, processes=1) == entry
-            ),
-            None,
-        )
-        if index is not None:
-            unavailable[index] = msgspec.structs.replace(entry, processes=unavailable[index].processes + 1)
-        elif len(unavailable) < MAX_UNAVAILABLE:
-            unavailable.append(entry)
+        if entry in unavailable or len(unavailable) < MAX_UNAVAILABLE:
+            unavailable[entry] += 1
 
 
 def _text_list(value: dict[str, Any], key: str) -> list[str]:

@@ -189,7 +189,8 @@ class Finish:
     def _finish_agent(self, environment_collector: EnvironmentCollector | None) -> None:
         facts = agent_lines.read(self._path)
         self._run.agent = states.LOADED if facts.loaded else self._absent_agent()
-        self._run.captures_unavailable = facts.captures_unavailable
+        unavailable = facts.captures_unavailable.items()
+        self._run.captures_unavailable = [msgspec.structs.replace(each, processes=count) for each, count in unavailable]
         for warning in facts.warnings:
             self._warn(warning)
         if self._plan.mode == RUN and self._plan.capture is not None and not facts.loaded:

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from reprokit.launch import environment
 from reprokit.launch.messages import warn
-from reprokit.launch.process import FORWARDED, Child
+from reprokit.launch.process import Child
+from reprokit.launch.user_commands import spawn
 
 # Modules are imported from this process's sys.path, not from the user's current directory.
 COMMAND = (
@@ -33,17 +33,9 @@ class Upload:
         if self._pid or self._failure:
             return
         path = ":".join(filter(os.path.isabs, sys.path))
-        nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
+        words = [sys.executable, "-I", "-c", COMMAND, path, *self._arguments]
         try:
-            self._pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-I", "-c", COMMAND, path, *self._arguments],
-                environment.without_own(environment.inherited()),
-                file_actions=[nothing, output],
-                setpgroup=0,  # Ctrl-C ends the training, not the upload
-                setsigmask=[],
-                setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
-            )
+            self._pid = spawn(words, {}, setpgroup=0)  # Ctrl-C ends the training, not the upload
         except OSError as error:
             self._failure = error.strerror or str(error)
             warn(f"--push: {self._failure}; nothing is uploaded")

@@ -7,6 +7,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from reprokit.errors import reason
 from reprokit.launch import environment
@@ -15,6 +16,20 @@ from reprokit.launch.process import FORWARDED
 MAX_COMMANDS = 100  # started in one run
 PATIENCE = 30.0  # seconds that the end of a run waits for them
 NAP = 0.05
+
+
+def spawn(words: list[str], new_variables: Mapping[str, str], **options: Any) -> int:
+    """Start a program beside the training: without reprokit's variables, without input, with its output on stderr."""
+    nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
+    return os.posix_spawnp(
+        words[0],
+        words,
+        {**environment.without_own(environment.inherited()), **new_variables},
+        file_actions=[nothing, output],
+        setsigmask=[],  # the launcher blocks signals that it receives by sigwait
+        setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
+        **options,
+    )
 
 
 class UserCommands:
@@ -27,17 +42,8 @@ class UserCommands:
 
     def start(self, name: str, new_variables: Mapping[str, str]) -> None:
         """Start the command for the snapshot or rule of this name, with these additional variables."""
-        variables = {**environment.without_own(environment.inherited()), **new_variables}
-        nothing, output = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)
         try:
-            pid = os.posix_spawnp(
-                self._words[0],
-                self._words,
-                variables,
-                file_actions=[nothing, output],
-                setsigmask=[],  # the launcher blocks signals that it receives by sigwait
-                setsigdef=[*FORWARDED, signal.SIGPIPE, signal.SIGXFSZ],
-            )
+            pid = spawn(self._words, new_variables)
         except (OSError, ValueError) as error:
             self._warnings.append(f"{self._option}: {self._words[0]}: {reason(error)}; it was not run for {name}")
         else:

@@ -24,7 +24,7 @@ from reprokit.findings import (
     FindingsFile,
 )
 from reprokit.model.run import RunFile
-from reprokit.printable import bounded, listed
+from reprokit.printable import bounded, cut, listed
 from reprokit.profiling.groups import DIFFERENT
 from reprokit.rundir import RunDirectory
 from reprokit.screen import Cells, labeled, print_rows
@@ -80,7 +80,7 @@ def print_findings(run: RunDirectory, profiled: FindingsFile) -> None:
 
 def _alarms(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
     alarms = [
-        f"{item.title}{f' ({_where(run, item.where)})' if item.where else ''} at step {item.step}: {_short(item.why)}"
+        f"{item.title}{_in_brackets(run, item.where)} at step {item.step}: {cut(item.why, SHORT)}"
         for item in profiled.findings
         if item.verdict == findings.ALARM
     ]
@@ -99,7 +99,7 @@ def _blamed(run: RunFile, blamed: list[Finding]) -> Iterator[tuple[str, str]]:
         if finding.where and finding.kind not in REQUESTS:
             yield label, f"  in {_where(run, finding.where)}"
         if finding.why:
-            yield label, f"  because {_short(finding.why)}"
+            yield label, f"  because {cut(finding.why, SHORT)}"
         yield label, f"  cure: {_cures(finding.cures) or 'none is known'}"
     if len(blamed) > SHOWN:
         yield f"{SHOWN + 1}...", f"{_names(blamed[SHOWN:])} (--json has them all)"
@@ -138,8 +138,8 @@ def _where(run: RunFile, places: list[CodePlace]) -> str:
     return f"{file}:{first.line}{name}" + (f" and {more} more {'place' if more == 1 else 'places'}" if more else "")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= SHORT else text[: SHORT - 3] + "..."
+def _in_brackets(run: RunFile, places: list[CodePlace]) -> str:
+    return f" ({_where(run, places)})" if places else ""
 
 
 def _cures(cures: list[Cure]) -> str:
@@ -151,7 +151,7 @@ def _cures(cures: list[Cure]) -> str:
 def _cure(cure: Cure) -> str:
     patch = f"--patch {cure.patch}" if cure.patch else ""
     words = f"{patch} ({cure.does})" if patch and cure.does else patch or cure.does
-    return f"{words}: {_short(cure.cost)}" if cure.cost else words
+    return f"{words}: {cut(cure.cost, SHORT)}" if cure.cost else words
 
 
 def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ def _settings(run: RunFile, profiled: FindingsFile) -> Iterator[tuple[str, str]]
     ]
     for finding in settings[:SHOWN_SETTINGS]:
         where = f" in {_where(run, finding.where)}" if finding.where else ""
-        yield "setting", f"{finding.subject}{where}: {_short(finding.why)}"
+        yield "setting", f"{finding.subject}{where}: {cut(finding.why, SHORT)}"
     if len(settings) > SHOWN_SETTINGS:
         yield "setting", f"and {_names(settings[SHOWN_SETTINGS:])}"
     others = [

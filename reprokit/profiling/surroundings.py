@@ -12,6 +12,7 @@ from typing import Any
 from reprokit import findings
 from reprokit.findings import FUNCTION, MAX_PLACES, ORDER, SETTING, Cure, Finding
 from reprokit.knowledge import Fact, matching_function, matching_setting, matching_variable
+from reprokit.printable import cut
 from reprokit.profiling import cures
 from reprokit.profiling.groups import Occurrences, occurrences_of
 from reprokit.profiling.lines import Completion, Function, Loader, Setting, place
@@ -203,5 +204,4 @@ def _finding(
 
 def _text(value: Any) -> str:
     """Return a setting's value as a short text."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 3] + "..."
+    return cut(value if isinstance(value, str) else json.dumps(value, default=str), MAX_VALUE)

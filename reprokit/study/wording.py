@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Final
 
+from reprokit.printable import cut
 from reprokit.study import facts, statistics
 
 MAX_TEXT: Final = 400  # characters of a text of a run
@@ -16,7 +17,7 @@ _VERBS: Final = {"time": "took", "processor time": "used", "storage": "stored"}
 
 def short(text: str) -> str:
     """Return a text of a run within bounds; presenters make it printable."""
-    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+    return cut(text, MAX_TEXT)
 
 
 def number(value: float | None, digits: int = 3, sign: str = "") -> str:

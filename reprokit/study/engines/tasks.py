@@ -297,13 +297,7 @@ def _names(pair: PairResult | None) -> tuple[str, int] | None:
 
 def _is_of(run: RunResult, task: Task) -> bool:
     """Return whether a result belongs to the run that was asked for, with plausible figures."""
-    same = (run.setup, run.pair, run.part, run.mode, run.seed) == (
-        task.setup,
-        task.pair,
-        task.part,
-        task.mode,
-        task.seed,
-    )
+    same = all(getattr(run, name) == getattr(task, name) for name in ("setup", "pair", "part", "mode", "seed"))
     finite = all(math.isfinite(seconds) and seconds >= 0 for seconds in (run.seconds, run.processor))
     return same and finite and all(len(series.values) <= MAX_VALUES for series in run.series)
 

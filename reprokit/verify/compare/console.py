@@ -12,7 +12,7 @@ from reprokit import console, redaction
 from reprokit.console import STREAMS, ConsoleHead, ProcessConsole
 from reprokit.difference import SIDES, Difference, Verdict, different, group, lacking, missing
 from reprokit.model.run import timestamp
-from reprokit.printable import listed
+from reprokit.printable import cut, listed
 from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.match import RunPair
 from reprokit.verify.compare.printed_lines import (
@@ -164,7 +164,7 @@ def _quoted(line: PrintedLine | None) -> str:
     if line is None:
         return ""
     text = redaction.shown(line.text[:LOOKED_AT].encode("utf-8", "backslashreplace").decode())
-    return repr(text if len(text) <= LONGEST else text[: LONGEST - 3] + "...")
+    return repr(cut(text, LONGEST))
 
 
 def _ignored_words(ignored: Mapping[str, int], bars: int) -> str:

@@ -318,7 +318,8 @@ def _packages(left: Facts, right: Facts) -> Iterator[Difference]:
     """Yield imported packages one by one, and the others in one line, as they cannot have changed anything."""
     versions = _texts(left.get("packages")), _texts(right.get("packages"))
     frameworks = _texts(left.get("frameworks")), _texts(right.get("frameworks"))
-    imported = _imported(left), _imported(right)
+    used_by = _imported(left), _imported(right)
+    used = None if used_by[0] is None or used_by[1] is None else used_by[0] | used_by[1]
     names = _union(*versions)
     differing = [name for name in names if versions[0].get(name) != versions[1].get(name)]
     not_imported = []
@@ -326,11 +327,10 @@ def _packages(left: Facts, right: Facts) -> Iterator[Difference]:
         texts = versions[0].get(name, ""), versions[1].get(name, "")
         if (frameworks[0].get(name), frameworks[1].get(name)) == texts:
             continue  # reported as a framework
-        if imported[0] is not None and imported[1] is not None and name not in imported[0] | imported[1]:
+        if used is not None and name not in used:
             not_imported.append(f"{name} {texts[0] or '(none)'} against {texts[1] or '(none)'}")
             continue
-        is_known_imported = imported[0] is not None and imported[1] is not None
-        yield _differing_leaf(f"packages.{name}", *texts, _IMPORTED if is_known_imported else _PERHAPS)
+        yield _differing_leaf(f"packages.{name}", *texts, _PERHAPS if used is None else _IMPORTED)
     if not_imported:
         shown = "; ".join(not_imported[:SHOWN]) + ("; ..." if len(not_imported) > SHOWN else "")
         words = f"{len(not_imported)} differ that no run imported: {shown}"
@@ -349,14 +349,9 @@ def _imported(facts: Facts) -> set[str] | None:
 
 
 def _data(left: dict[str, Facts], right: dict[str, Facts]) -> Iterator[Difference]:
-    names = _union(left, right)
-    same = 0
-    for name in names:
-        leaf = _data_leaf(f"data.{name}", left.get(name), right.get(name))
-        same += leaf is None
-        if leaf is not None:
-            yield leaf
-    yield from _same_count("data.files", same)
+    leaves = [_data_leaf(f"data.{name}", left.get(name), right.get(name)) for name in _union(left, right)]
+    yield from (leaf for leaf in leaves if leaf is not None)
+    yield from _same_count("data.files", leaves.count(None))
 
 
 def _data_leaf(name: str, left: Facts | None, right: Facts | None) -> Difference | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprokit.artifacts.descriptions import histogram
 from reprokit.difference import Difference, Role, Verdict, overall
-from reprokit.printable import bounded
+from reprokit.printable import bounded, cut
 from reprokit.screen import Cells, print_rows
 from reprokit.verify.compare.series_leaves import KINDS
 
@@ -164,8 +164,7 @@ def _fact_words(leaf: Difference, *, brief: bool = False) -> str:
 
 
 def _cut_value(text: str) -> str:
-    text = shortened(text)
-    return text if len(text) <= VALUE else text[: VALUE - 3] + "..."
+    return cut(shortened(text), VALUE)
 
 
 def _equal_words(category: Difference) -> str:
