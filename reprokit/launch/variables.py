@@ -15,23 +15,10 @@ from reprokit import rundir
 from reprokit.errors import ReprokitError
 from reprokit.rundir import RunDirectory
 
-_LISTED = frozenset(Path(__file__).with_name("kept_variables.txt").read_text(encoding="ascii").split("\n"))
-KEPT_PREFIXES = tuple(name[:-1] for name in _LISTED if name.endswith("*"))
-KEPT_NAMES = frozenset(name for name in _LISTED if not name.endswith("*") and name[:1] not in ("", "#"))
-
-# Set by a launcher of ranks for one job only: the recording's values refer to processes that have ended.
-OF_ONE_JOB = (
-    "I_MPI_HYDRA_",
-    "MPICH_INTERFACE_HOSTNAME",
-    "MV2_COMM_WORLD_",
-    "OMPI_MCA_ess",
-    "OMPI_MCA_initial_wdir",
-    "OMPI_MCA_orte_",
-    "OMPI_MCA_pmix",
-    "PRTE_MCA_ess",
-    "PRTE_MCA_pmix",
-    "PRTE_MCA_prte_",
-)
+_LISTED = Path(__file__).with_name("kept_variables.txt").read_text(encoding="ascii")
+KEPT_NAMES = frozenset(re.findall(r"^(\w+)$", _LISTED, re.MULTILINE))
+KEPT_PREFIXES = tuple(re.findall(r"^(\w+)\*$", _LISTED, re.MULTILINE))
+OF_ONE_JOB = tuple(re.findall(r"^!(\w+)\*$", _LISTED, re.MULTILINE))
 
 KEY_SIZE = 32  # bytes
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
