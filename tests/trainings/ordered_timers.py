@@ -50,6 +50,14 @@ async def main():
             results.append(None)
     print(results)
 
+    results = []
+    for number in range(TASKS):
+        try:
+            results.append(await asyncio.wait_for(asyncio.sleep(0, number), dice.random() / 50_000))
+        except asyncio.TimeoutError:
+            results.append(None)
+    print(results)
+
     items, seen = asyncio.Queue(), []
     thread = threading.Thread(target=notify, args=(loop, items))
     thread.start()

@@ -77,6 +77,7 @@ _MODULES = {
         "threading",
         "queue",
         "asyncio.base_events",
+        "asyncio.timeouts",
         "joblib._parallel_backends",
         "joblib.parallel",
         "ray._private.worker",

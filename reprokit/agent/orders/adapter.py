@@ -78,6 +78,10 @@ class OrdersAdapter(Adapter):
             from .loops import LoopOrders
 
             LoopOrders(orders).watch(module)
+        elif name == "asyncio.timeouts":
+            from .loops import LoopOrders
+
+            LoopOrders(orders).watch_timeouts(module)
         elif name == "ray._private.worker":
             from .ray_tasks import RayOrders
 

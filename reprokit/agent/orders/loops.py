@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Source = tuple[str, Optional[int]]  # a thread, or whose future or timer it is, and its number
 
 ORDER = "_reprokit_order"  # attribute of a loop
-TIMER = "timer"
+TIMER, EXPIRED = "timer", "expired"  # a time-out that has expired when it begins gets no timer of the loop
 CANCELLED, PENDING = "cancelled", "pending"  # states of a timer that is not due
 MAX_ITERATIONS = 16
 
@@ -79,6 +79,19 @@ class LoopWakeUps:
                 callback(*arguments)
 
         handle._callback, handle._args = take_turn, ()
+
+    def begins_expired(self, is_expired: bool) -> bool:
+        """Return whether a new time-out has expired already; in a replay, whether it had in the recording."""
+        number = self._timer_count + 1
+        with self._lock:
+            if self._choices.is_replay:
+                self._next = self._next or self._read_next()
+                is_expired = is_expired if self._next is None else self._next == (EXPIRED, number)
+                self._next = None if is_expired else self._next
+            elif is_expired:
+                self._choices.note(self._description((EXPIRED, number)))
+            self._timer_count += is_expired
+        return is_expired
 
     def _add(self, source: Source, handle: Any) -> None:
         if self._choices.is_replay:
@@ -142,8 +155,9 @@ class LoopWakeUps:
         name, number = source
         if number is None:
             return name
-        last = self._counts.get(name, 0)
-        self._counts[name] = number if name == TIMER else last + 1
+        key = TIMER if name == EXPIRED else name
+        last = self._counts.get(key, 0)
+        self._counts[key] = number if key == TIMER else last + 1
         return f"{name} {number - last}"
 
     def _read_next(self) -> Source | None:
@@ -153,8 +167,9 @@ class LoopWakeUps:
         number = number_of(digits)
         if text is None or number is None:
             return None if text is None else (text, None)
-        last = self._counts.get(name, 0)
-        self._counts[name] = last + (number if name == TIMER else 1)
+        key = TIMER if name == EXPIRED else name
+        last = self._counts.get(key, 0)
+        self._counts[key] = last + (number if key == TIMER else 1)
         return name, last + number
 
     def _poll(self, loop: Any) -> None:
@@ -184,7 +199,7 @@ class LoopWakeUps:
         """Return, in the loop, whether the next wake-up is by a task or timer that the loop has not started so far."""
         name, number = self._next or ("", None)
         actor = self._orders.actors.current
-        return name == TIMER or (name == actor.name and number is not None and number > actor.futures)
+        return name in (TIMER, EXPIRED) or (name == actor.name and number is not None and number > actor.futures)
 
 
 class _OrderedCoroutines:
@@ -205,6 +220,21 @@ def _make_as_completed(original: Function) -> Function:
         return original(fs if is_single else _OrderedCoroutines(fs, keywords.get("loop")), *arguments, **keywords)
 
     return as_completed
+
+
+def _make_reschedule(original: Function) -> Function:
+    def reschedule(timeout: Any, when: float | None) -> None:
+        original(timeout, None)
+        if when is not None:
+            loop = sys.modules["asyncio.events"].get_running_loop()
+            order, is_expired = getattr(loop, ORDER, None), when <= loop.time()
+            timeout._when = when
+            if is_expired if order is None else order.begins_expired(is_expired):
+                timeout._timeout_handler = loop.call_soon(timeout._on_timeout)
+            else:
+                timeout._timeout_handler = loop.call_at(when, timeout._on_timeout)
+
+    return reschedule
 
 
 def _source(argument: Any) -> Source | None:
@@ -245,6 +275,10 @@ class LoopOrders:
             return handle
 
         return call_at
+
+    def watch_timeouts(self, timeouts: Any) -> None:
+        """Patch asyncio.timeouts."""
+        replace(timeouts.Timeout, "reschedule", _make_reschedule)
 
     def _make_call(self, original: Function) -> Function:
         def call_soon_threadsafe(loop: Any, callback: Any, *arguments: Any, **keywords: Any) -> Any:

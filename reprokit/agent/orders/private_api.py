@@ -24,6 +24,7 @@ SEEN = {
     "asyncio.base_events.BaseEventLoop": "3.7 to 3.13, as are its _thread_id and _ready",
     "asyncio.events.Handle._run": "3.7 to 3.13, as are its _callback and _args",
     "asyncio.events._get_running_loop": "3.7 to 3.13",
+    "asyncio.timeouts.Timeout": "3.11 to 3.13, as are its _when, _timeout_handler and _on_timeout",
     "joblib._parallel_backends.AutoBatchingMixin.compute_batch_size": "1.6",
     "joblib.pool.CustomizablePicklingQueue._make_methods": "1.6",
     "joblib.parallel.Parallel._register_new_job": "1.6",
