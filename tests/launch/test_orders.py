@@ -97,6 +97,20 @@ def test_tracebacks_of_imports_are_those_of_bare_runs(reprokit: Reprokit) -> Non
     assert recorded.stdout.partition("Traceback")[1:] == bare.partition("Traceback")[1:]
 
 
+def test_an_import_that_the_end_of_the_process_interrupts_is_not_missed(reprokit: Reprokit) -> None:
+    reprokit.script("slow.py", "import time\ntime.sleep(0.3)\n")
+    script = "import os, threading, time\nthreading.Thread(target=__import__, args=['slow'], daemon=True).start()\n"
+    script += "time.sleep(0.1 if os.path.exists('hurry') else 0.6)\nprint('end')\n"
+    script += "both = threading.Lock()\nthread = threading.Thread(target=both.acquire)\n"
+    script += "both.acquire()\nboth.release()\nthread.start()\nthread.join()\n"
+    command = [sys.executable, str(reprokit.script("train.py", script))]
+    assert reprokit.run("record", "-o", "recorded", "--", *command).returncode == 0
+    assert '"import slow"' in (reprokit.directory / "recorded" / "metrics.jsonl").read_text()
+    reprokit.script("hurry", "")
+    replayed = reprokit.run("replay", "recorded")
+    assert replayed.stderr.partition("reprokit: orders: ")[2].partition("\n")[0].endswith("exact")
+
+
 def test_no_orders(reprokit: Reprokit) -> None:
     script = str(reprokit.script("train.py", training_text("ordered_queues.py")))
     reprokit.run("record", "--no-orders", "-o", "recorded", "--", sys.executable, script)

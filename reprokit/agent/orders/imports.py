@@ -71,8 +71,9 @@ class ImportOrders:
         with self._guard:
             if name not in self._imports and len(self._imports) < MAX_MODULES:
                 recorded = self._orders.recorded_actors(_track(name))
-                condition: Any = sys.modules["threading"].Condition
-                self._imports[name] = self._orders.turns(recorded, condition()) if recorded else None
+                condition = sys.modules["threading"].Condition()
+                turns = self._orders.turns(recorded, condition, is_optional=True) if recorded else None
+                self._imports[name] = turns
             turns = self._imports.get(name)
         if turns is not None:
             turns.enter(actor.code)

@@ -133,9 +133,9 @@ class Orders:
         """Return a new track to record."""
         return Track(self, name)
 
-    def turns(self, recorded: Sequence[str], condition: Any) -> ReplayedTurns:
-        """Return recorded turns for replaying."""
-        turns = ReplayedTurns(self, array("H", map(self.actors.code, recorded)), condition)
+    def turns(self, recorded: Sequence[str], condition: Any, *, is_optional: bool = False) -> ReplayedTurns:
+        """Return recorded turns for replaying; optional ones need not be taken before the process ends."""
+        turns = ReplayedTurns(self, array("H", map(self.actors.code, recorded)), condition, is_optional)
         self._replayed.append(turns)
         return turns
 

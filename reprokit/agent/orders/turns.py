@@ -26,8 +26,9 @@ IDLE_LOAD = 0.1  # of one processor, which loops use that only poll
 class ReplayedTurns:
     """The recorded turns at one place, which threads take in the recorded order."""
 
-    def __init__(self, orders: Orders, recorded: Sequence[int], condition: Any) -> None:
+    def __init__(self, orders: Orders, recorded: Sequence[int], condition: Any, is_optional: bool) -> None:
         self._orders = orders
+        self._is_optional = is_optional
         self._recorded = recorded
         self._remaining = Counter(recorded)
         self.condition = condition  # its lock guards the object that the turns are about
@@ -39,8 +40,8 @@ class ReplayedTurns:
 
     @property
     def unused(self) -> int:
-        """The number of recorded turns that were not taken."""
-        return len(self._recorded) - self._position
+        """The number of recorded turns that were not taken, though they had to be."""
+        return 0 if self._is_optional else len(self._recorded) - self._position
 
     def enter(self, actor: int, alternative: int = -1, *, may_wait: bool = False) -> int:
         """Wait for the turn of this thread's actor or of its alternative; the caller must not hold the lock.
@@ -80,7 +81,7 @@ class ReplayedTurns:
     def give_up(self) -> None:
         """Drop the remaining turns, as the actor of the next one does not arrive."""
         self._orders.timeouts += 1
-        self.moved += self.unused
+        self.moved += len(self._recorded) - self._position
         self._recorded = self._recorded[: self._position]
         self.condition.notify_all()
 
