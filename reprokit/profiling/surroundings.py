@@ -33,6 +33,7 @@ DRAWS_WHY = "functions that run beside each other draw random numbers, in the or
 KEEP_ORDER = Cure("tf-data", "make the pipeline deterministic", "it may wait for the slowest element")
 DRAWING = ("tf.data.Dataset.map", "tf.data.Dataset.interleave")
 SHARED_MEMORY = "python.shared-memory"
+STREAMS = ("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell")
 FACTS = {  # ids of known facts, by the name that agents report
     "Pool.imap_unordered": "python.imap-unordered",
     "Pool.apply_async(callback)": "python.queue-order",
@@ -42,6 +43,10 @@ FACTS = {  # ids of known facts, by the name that agents report
     "concurrent.futures.wait": "python.wait",
     "asyncio.wait": "python.wait",
     "joblib.Parallel(return_as='generator_unordered')": "python.queue-order",
+    **{f"os.{name}": "python.child-order" for name in ("wait", "wait3", "wait4", "waitid", "waitpid")},
+    **{f"asyncio.{name}": "python.ready-order" for name in STREAMS},
+    "select.select": "python.ready-order",
+    "selectors.select": "python.ready-order",
     "threading.Thread": "python.thread-timing",
     "ThreadPoolExecutor": "python.thread-timing",
     "multiprocessing.Array(lock=False)": SHARED_MEMORY,

@@ -1,6 +1,10 @@
 """Takes results of threads, processes and coroutines as they come."""
 
 import asyncio
+import os
+import select
+import selectors
+import subprocess
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
 from multiprocessing import Pool
 
@@ -23,3 +27,16 @@ if __name__ == "__main__":
         pool.map(abs, range(3))
         pool.apply_async(abs, (1,), callback=print).get()
     asyncio.new_event_loop().run_until_complete(gather())
+    with subprocess.Popen(["cat"], stdin=-1, stdout=-1) as child, selectors.DefaultSelector() as selector:
+        selector.register(child.stdout, selectors.EVENT_READ)
+        child.communicate(b"text")  # waits for one child, with a selector of its own
+        if not os.fork():
+            os._exit(0)
+        os.wait()
+        select.select([], [], [], 0)
+        selector.select(0)
+
+    async def run_program():
+        await (await asyncio.create_subprocess_exec("true")).wait()
+
+    asyncio.run(run_program())

@@ -37,6 +37,7 @@ FUNCTIONS, OPERATORS = "functions", "operators"  # what a plan can ask for
 THREADS = "functions.observe"
 # By module its observers, as file and function. Each is called once a process.
 OBSERVERS: dict[str, tuple[str, ...]] = {
+    "asyncio.base_events": ("library_calls.observe_streams",),
     "asyncio.tasks": ("library_calls.observe_waiting",),
     "concurrent.futures._base": ("library_calls.observe_waiting",),
     "concurrent.futures.thread": ("library_calls.observe_thread_pool",),
@@ -45,6 +46,9 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "multiprocessing.context": ("library_calls.observe_shared_memory",),
     "multiprocessing.pool": ("library_calls.observe_pool",),
     "multiprocessing.queues": ("library_calls.observe_queues",),
+    "os": ("library_calls.observe_waits",),
+    "select": ("library_calls.observe_selects",),
+    "selectors": ("library_calls.observe_selects",),
     "tensorflow": ("settings.observe_tensorflow", "tensorflow_operators.observe"),
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 
 from ..core.patching import replace
 from ..core.user_frames import is_own, is_users
+from ..orders.tracks import caller_outside
 from ..pytorch import private_api
 
 TYPE_CHECKING = False
@@ -130,6 +132,55 @@ def observe_pool(module: Any, observer: Observer) -> None:
     for method in ("imap_unordered", *_IN_ORDER):
         watch(observer, module.Pool, method, note_of(method))
     watch(observer, module.Pool, "apply_async", note_callback)
+
+
+def _script_calls(library: str = "") -> bool:
+    """Return whether the script itself calls, be it through this library."""
+    caller = caller_outside((library,))
+    return caller is not None and is_users(caller.f_code.co_filename)
+
+
+def observe_waits(module: Any, observer: Observer) -> None:
+    """Observe the script's waits for any child."""
+
+    def note_of(name: str) -> Callable[..., None]:
+        def note(arguments: Arguments, keywords: Keywords) -> None:
+            first = argument(arguments, keywords, 0, "pid")
+            is_any = first in (os.P_ALL, os.P_PGID) if name == "waitid" else name in ("wait", "wait3") or first <= 0
+            if is_any and _script_calls():
+                _note_completion(observer, f"os.{name}")
+
+        return note
+
+    for name in ("wait", "wait3", "wait4", "waitpid", "waitid"):
+        watch(observer, module, name, note_of(name))
+
+
+def observe_selects(module: Any, observer: Observer) -> None:
+    """Observe the script's waits for any of several descriptors."""
+    name = f"{module.__name__}.select"
+
+    def note(*_: Any) -> None:
+        if _script_calls():
+            _note_completion(observer, name)
+
+    kinds = ("EpollSelector", "SelectSelector")
+    for owner in [module] if name == "select.select" else [vars(module)[kind] for kind in kinds]:
+        watch(observer, owner, "select", note)
+
+
+def observe_streams(module: Any, observer: Observer) -> None:
+    """Observe the script's sockets, pipes and programs for which a loop of asyncio waits."""
+
+    def note_of(method: str) -> Callable[..., None]:
+        def note(*_: Any) -> None:
+            if _script_calls("asyncio"):
+                _note_completion(observer, f"asyncio.{method}")
+
+        return note
+
+    for method in ("create_connection", "create_server", "connect_read_pipe", "subprocess_exec", "subprocess_shell"):
+        watch(observer, module.BaseEventLoop, method, note_of(method))
 
 
 def observe_shared_memory(module: Any, observer: Observer) -> None:
