@@ -31,6 +31,7 @@ class CallSites:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
+        self.started: list[Callable[[str, Any], object]] = []  # called with the function's name and its result
         self._report: Callable[..., object] | None = None
         self._requested: CallSite | None = None  # in a fork server: of the child that it forks next
         self._thread = _local()  # .sites: of the children being started, as a signal's handler may start one meanwhile
@@ -126,9 +127,12 @@ class _StartProxy(OsFunctionProxy):
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         self._recorder.attempt(self._recorder.before, sys._getframe(1))
         try:
-            return self._original(*arguments, **keywords)
+            result = self._original(*arguments, **keywords)
         finally:
             self._recorder.attempt(self._recorder.after)
+        for listener in self._recorder.started:
+            self._recorder.attempt(listener, self.__name__, result)
+        return result
 
 
 def _shim_function() -> Callable[..., object] | None:

@@ -7,11 +7,12 @@ import os
 import sys
 
 from . import directory_proxies, environ, import_listing
-from .agent import ORDERS, TRAINING, Agent
+from .agent import KEPT, ORDERS, TRAINING, Agent
 from .call_sites import CallSites
 from .core import import_hooks
 from .core.journal import Journal
 from .frameworks import WATCHED
+from .orders.children import ChildOrders
 
 FORMAT = 1
 MAX_PATH = 64  # entries of sys.path
@@ -26,7 +27,10 @@ def start(run: str, identity: str) -> None:
     atexit.register(agent.finish)
     os.register_at_fork(after_in_child=agent.forget)
     agent.attempt(_follow_plan, agent)
-    agent.attempt(CallSites(agent).watch)
+    sites = CallSites(agent)
+    agent.attempt(sites.watch)
+    if agent.keeps == KEPT:
+        agent.attempt(ChildOrders(agent).watch, sites.started)
     agent.attempt(_watch, agent)
     agent.attempt(_watch_reads, agent)
 

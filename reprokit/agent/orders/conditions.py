@@ -11,7 +11,7 @@ import time
 
 from ..core.patching import Function, replace
 from .locks import OrderedLock
-from .turns import TIMEOUT, Choices, TurnTimeout
+from .turns import TIMEOUT, Choices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,22 +49,7 @@ class ConditionOrders:
     def _make_is_set(self, original: Function) -> Function:
         def is_set(event: Any) -> bool:
             choices = self._choices("is_set", _condition_of(event), sys._getframe(1))
-            if choices is None:
-                return bool(original(event))
-            order_timeout: TurnTimeout | None = None
-            text = choices.next() if choices.is_replay else None
-            while text == "1" and not original(event):  # the thread that sets it has not reached that so far
-                order_timeout = order_timeout or TurnTimeout(self._orders, self._since)
-                if order_timeout.is_over():
-                    choices.give_up()
-                    text = None
-                time.sleep(POLL_INTERVAL)
-            if text is not None:
-                return text == "1"
-            is_set_now = bool(original(event))
-            if not choices.is_replay:
-                choices.note(str(int(is_set_now)))
-            return is_set_now
+            return bool(original(event)) if choices is None else choices.poll(lambda: bool(original(event)))
 
         return is_set
 

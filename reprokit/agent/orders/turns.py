@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
+LOOK_INTERVAL = 0.0005  # seconds between two looks whether a recorded outcome has come
 POLL_INTERVAL = 0.5  # seconds between two checks whether a waiting thread may go on waiting
 GRACE = 2.0  # seconds to wait for a thread that has ended
 TIMEOUT = 10.0  # seconds that an idle process waits for a turn, or as long as it has run until then
@@ -190,6 +191,23 @@ class Choices:
             return value
         text = self.next()
         return int(text) if text is not None and text.isdecimal() and len(text) < MAX_DIGITS else value
+
+    def poll(self, check: Callable[[], bool]) -> bool:
+        """Return whether check() holds; in a replay whether it did in the recording, once it does."""
+        timeout: TurnTimeout | None = None
+        text = self.next() if self.is_replay else None
+        while text == "1" and not check():
+            timeout = timeout or TurnTimeout(self._orders, self._orders.since)
+            if timeout.is_over():
+                self.give_up()
+                text = None
+            time.sleep(LOOK_INTERVAL)
+        if text is not None:
+            return text == "1"
+        holds = check()
+        if not self.is_replay:
+            self.note(str(int(holds)))
+        return holds
 
     def give_up(self) -> None:
         """Stop replaying outcomes, as a recorded one does not occur."""
