@@ -56,6 +56,7 @@ def test_queues_of_threads(reprokit: Reprokit) -> None:
         "ordered_events.py",
         "ordered_imports.py",
         "ordered_callbacks.py",
+        pytest.param("ordered_programs.py", marks=pytest.mark.slow),
         pytest.param("ordered_loader.py", marks=pytest.mark.slow),
         pytest.param("ordered_joblib.py", marks=pytest.mark.slow),
     ],
@@ -80,7 +81,7 @@ def test_loops_that_are_nested_or_never_rest_go_on(reprokit: Reprokit) -> None:
     "script",
     [
         f"ordered_{what}.py"
-        for what in ("queues", "futures", "loops", "timers", "locks", "events", "imports", "callbacks")
+        for what in ("queues", "futures", "loops", "timers", "locks", "events", "imports", "callbacks", "programs")
     ],
 )
 def test_orders_in_other_pythons(reprokit: Reprokit, version: str, script: str) -> None:

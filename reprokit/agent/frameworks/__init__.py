@@ -78,6 +78,7 @@ _MODULES = {
         "queue",
         "asyncio.base_events",
         "asyncio.timeouts",
+        "asyncio.unix_events",
         "joblib._parallel_backends",
         "joblib.parallel",
         "ray._private.worker",

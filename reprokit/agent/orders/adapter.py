@@ -82,6 +82,10 @@ class OrdersAdapter(Adapter):
             from .loops import LoopOrders
 
             LoopOrders(orders).watch_timeouts(module)
+        elif name == "asyncio.unix_events":
+            from .loops import LoopOrders
+
+            LoopOrders(orders).watch_programs(module)
         elif name == "ray._private.worker":
             from .ray_tasks import RayOrders
 

@@ -1,4 +1,4 @@
-"""Orders of asyncio: in which order other threads and the loop's own timers wake a loop.
+"""Orders of asyncio: in which order other threads, ended programs and the loop's own timers wake a loop.
 
 A thread wakes it with the result of a task or with a callback. They are passed on one by one, each once the loop has
 executed all callbacks that the earlier ones led to: what it does then follows from their order. A loop that is never
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ORDER = "_reprokit_order"  # attribute of a loop
 TIMER, EXPIRED = "timer", "expired"  # a time-out that has expired when it begins gets no timer of the loop
+PROGRAM = "program"
 CANCELLED, PENDING = "cancelled", "pending"  # states of a timer that is not due
 MAX_ITERATIONS = 16
 
@@ -48,7 +49,7 @@ class LoopWakeUps:
         self._is_scheduled = self._is_polling = False
         self._iterations = 0  # of the loop since a wake-up waits for it
         self._timers: WeakValueDictionary[int, Any] = WeakValueDictionary()  # in a replay: those not due so far
-        self._timer_count = 0
+        self._timer_count = self._program_count = 0
         self.owner = get_ident()
 
     def wake(self, source: Source | None, loop: Any, call_soon: Function, handle: Any) -> Any:
@@ -79,6 +80,16 @@ class LoopWakeUps:
                 callback(*arguments)
 
         handle._callback, handle._args = take_turn, ()
+
+    def order_end(self, loop: Any, callback: Function) -> Function:
+        """Return a callback of the end of a new program, which waits for its turn."""
+        self._program_count = number = self._program_count + 1
+
+        def take_turn(*arguments: Any) -> None:
+            handle = sys.modules["asyncio.events"].Handle(callback, arguments, loop)
+            self.wake((PROGRAM, number), loop, type(loop).call_soon, handle)
+
+        return take_turn
 
     def begins_expired(self, is_expired: bool) -> bool:
         """Return whether a new time-out has expired already; in a replay, whether it had in the recording."""
@@ -222,6 +233,15 @@ def _make_as_completed(original: Function) -> Function:
     return as_completed
 
 
+def _make_add_child(original: Function) -> Function:
+    def add_child_handler(watcher: Any, pid: int, callback: Function, *arguments: Any) -> None:
+        loop = sys.modules["asyncio.events"].get_running_loop()
+        order = getattr(loop, ORDER, None)
+        original(watcher, pid, callback if order is None else order.order_end(loop, callback), *arguments)
+
+    return add_child_handler
+
+
 def _make_reschedule(original: Function) -> Function:
     def reschedule(timeout: Any, when: float | None) -> None:
         original(timeout, None)
@@ -279,6 +299,12 @@ class LoopOrders:
     def watch_timeouts(self, timeouts: Any) -> None:
         """Patch asyncio.timeouts."""
         replace(timeouts.Timeout, "reschedule", _make_reschedule)
+
+    def watch_programs(self, unix_events: Any) -> None:
+        """Patch the one of asyncio.unix_events' watchers that uses no thread for each program."""
+        for name in ("PidfdChildWatcher", "_PidfdChildWatcher"):  # the latter from Python 3.14 on
+            if name in vars(unix_events):
+                replace(vars(unix_events)[name], "add_child_handler", _make_add_child)
 
     def _make_call(self, original: Function) -> Function:
         def call_soon_threadsafe(loop: Any, callback: Any, *arguments: Any, **keywords: Any) -> Any:
