@@ -257,8 +257,8 @@ def _nothing(name: str) -> Any:
 
 def _handles_signal(frame: FrameType | None) -> bool:
     """Return whether the script's handler of SIGCHLD is on the stack."""
-    signal = sys.modules.get("signal")
-    code = None if signal is None else getattr(signal.getsignal(signal.SIGCHLD), "__code__", None)
+    signal: Any = sys.modules["_signal"]  # signal's own getsignal makes an enum of each answer
+    code = getattr(signal.getsignal(signal.SIGCHLD), "__code__", None)
     for _ in range(MAX_DEPTH if code is not None else 0):
         if frame is None:
             break
