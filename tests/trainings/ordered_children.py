@@ -121,7 +121,10 @@ def wait_briefly(process):
 
 
 def started():
-    return {number: subprocess.Popen(["sleep", str(dice.random() / 20)]) for number in range(CHILDREN)}
+    return {
+        number: subprocess.Popen(["sleep", str(dice.random() / 20)], preexec_fn=os.getpid if number % 2 else None)  # noqa: PLW1509
+        for number in range(CHILDREN)
+    }
 
 
 def programs():

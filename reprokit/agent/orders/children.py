@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 
 from ..core.patching import Function, replace
-from ..core.user_frames import MAX_DEPTH, is_users
+from ..core.user_frames import MAX_DEPTH, is_own, is_users
 from ..directory_proxies import OsFunctionProxy
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ class ChildOrders:
     def watch(self, started: list[Function]) -> None:
         """Watch starts of children, and the functions that wait for them; call sites call all of ``started``."""
         started.append(self._note_start)
-        os.register_at_fork(before=lambda: self.attempt(self._number), after_in_child=self._in_child)
+        os.register_at_fork(before=self._before_fork, after_in_child=self._in_child)
         for name in _LOOKS:
             setattr(os, name, WaitProxy(getattr(os, name), self))
         self._agent.listeners.append((("subprocess",), self._watch_programs))
@@ -84,21 +84,23 @@ class ChildOrders:
         if number < MAX_CHILDREN:
             self._names[number] = name = f"{thread}/{started}"
             self._named[name] = number
-        self._thread.number = number
         return number
 
     def _in_child(self) -> None:
-        number = self._thread.__dict__.pop("number", MAX_CHILDREN)
-        if number < MAX_CHILDREN:
+        number = self._thread.__dict__.pop("number", None)
+        if number is not None and number < MAX_CHILDREN:
             self._pids[number] = os.getpid()
         self._orders, self._pids = None, ()
         self._forget()
 
+    def _before_fork(self) -> None:
+        self._thread.number = MAX_CHILDREN
+        if not is_own(sys._getframe(1).f_code.co_filename):  # a proxy of call sites: _note_start follows
+            self._thread.number = self.attempt(self._number)
+
     def _note_start(self, function: str, pid: int) -> None:
-        """Name a child that was started by another function than a fork of Python's."""
-        if function == "system" or self.name_of(pid) is not UNKNOWN:
-            return
-        number = self._number()
+        """Name a child that was started by another function than a fork of the script's."""
+        number = MAX_CHILDREN if function == "system" else self._number()
         if number < MAX_CHILDREN:
             self._pids[number] = pid
 
@@ -130,8 +132,10 @@ class ChildOrders:
         except ChildProcessError:
             choices.note(NO_CHILDREN)
             raise
-        pid = result[0] if result else 0
-        choices.note(self.name_of(pid) if pid else NONE)
+        name = self.name_of(result[0]) if result and result[0] else NONE
+        choices.note(name)
+        if name is UNKNOWN and self._orders is not None:
+            self._orders.warn("the script waited for children that have no name: which one ended is not kept")
         return result
 
     def replay(self, choices: Choices, call: Function, look: Function, polls: bool) -> Any:
