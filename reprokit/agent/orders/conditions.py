@@ -21,15 +21,12 @@ if TYPE_CHECKING:
 
     from .tracks import Orders
 
-POLL_INTERVAL = 0.0005  # seconds between two polls of an event that was set in the recording
-
 
 class ConditionOrders:
     """Records or replays what polls and timed waits return."""
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._since = time.monotonic()
 
     def watch(self, threading: Any) -> None:
         """Patch the classes of the module threading."""
