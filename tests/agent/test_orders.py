@@ -144,7 +144,7 @@ def test_altered_wake_ups_lose_no_timer(texts: list[str], tmp_path: Path, monkey
     loop, executed = asyncio.SelectorEventLoop(), list[int]()
     orders = Orders(str(tmp_path), SimpleNamespace(identity="0", write=print), print)  # type: ignore[arg-type]
     orders.timeouts = 1
-    wake_ups = LoopWakeUps(orders, AlteredChoices(texts), asyncio.SelectorEventLoop.call_at)
+    wake_ups = LoopWakeUps(orders, AlteredChoices(texts), AlteredChoices(texts[:]), asyncio.SelectorEventLoop.call_at)
     for number in range(3):
         wake_ups.order_timer(loop.call_later(number / 1000, executed.append, number), loop)
     end = loop.call_later(0.8, loop.stop)

@@ -21,12 +21,13 @@ from .turns import POLL_INTERVAL, Choices, TurnTimeout, number_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
     from typing import Any, Optional
 
     Source = tuple[str, Optional[int]]  # a thread, or whose future or timer it is, and its number
 
 ORDER = "_reprokit_order"  # attribute of a loop
-TIMER, EXPIRED = "timer", "expired"  # a time-out that has expired when it begins gets no timer of the loop
+TIMER = "timer"
 PROGRAM = "program"
 CANCELLED, PENDING = "cancelled", "pending"  # states of a timer that is not due
 MAX_ITERATIONS = 16
@@ -35,9 +36,11 @@ MAX_ITERATIONS = 16
 class LoopWakeUps:
     """The wake-ups of one loop: passed on as they come when recording, in the recorded order in a replay."""
 
-    def __init__(self, orders: Orders, choices: Choices, call_at: Function) -> None:
+    def __init__(self, orders: Orders, choices: Choices, expired: Choices, call_at: Function) -> None:
         self._orders = orders
         self._choices = choices
+        self._expired = expired  # numbers of time-outs that had expired when they began, each less the one before
+        self._last_expired = self._next_expired = 0
         self._call_at = call_at  # as it was before it was patched
         self._lock = RLock()
         self._counts: dict[str, int] = {}  # of results by the thread that submitted their tasks; the last timer
@@ -93,15 +96,15 @@ class LoopWakeUps:
 
     def begins_expired(self, is_expired: bool) -> bool:
         """Return whether a new time-out has expired already; in a replay, whether it had in the recording."""
-        number = self._timer_count + 1
-        with self._lock:
-            if self._choices.is_replay:
-                self._next = self._next or self._read_next()
-                is_expired = is_expired if self._next is None else self._next == (EXPIRED, number)
-                self._next = None if is_expired else self._next
-            elif is_expired:
-                self._choices.note(self._description((EXPIRED, number)))
-            self._timer_count += is_expired
+        number = self._timer_count + 1  # such a time-out gets no timer of the loop
+        if self._expired.is_replay:
+            if self._next_expired <= self._last_expired:
+                self._next_expired += number_of(self._expired.next()) or 0
+            is_expired = number == self._next_expired
+        elif is_expired:
+            self._expired.note(str(number - self._last_expired))
+        if is_expired:
+            self._timer_count = self._last_expired = number
         return is_expired
 
     def _add(self, source: Source, handle: Any) -> None:
@@ -166,9 +169,8 @@ class LoopWakeUps:
         name, number = source
         if number is None:
             return name
-        key = TIMER if name == EXPIRED else name
-        last = self._counts.get(key, 0)
-        self._counts[key] = number if key == TIMER else last + 1
+        last = self._counts.get(name, 0)
+        self._counts[name] = number if name == TIMER else last + 1
         return f"{name} {number - last}"
 
     def _read_next(self) -> Source | None:
@@ -178,9 +180,8 @@ class LoopWakeUps:
         number = number_of(digits)
         if text is None or number is None:
             return None if text is None else (text, None)
-        key = TIMER if name == EXPIRED else name
-        last = self._counts.get(key, 0)
-        self._counts[key] = last + (number if key == TIMER else 1)
+        last = self._counts.get(name, 0)
+        self._counts[name] = last + (number if name == TIMER else 1)
         return name, last + number
 
     def _poll(self, loop: Any) -> None:
@@ -210,7 +211,7 @@ class LoopWakeUps:
         """Return, in the loop, whether the next wake-up is by a task or timer that the loop has not started so far."""
         name, number = self._next or ("", None)
         actor = self._orders.actors.current
-        return name in (TIMER, EXPIRED) or (name == actor.name and number is not None and number > actor.futures)
+        return name == TIMER or (name == actor.name and number is not None and number > actor.futures)
 
 
 class _OrderedCoroutines:
@@ -281,10 +282,16 @@ class LoopOrders:
         def initialize(loop: Any, *arguments: Any, **keywords: Any) -> None:
             original(loop, *arguments, **keywords)
             caller = caller_outside(("asyncio",))
-            choices = None if caller is None else self._orders.choices("loop", caller, numbered=True)
-            setattr(loop, ORDER, None if choices is None else LoopWakeUps(self._orders, choices, self._call_at))
+            setattr(loop, ORDER, None if caller is None else self._wake_ups(caller))
 
         return initialize
+
+    def _wake_ups(self, caller: FrameType) -> LoopWakeUps | None:
+        choices = self._orders.choices("loop", caller, numbered=True)
+        expired = self._orders.choices("expired", caller, numbered=True)
+        if choices is None or expired is None:
+            return None
+        return LoopWakeUps(self._orders, choices, expired, self._call_at)
 
     def _make_call_at(self, original: Function) -> Function:
         def call_at(loop: Any, *arguments: Any, **keywords: Any) -> Any:
