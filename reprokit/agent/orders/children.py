@@ -14,7 +14,6 @@ from _thread import _local
 from functools import partial
 from itertools import count
 
-from ..core.patching import Function, replace
 from ..core.user_frames import MAX_DEPTH, is_own, is_users
 from ..directory_proxies import OsFunctionProxy
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..agent import Agent
+    from ..core.patching import Function
     from .tracks import Orders
     from .turns import Choices
 
@@ -180,11 +180,15 @@ class ChildOrders:
 
     def _watch_programs(self, name: str, module: Any) -> None:
         """Patch subprocess.Popen."""
+        from ..core.patching import replace
+
         replace(module.Popen, "poll", self._make_poll)
         replace(module.Popen, "wait", lambda original: self._make_wait(original, module.TimeoutExpired))
 
     def _watch_processes(self, name: str, module: Any) -> None:
         """Patch multiprocessing.Process."""
+        from ..core.patching import replace
+
         process = module.BaseProcess
         replace(process, "is_alive", self._make_is_alive)
         process.exitcode = property(self._make_poll(process.exitcode.fget), doc=process.exitcode.__doc__)
