@@ -160,7 +160,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         self, shim: Path, trail: Path, snapshots: Path, patches: Sequence[Mapping[str, str]] = ()
     ) -> dict[str, Any]:
         """Return plan.json, all that the agent needs; patches are those that agents apply."""
-        asked = ("functions", "operators", "steps", "seconds", "confirm")
+        asked = ("functions", "operators", "steps", "seconds", "confirm", "racing_only")
         optional = {
             "trail": str(trail) if self.trail.is_on else "",
             "trail_gradients": "in graphs" if self.trail.code == WITH_GRADIENTS.code else "",

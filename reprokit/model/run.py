@@ -131,6 +131,7 @@ class ProfilingFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     steps: int | None = None  # optimizer steps after which the training is ended
     seconds: float | None = None  # seconds after which it is ended
     confirm: int = 0  # how often each distinct operator call is re-executed
+    racing_only: bool = False  # whether only operators of TensorFlow in which threads may race are re-executed
     ended: str = ""  # the bound at which the training was ended; empty if it ended by itself
 
 

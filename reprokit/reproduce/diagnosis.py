@@ -16,12 +16,15 @@ from reprokit.findings import AS_SET, GUILTY, OPERATOR, ORDER, SOURCE, SUSPECT, 
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce.journal import Attempt, Change, Outcome
 
-SWITCHES = ("--clock", "--hide-rdrand")  # options of record that may be tried without asking
+HIDE = "--hide-rdrand"
+SWITCHES = ("--clock", HIDE)  # options of record that may be tried without asking
 VARYING = frozenset({"run-to-run", "timing", "uninitialized-memory"})
 SINGLE = "threads=1"
 PATCH = "--patch "
 # Matches in verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.
 TIME_OR_PATH = re.compile(r"\b(?:\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|1[5-9]\d{8}(?:\.\d+)?)\b|/tmp/")
+CLOCK_FACT = "python.clock"  # id of what is known of the functions that read the clock
+MAX_LINES = 3  # that read the clock and are named
 CONFIDENCE = 0.05  # accepted probability of missing a variation
 
 
@@ -30,11 +33,12 @@ class Certainty(IntEnum):
 
     GUILTY = 0  # measured to vary
     ORDER = 1  # results arrive as they are ready
-    SOURCE = 2  # an unrecorded source exists; whether it was used is unknown
+    SOURCE = 2  # an unrecorded source was read; whether it matters is unknown
     SUSPECT = 3  # known to vary, not measured here
-    CLOCK = 4  # no evidence, but low cost
-    GENERAL = 5  # a framework's general switch, or a cure for reads of unwritten memory
-    THREADS = 6  # the last resort, with the highest cost
+    INSTRUCTIONS = 4  # a library holds instructions that give entropy; whether they are executed is unknown
+    CLOCK = 5  # no evidence, but low cost
+    GENERAL = 6  # a framework's general switch, or a cure for reads of unwritten memory
+    THREADS = 7  # the last resort, with the highest cost
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +184,7 @@ def of_runs(attempts: Iterable[Attempt]) -> Iterator[Candidate]:
     """Yield cures for unrecorded entropy, as the runs themselves report it."""
     for attempt in attempts:
         for source in attempt.uncovered:
-            option = {"instructions": "--hide-rdrand", "clock": "--clock"}.get(source.source)
+            option = {"instructions": HIDE, "clock": "--clock"}.get(source.source)
             if option is not None:
                 yield _candidate(option, Certainty.SOURCE, f"nothing recorded this source: {source.text}")
 
@@ -194,14 +198,18 @@ def of_outcomes(outcomes: Iterable[Outcome]) -> Iterator[Candidate]:
             break
 
 
-def clock() -> Iterator[Candidate]:
-    """Yield the setting that is tried without evidence."""
-    yield _candidate("--clock", Certainty.CLOCK, "the script, or native code that seeds itself, may read the clock")
+def clock(findings: Iterable[Finding]) -> Iterator[Candidate]:
+    """Yield the setting that is tried without evidence, with the lines that were seen to read the clock."""
+    lines = [f"{first.file}:{first.line}" for item in findings if item.fact == CLOCK_FACT for first in item.where]
+    why = "the script, or native code that seeds itself, may read the clock"
+    if lines:
+        why = f"the script at {', '.join(lines[:MAX_LINES])} reads the clock"
+    yield _candidate("--clock", Certainty.CLOCK, why)
 
 
 def general(findings: Sequence[Finding], automatic: Iterable[str]) -> Iterator[Candidate]:
     """Yield general candidates if no finding helps: the clock, the frameworks' own switches, one thread."""
-    yield from clock()
+    yield from clock(findings)
     for text in automatic:
         yield _candidate(PATCH + text, Certainty.GENERAL, "the framework's own switch, although nothing points at it")
     why = "what threads add up depends on who is first"
@@ -216,6 +224,8 @@ def _repeats_on_one_thread(finding: Finding) -> bool:
 
 def _candidate(option: str, proof: Certainty, why: str, findings: tuple[str, ...] = (), cost: str = "") -> Candidate:
     warning = ""
+    if option == HIDE:
+        proof = Certainty.INSTRUCTIONS
     if option.startswith(PATCH):
         with suppress(ReprokitError):  # an unknown patch: compatible() rejects it later
             chosen = patches.parse([option.removeprefix(PATCH)])[0]

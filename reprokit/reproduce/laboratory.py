@@ -27,15 +27,15 @@ from reprokit.questions.locate import LOGGED, LocateOptions, is_locatable, locat
 from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
-from reprokit.rundir import TRAIL, RunDirectory
+from reprokit.rundir import RunDirectory
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with
 REPEATS = 30  # of each operator call, in a profile
-# Settings, orders of completion and operators only: nothing is timed or executed again.
-OBSERVED = ProfilingFacts(functions=False, system_calls=WITHOUT_SYSTEM_CALLS)
+# Settings, orders of completion, reads of the clock and operators: nothing is timed, and only races are measured.
+OBSERVED = ProfilingFacts(functions=False, system_calls=WITHOUT_SYSTEM_CALLS, confirm=REPEATS, racing_only=True)
 
 
 class ProfileOutcome(msgspec.Struct, frozen=True):
@@ -145,10 +145,6 @@ class Laboratory:
     def has_operators(self, attempt: Attempt) -> bool:
         """Return whether a run imported a framework other than NumPy; also if that is not known."""
         return bool(self._frameworks(attempt) - {"numpy"})
-
-    def has_steps(self, attempt: Attempt) -> bool:
-        """Return whether a run has a trail of a framework whose operators can be logged."""
-        return not LOGGED.isdisjoint(self._frameworks(attempt)) and self._run_of(attempt).has(TRAIL)
 
     def _frameworks(self, attempt: Attempt) -> frozenset[str]:
         """Return the frameworks that a run imported; if that is not known, all that can be logged."""

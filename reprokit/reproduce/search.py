@@ -15,7 +15,7 @@ from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce.diagnosis import PATCH, SINGLE, Candidate, Certainty
 from reprokit.reproduce.journal import BARE, CHEAPER, CURE, ENTROPY, LOCATE, PROFILE, SMALLEST, Attempt, Round
-from reprokit.reproduce.trial import SearchState, TrialOutcome
+from reprokit.reproduce.trial import SearchState, TrialOutcome, not_applied
 
 RACING_REPLAYS = 4  # if something depends on timing, as two runs may agree by chance
 MOST_REPLAYS = 8  # limit for a trial of whether a guilty operator matters
@@ -34,6 +34,7 @@ class Reproduction:
         self._tries_singly = False  # since several patches at once made the training fail
         self._is_located = False  # whether the first divergent operator was searched for
         self._has_operators = True  # whether a framework was imported whose operators a profile can measure
+        self._agrees_with_clock = False  # whether replays with the clock equal the recording
         self._with_clock = msgspec.structs.replace(state.base, clock=True)
 
     def run(self) -> None:
@@ -70,9 +71,7 @@ class Reproduction:
         first = _require_success(trials.record(new, self._with_clock, "first"))
         self._automatic = [text for text in self._automatic if trials.matters(first, text)]
         self._has_operators = trials.has_operators(first)
-        # Without a trail no operator can be located: the replay is observed, which saves a profile.
-        is_observed = self._has_operators and not trials.has_steps(first)
-        replayed = trials.observed_replay(new, first) if is_observed else trials.replays(new, first, 1)
+        replayed = trials.observed_replay(new, first)
         state.findings = new.findings
         if not replayed.identical:
             state.adopt(state.base, replayed)
@@ -111,30 +110,29 @@ class Reproduction:
     def _next_candidates(self) -> list[Candidate]:
         """Return what to try next: proven cures; after a new profile, known ones; then general settings."""
         chosen = self._choose(self._cures())
-        if not self._is_located and not (chosen and chosen[0].proof <= Certainty.ORDER):
+        if not self._is_located and not _is_proven(chosen):
             self._locate()
             chosen = self._choose(self._cures())
         is_alone = self._profiled_settings is None and [item.proof for item in chosen] == [Certainty.SUSPECT]
-        if chosen and (chosen[0].proof <= Certainty.ORDER or is_alone):
+        if _is_proven(chosen) or (is_alone and not self._agrees_with_clock):
             return chosen
-        if self._profiled_settings is None and not self._has_operators:  # a profile would find little
-            clock = self._choose(diagnosis.clock())
-            if clock:
-                return clock
-        if self._is_worth_a_profile():
+        has_operators = self._has_operators and not self._agrees_with_clock  # otherwise a profile would find little
+        clock = [] if has_operators or self._profiled_settings else self._choose(diagnosis.clock(self._state.findings))
+        if not clock and self._is_worth_a_profile():
             self._profile()
             if not self._may_go_on():
                 return []
-            clock = (
-                self._choose(diagnosis.clock()) if self._clock_replay is not None and self._clock_replay.equal else []
-            )
-            chosen = clock or self._choose(self._cures())
-        return chosen or self._choose(diagnosis.general(self._state.findings, self._automatic))
+            clock = self._choose(diagnosis.clock(self._state.findings)) if self._agrees_with_clock else []
+            chosen = self._choose(self._cures())
+        return clock or chosen or self._choose(diagnosis.general(self._state.findings, self._automatic))
 
     def _is_worth_a_profile(self) -> bool:
-        """Return whether to profile: once, and again only under other patches, if something was blamed."""
+        """Return whether to profile: once, and again only under other patches, if something was blamed.
+
+        Without a framework's operators, a race that the first replay showed is all that a profile would find.
+        """
         if self._profiled_settings is None:
-            return True
+            return self._has_operators or not self._state.races()
         is_blamed = any(finding.blamed for finding in self._state.findings)
         return is_blamed and self._profiled_settings.patches != self._state.settings.patches
 
@@ -155,9 +153,8 @@ class Reproduction:
         if len(state.runs) < 2 or not self._trials.can_locate(*state.runs):
             return
         new = self._trials.begin(LOCATE, "the first divergent operator", state.settings)
-        if self._trials.locate(new, *state.runs):
-            self._has_operators = False  # no operator is left for a profile to measure
-        state.findings = new.findings or state.findings
+        self._agrees_with_clock = self._trials.locate(new, *state.runs)
+        state.findings, state.located = new.findings or state.findings, new.notes[:1]
         named = "; ".join(f"{finding.subject}{diagnosis.place(finding)} is to blame" for finding in new.findings)
         self._trials.conclude(new, named or "no operator with a known cure was named")
 
@@ -170,7 +167,8 @@ class Reproduction:
         is_replay = first.kept and diagnosis.applied(state.settings, "--clock") == self._with_clock
         try:
             tried = self._trials.profile(new, first if is_replay else None)
-            self._clock_replay = tried if is_replay else self._clock_replay
+            if is_replay:
+                self._clock_replay, self._agrees_with_clock = tried, tried.equal > 0
         except ReprokitError as error:
             new.notes.append(str(error))
         state.findings = new.findings or state.findings
@@ -190,17 +188,24 @@ class Reproduction:
         changes = [candidate.change for candidate in chosen]
         cured = [item for item in self._state.findings if any(item.id in candidate.findings for candidate in chosen)]
         is_frequent = bool(cured) and all(diagnosis.replays_needed(finding, 1) == 1 for finding in cured)
-        tried = self._trials.trial(CURE, title, settings, changes, before=before, pairs=pairs, is_frequent=is_frequent)
-        if tried.failed:
+        is_guess = any(candidate.proof > Certainty.SUSPECT for candidate in chosen)
+        tried = self._trials.trial(
+            CURE, title, settings, changes, before=before, pairs=pairs, is_frequent=is_frequent, is_guess=is_guess
+        )
+        reasons = [not_applied(tried.recording, candidate.option) for candidate in chosen]
+        if tried.failed and not all(reasons):
             self._exclude_failing(tried, chosen)
             return
-        for candidate in chosen:
-            why = _not_applied(tried.recording, candidate.option)
+        for candidate, why in zip(chosen, reasons, strict=True):
             if why:
                 settings = diagnosis.without(settings, candidate.option)
                 self._state.exclude(candidate, why)
             else:
                 self._state.changes[candidate.option] = candidate
+        if tried.failed:
+            self._trials.discard(tried.recording)
+            self._trials.conclude(tried.round, tried.failed)
+            return
         self._state.adopt(settings, tried)
         self._trials.conclude(tried.round, "the runs are identical" if tried.identical else "the runs still differ")
 
@@ -215,22 +220,15 @@ class Reproduction:
         self._trials.conclude(tried.round, f"{tried.failed}: {chosen[0].option} does not help")
 
 
+def _is_proven(chosen: Sequence[Candidate]) -> bool:
+    return bool(chosen) and chosen[0].proof <= Certainty.ORDER
+
+
 def _require_success(attempt: Attempt) -> Attempt:
     if attempt.failed:
         advice = "make it run to its end with status 0, then reproduce it"
         raise TrainingFailed(f"the training ended {attempt.ended}; {advice}")
     return attempt
-
-
-def _not_applied(recording: Attempt | None, option: str) -> str:
-    """Return why a patch or switch was not applied in a run; "" if it was."""
-    if recording is None:
-        return ""
-    for source in recording.uncovered:
-        if source.option == option:
-            return source.text
-    states = [patch for patch in recording.patches if PATCH + patch.text == option and patch.state != "applied"]
-    return next((f"{patch.state}: {patch.why}" if patch.why else patch.state for patch in states), "")
 
 
 def reduce(state: SearchState) -> None:

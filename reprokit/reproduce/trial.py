@@ -12,9 +12,11 @@ from reprokit.findings import ORDER, Finding
 from reprokit.recipe import RecipeSettings
 from reprokit.reproduce import diagnosis
 from reprokit.reproduce import journal as journals
-from reprokit.reproduce.diagnosis import Candidate
+from reprokit.reproduce.diagnosis import PATCH, Candidate
 from reprokit.reproduce.journal import Attempt, Change, Cost, Outcome, Phase, Round, RoundJournal
 from reprokit.reproduce.laboratory import Laboratory
+
+GUESSED_REPLAYS = 2  # at least, of a cure that no evidence points at
 
 
 class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +71,6 @@ class Trials:
         """Return whether the training of this run imported a framework; also if that is not known."""
         return self._laboratory.has_operators(attempt)
 
-    def has_steps(self, attempt: Attempt) -> bool:
-        """Return whether the operators of this run's steps can be logged, to locate a divergent one."""
-        return self._laboratory.has_steps(attempt)
-
     def can_locate(self, recording: Attempt, replay: Attempt) -> bool:
         """Return whether the first divergent operator of two runs can be located."""
         return self._laboratory.can_locate(recording, replay)
@@ -104,10 +102,12 @@ class Trials:
         before: TrialOutcome | None = None,
         pairs: int = 0,
         is_frequent: bool = False,
+        is_guess: bool = False,
     ) -> TrialOutcome:
         """Record, replay and compare; or continue with the runs of an earlier trial.
 
-        One pair is enough if what is cured varies so often that it would show.
+        One pair is enough if what is cured varies so often that it would show, and never for a guess, unless the user
+        asked for one. Nothing is replayed if none of the changes was applied.
         """
         new = self.begin(phase, title, settings, changes)
         try:
@@ -118,7 +118,10 @@ class Trials:
             return TrialOutcome(round=new, failed=str(error))
         if recording.failed:
             return TrialOutcome(round=new, recording=recording, failed=f"the training ended {recording.ended}")
+        if phase == journals.CURE and changes and all(not_applied(recording, change.option) for change in changes):
+            return TrialOutcome(round=new, recording=recording, failed="nothing of it was applied")
         needed = 1 if is_frequent and self._may_be_one else self.pairs
+        needed = max(needed, GUESSED_REPLAYS) if is_guess and self._may_be_one else needed
         return self.replays(new, recording, max(pairs, needed), before)
 
     def observed_replay(self, into: Round, recording: Attempt) -> TrialOutcome:
@@ -187,6 +190,17 @@ class Trials:
         return attempt
 
 
+def not_applied(recording: Attempt | None, option: str) -> str:
+    """Return why a patch or switch was not applied in a run; "" if it was."""
+    if recording is None:
+        return ""
+    for source in recording.uncovered:
+        if source.option == option:
+            return source.text
+    states = [patch for patch in recording.patches if PATCH + patch.text == option and patch.state != "applied"]
+    return next((f"{patch.state}: {patch.why}" if patch.why else patch.state for patch in states), "")
+
+
 class SearchState:
     """The state that changes from round to round; the journal is updated with it."""
 
@@ -195,6 +209,7 @@ class SearchState:
         self.base = self.settings = base
         self.changes: dict[str, Candidate] = {}  # candidates of the current settings, by option
         self.findings: Sequence[Finding] = ()
+        self.located: Sequence[str] = ()  # where two short replays diverged first
         self.tried: dict[RecipeSettings, bool] = {}  # whether replays under these settings were identical
         self.pair: tuple[Attempt | None, Attempt | None] = (None, None)
 
@@ -252,7 +267,8 @@ class SearchState:
         journal.pair = [attempt.directory for attempt in self.runs]
         journal.changes = [candidate.change for candidate in self.changes.values()]
         outcomes = [outcome for round_ in journal.rounds for outcome in round_.outcomes]
-        journal.remaining = list(dict.fromkeys(diagnosis.remaining(self.findings, self.runs, outcomes)))
+        remaining = diagnosis.remaining(self.findings, self.runs, outcomes)
+        journal.remaining = list(dict.fromkeys([*self.located, *remaining]))
         journal.alternatives = list(dict.fromkeys(diagnosis.alternatives(self.findings, self.runs, outcomes)))
 
     def count_costs(self) -> None:

@@ -200,10 +200,31 @@ def test_a_source_that_nothing_recorded_is_hidden() -> None:
     assert (journal.settings, phases(journal)) == (RecipeSettings(hide_rdrand=True), ["bare", PROFILE, CURE])
 
 
-def test_a_switch_that_the_machine_does_not_have_is_left_out_again() -> None:
+def test_what_was_seen_is_tried_before_instructions_that_may_never_be_executed() -> None:
+    seen = Finding(id="s", kind="setting", subject="x", cures=[Cure(patch="tf-data")], verdict=SUSPECT)
+    race = Varying("race", frozenset({"--patch tf-data"}), 1.0, seen)
+    world = World([race], uncovered=(RDRAND,), observes=True, parts_early=True)
+    journal = reproduced(world)
+    assert (journal.settings.patches, phases(journal), len(list(journal.attempts()))) == (
+        ("tf-data",),
+        ["bare", CURE],
+        4,
+    )
+
+
+@pytest.mark.parametrize(("asked", "pairs"), [(None, 2), (1, 1)])
+def test_a_cure_that_nothing_points_at_is_asked_twice(asked: int | None, pairs: int) -> None:
+    world = World([Varying("rdrand", frozenset({"--hide-rdrand"}))], uncovered=(RDRAND,), parts_early=True)
+    journal = reproduced(world, pairs=asked)
+    assert (journal.settings, journal.identical) == (RecipeSettings(hide_rdrand=True), pairs)
+
+
+def test_a_switch_that_the_machine_does_not_have_is_left_out_again_before_a_replay() -> None:
     world = World([Varying("rdrand", frozenset({"--patch threads=1"}))], uncovered=(RDRAND,))
     world.lacks = "CPUID cannot fault here"
     journal = reproduced(world)
+    lacking = next(one for one in journal.rounds if one.settings.hide_rdrand)
+    assert ([attempt.kind for attempt in lacking.attempts], lacking.outcomes) == (["record"], [])
     assert journal.settings == RecipeSettings(patches=("threads=1",))
     assert ("--hide-rdrand", "CPUID cannot fault here") in [
         (change.option, change.excluded) for change in journal.excluded
@@ -253,6 +274,22 @@ def test_what_can_be_secret_is_never_recorded_unasked() -> None:
     journal = reproduced(World([Varying("keys", frozenset({"--include-crypto"}))], withheld=9))
     assert journal.verdict == DIFFERENT
     assert not any(one.settings.include_crypto for one in journal.rounds)
+
+
+def test_lines_that_read_the_clock_are_named() -> None:
+    place = CodePlace("train.py", 3)
+    read = Finding(id="c", kind="setting", subject="time.time", where=[place], fact="python.clock", verdict="setting")
+    world = World([Varying("clock", frozenset({"--clock"}))], findings=[read], observes=True, imports=False)
+    journal = reproduced(world)
+    assert [change.why for change in journal.changes] == ["the script at train.py:3 reads the clock"]
+    assert len(list(journal.attempts())) == 4
+
+
+def test_threads_that_race_need_no_profile_where_there_are_no_operators() -> None:
+    threads = Finding(id="t", kind=ORDER, subject="threading.Thread", where=[CodePlace("a.py", 5, "work")])
+    journal = reproduced(World([Varying("all", frozenset())], findings=[threads], observes=True, imports=False))
+    assert PROFILE not in phases(journal)
+    assert journal.remaining[0].startswith("threading.Thread at a.py:5 in work")
 
 
 def test_the_rounds_are_bounded() -> None:

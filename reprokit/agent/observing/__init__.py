@@ -53,6 +53,7 @@ OBSERVERS: dict[str, tuple[str, ...]] = {
     "tensorflow.python.client.session": ("settings.observe_sessions",),
     "tensorflow.python.data.ops.dataset_ops": ("library_calls.observe_datasets",),
     "threading": (THREADS, "library_calls.observe_threads"),
+    "time": ("library_calls.observe_clock",),
     "torch": ("settings.observe_torch", "library_calls.observe_evaluations", "torch_operators.observe"),
     "torch._inductor.codecache": ("torch_inductor.observe",),
     "torch._inductor.output_code": ("torch_inductor.observe",),
@@ -141,6 +142,7 @@ class Observer:
     def __init__(self, agent: Agent, profiling: Mapping[str, Any]) -> None:
         self.agent = agent
         self.confirm = int(profiling.get("confirm") or 0)  # number of repeats of each distinct operator call
+        self.racing_only = bool(profiling.get("racing_only"))  # only calls in which threads may race are repeated
         self.collecting = True  # False once the observation has ended
         self.sampling = StepSampling(profiling)
         self.callbacks = ObserverCallbacks()
@@ -183,6 +185,11 @@ class Observer:
             self.write(kind, key, line)
         if line is not None:
             line["calls"] += 1
+
+    @property
+    def counts_functions(self) -> bool:
+        """Whether calls of functions are counted, with their places."""
+        return FUNCTIONS in self._requested
 
     def handlers(self) -> dict[type[TrainingEvent], Handler]:
         return {
@@ -238,7 +245,7 @@ class Observer:
         if self.sampling.has_limit:
             hide_interrupts(self.directory, lambda: self._is_child)
         settings.ObservedSettings(self)
-        if FUNCTIONS in self._requested:
+        if self.counts_functions:
             from . import functions
 
             self.agent.attempt(functions.begin, self)

@@ -10,11 +10,12 @@ from ..core.patching import replace
 from ..core.user_frames import is_own, is_users
 from ..orders.tracks import caller_outside
 from ..pytorch import private_api
+from .call_graph import MAX_WHERE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
+    from types import CodeType, FrameType
     from typing import Any
 
     from . import Observer
@@ -211,6 +212,45 @@ def observe_joblib(module: Any, observer: Observer) -> None:
             _note_completion(observer, "joblib.Parallel(return_as='generator_unordered')")
 
     watch(observer, module.Parallel, "__call__", note)
+
+
+# The time of day
+
+
+def observe_clock(module: Any, observer: Observer) -> None:
+    """Observe the lines of the script that read the time of day, unless all functions are counted."""
+    if observer.counts_functions:
+        return
+    lines: dict[str, dict[str, Any]] = {}
+
+    def note(name: str, frame: FrameType) -> None:
+        code = frame.f_code
+        if not is_users(code.co_filename):
+            return
+        if name not in lines:
+            lines[name] = {"name": name, "calls": 0, "where": []}
+            observer.write("function", name, lines[name])
+        lines[name]["calls"] += 1
+        place, where = [code.co_filename, frame.f_lineno, code.co_name], lines[name]["where"]
+        seen = next((seen for seen in where if seen[:3] == place), None)
+        if seen is not None:
+            seen[3] += 1
+        elif len(where) < MAX_WHERE:
+            where.append([*place, 1])
+
+    def make(original: Callable[[], Any]) -> Callable[[], Any]:
+        name = f"time.{original.__name__}"
+
+        def read() -> Any:
+            if observer.collecting:
+                observer.agent.attempt(note, name, sys._getframe(1))
+            return original()
+
+        return read
+
+    for function in ("time", "time_ns"):
+        replace(module, function, make, _MARK)
+    observer.callbacks.in_child.append(lines.clear)
 
 
 # How batches are made

@@ -112,6 +112,8 @@ class TensorflowConfirmer:
     def function(self, name: str, inputs: Sequence[Any], operators: Iterable[GraphOperator]) -> Any:
         """Repeat the operators of a function before its first execution; return replaced inputs for it, or None."""
         lines = {(operator.function, operator.operation): operator.line for operator in operators}
+        if self._observer.racing_only and not any(_can_race(line["name"]) for line in lines.values()):
+            return None
 
         def visit(owner: str, node: Any, definition: Any, values: list[Any], problem: str) -> None:
             line = lines.get((owner, node.name))
@@ -132,6 +134,8 @@ class TensorflowConfirmer:
 
     def _is_repeatable(self, definition: Any, line: dict[str, Any]) -> bool:
         """Return whether a call can be repeated: not if it is random, or changes other state than variables."""
+        if self._observer.racing_only and not _can_race(definition.name):
+            return False
         confirmed = self._confirmations.of(tensorflow_graphs.key_of(line))
         if (confirmed is not None and confirmed["repeats"]) or line["phase"] == tensorflow_graphs.DATA:
             return False
@@ -144,7 +148,7 @@ class TensorflowConfirmer:
     def _repeat(self, line: dict[str, Any], prepare: Callable[..., RepeatableCall], *arguments: Any) -> None:
         """Repeat the call that prepare(*arguments) returns."""
         key, start = tensorflow_graphs.key_of(line), time.monotonic()
-        can_race = any(part in line["name"] for part in _RACING)
+        can_race = _can_race(line["name"])
         confirmed = self._confirmations.line(key, line)
         confirmed["problem"] = self._confirmations.no_time_left(can_race)
         if confirmed["problem"]:
@@ -155,6 +159,8 @@ class TensorflowConfirmer:
                 confirmed["problem"] = f"its inputs are larger than {MAX_BYTES >> 20} MiB"
                 return
             digests = self._confirmations.repeat(confirmed, call.execute, can_race, can_race)
+            if self._observer.racing_only:
+                return
             if line["device"] == "cpu" and all(_type(tensor) != _STRING for tensor in call.inputs):
                 self._saved.add(key[:-1], call.size, call.save, digests, confirmed)
         except Exception as error:
@@ -223,6 +229,10 @@ class RepeatableCall:
             "outputs": self.outputs,
         }
         file.writelines([json.dumps(content).encode() + b"\n", *parts])
+
+
+def _can_race(name: str) -> bool:
+    return any(part in name for part in _RACING)
 
 
 def _bytes(tensor: Any) -> bytes:
