@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -21,8 +20,6 @@ SWITCHES = ("--clock", HIDE)  # options of record that may be tried without aski
 VARYING = frozenset({"run-to-run", "timing", "uninitialized-memory"})
 SINGLE = "threads=1"
 PATCH = "--patch "
-# Matches in verify's line about two files: a date, a time of day, seconds since 1970, a temporary file.
-TIME_OR_PATH = re.compile(r"\b(?:\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d|1[5-9]\d{8}(?:\.\d+)?)\b|/tmp/")
 CLOCK_FACT = "python.clock"  # id of what is known of the functions that read the clock
 MAX_LINES = 3  # that read the clock and are named
 CONFIDENCE = 0.05  # accepted probability of missing a variation
@@ -256,7 +253,7 @@ def alternatives(
             for cure in finding.cures:
                 if cure.patch is None and cure.does:
                     yield f"{finding.subject}{place(finding)}: {cure.does}" + (f" ({cure.cost})" if cure.cost else "")
-    if outcomes and outcomes[-1].categories == ["outputs"] and TIME_OR_PATH.search(outcomes[-1].words):
+    if outcomes and outcomes[-1].categories == ["outputs"] and outcomes[-1].volatile:
         yield "only files differ, by what looks like a time or a path: that is no result; write such a file below /tmp"
     withheld = max((attempt.withheld for attempt in attempts), default=0)
     if withheld:

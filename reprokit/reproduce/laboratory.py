@@ -19,7 +19,7 @@ from reprokit.launch.launcher_process import execute
 from reprokit.launch.messages import say, warn
 from reprokit.launch.replay_plan import replay_plan
 from reprokit.model.divergence import LocatedDivergence
-from reprokit.model.run import ProfilingFacts
+from reprokit.model.run import ProfilingFacts, timestamp
 from reprokit.model.states import WITHOUT_SYSTEM_CALLS
 from reprokit.plan import KEEP_OUTPUTS, RECORD, Plan
 from reprokit.questions import divergence_text
@@ -28,11 +28,13 @@ from reprokit.questions.proof import prove
 from reprokit.recipe import RecipeSettings, planned
 from reprokit.reproduce.journal import Attempt, Kind, Outcome, PatchOutcome
 from reprokit.rundir import RunDirectory
+from reprokit.verify.compare.printed_lines import LineContext, varying
 from reprokit.verify.compare.runs import Comparison, compare
 from reprokit.verify.show.comparison import causes, headline, shortened, verdict_line
 
 RUNS = "runs"
 WORKERS = re.compile(r"compute\.loader#\d+\.workers")  # as verify names what a run computed with
+VOLATILE = frozenset({"times", "temporary names"})  # kinds of text whose variation is no result
 REPEATS = 30  # of each operator call, in a profile
 # Settings, orders of completion, reads of the clock and operators: nothing is timed, and only races are measured.
 OBSERVED = ProfilingFacts(functions=False, system_calls=WITHOUT_SYSTEM_CALLS, confirm=REPEATS, racing_only=True)
@@ -217,8 +219,18 @@ def _outcome(left: Attempt, right: Attempt, comparison: Comparison, left_over: l
         causes=list(causes(comparison)),
         notes=[note for note in comparison.notes if note not in left_over],
         workers=_workers(comparison),
+        volatile=_is_volatile(comparison),
         leftovers=left_over,
     )
+
+
+def _is_volatile(comparison: Comparison) -> bool:
+    """Return whether all differences are texts in which only times or temporary names vary; unnamed lines aside."""
+    runs = comparison.left.run, comparison.right.run
+    left, right = (LineContext(started=timestamp(run.started) or 0.0) for run in runs)
+    leaves = [leaf for leaf in comparison.tree.leaves() if leaf.verdict.differs and (leaf.left or leaf.right)]
+    kinds = [varying(leaf.left, leaf.right, (left, right)) for leaf in leaves]
+    return bool(kinds) and all(kind is not None and kind <= VOLATILE for kind in kinds)
 
 
 def _workers(comparison: Comparison) -> int | None:

@@ -64,7 +64,8 @@ def test_the_clock_is_recorded_once_entropy_was_not_all_and_the_recipe_goes_stra
 
 
 def test_what_nothing_cures_ends_with_1_and_says_what_was_tried(reprokit: Reprokit) -> None:
-    done = reproduce(reprokit, "sh", "-c", "echo 2026-01-01 $(cat /proc/uptime) > now.txt", options=("--pairs", "1"))
+    written = "echo left /tmp/tmp$(cut -d' ' -f1 /proc/uptime | tr -d .) > now.txt"
+    done = reproduce(reprokit, "sh", "-c", written, options=("--pairs", "1"))
     out = reprokit.directory / "out"
     assert done.returncode == 1
     assert "not reproduced" in done.stdout
@@ -74,6 +75,13 @@ def test_what_nothing_cures_ends_with_1_and_says_what_was_tried(reprokit: Reprok
     assert not (out / "recipe.toml").exists()
     assert len(list((out / "runs").iterdir())) == 2
     assert reprokit.run("verify", *journal(out)["pair"], directory=out).returncode == 1
+
+
+def test_a_result_beside_a_date_is_not_taken_for_a_time(reprokit: Reprokit) -> None:
+    written = "echo 2026-01-01 loss $(cat /proc/uptime) > log.txt"
+    done = reproduce(reprokit, "sh", "-c", written, options=("--pairs", "1", "--max-rounds", "2"))
+    assert done.returncode == 1
+    assert "only files differ" not in done.stdout
 
 
 def test_state_that_a_run_leaves_behind_is_named(reprokit: Reprokit) -> None:
