@@ -14,7 +14,7 @@ import pytest
 from reprokit.errors import ConflictingPatches, ReprokitError, UnknownPatch, UsageError
 from reprokit.launch.command import Command
 from reprokit.launch.run_patches import installed
-from reprokit.patches import CATALOGUE, Takes, find, select
+from reprokit.patches import CATALOGUE, Takes, find, matters, select
 from tests.launch import patch_table
 from tests.support import Reprokit, python
 
@@ -82,6 +82,13 @@ def test_auto_takes_what_fits_the_packages() -> None:
     assert "threads=1" in texts("auto,threads=1", packages={})
     everything = texts("auto", packages=None)  # nobody knows: each is applied if its framework comes
     assert set(everything) == {patch.id for patch in CATALOGUE if patch.automatic}
+
+
+@pytest.mark.parametrize(("name", "on_processor"), [("torch-cudnn", False), ("torch-deterministic", True)])
+def test_patches_of_gpu_libraries_matter_on_a_gpu_only(name: str, on_processor: bool) -> None:
+    assert matters(find(name), {"torch"}, has_gpu=True)
+    assert matters(find(name), {"torch"}, has_gpu=False) is on_processor
+    assert not matters(find(name), {"tensorflow"}, has_gpu=True)
 
 
 def test_auto_is_without_warnings_and_everything_says_what_it_costs() -> None:
