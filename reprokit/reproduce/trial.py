@@ -268,7 +268,7 @@ class SearchState:
         journal.changes = [candidate.change for candidate in self.changes.values()]
         outcomes = [outcome for round_ in journal.rounds for outcome in round_.outcomes]
         remaining = diagnosis.remaining(self.findings, self.runs, outcomes)
-        journal.remaining = list(dict.fromkeys([*self.located, *remaining]))
+        journal.remaining = list(dict.fromkeys([*remaining, *self.located]))
         journal.alternatives = list(dict.fromkeys(diagnosis.alternatives(self.findings, self.runs, outcomes)))
 
     def count_costs(self) -> None:
