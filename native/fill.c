@@ -183,16 +183,18 @@ __attribute__((noreturn)) static void stop_strict_replay(struct rk_thread *threa
 
 /* ---- keyed ------------------------------------------------------------------------------------------- */
 
-/* Derives the key of this stream: a block of ChaCha20 under the run's key. Its position is 128 bits: a hash of the
- * process identity, and one of process and thread identity. */
-static void make_key(struct rk_thread *thread, struct rk_stream *stream) {
-    char name[RK_IDENTITY];
-    const char *text = stream_name(thread, stream, name);
+/* Its position is 128 bits: a hash of the process identity, and one of process identity and name. */
+void rk_derive_block(const char *name, uint8_t block[64]) {
     size_t length = strlen(rk_identity);
     uint64_t process = rk_check(rk_identity, length, rk_process->incarnation);
-    uint64_t whole = rk_check(text, strlen(text), rk_check(rk_identity, length, ~(uint64_t)rk_process->incarnation));
-    uint8_t block[64];
+    uint64_t whole = rk_check(name, strlen(name), rk_check(rk_identity, length, ~(uint64_t)rk_process->incarnation));
     rk_chacha20(rk_plan.key, process, whole, block);
+}
+
+static void make_key(struct rk_thread *thread, struct rk_stream *stream) {
+    char name[RK_IDENTITY];
+    uint8_t block[64];
+    rk_derive_block(stream_name(thread, stream, name), block);
     struct rk_key *key = &thread->keys[stream - thread->streams];
     memcpy(key->key, block, sizeof(key->key));
     key->position = 0;

@@ -187,6 +187,7 @@ struct rk_thread {
     int64_t clock_ahead; /* nanoseconds by which that was ahead of the monotonic clock */
     struct rk_stream streams[RK_STREAMS + 1];
     struct rk_key keys[RK_STREAMS];
+    uint64_t last_id;              /* of tsl::random::ThreadLocalNew64; 0: none was given */
     uint32_t unused;               /* record: unused bytes, at the end of prefetched */
     uint8_t prefetched[RK_BLOCKS]; /* for the first stream: the kernel's bytes (record) or derived ones */
 };
@@ -347,6 +348,8 @@ struct rk_real {
     void *object;
 };
 ssize_t rk_fill(enum rk_source source, const void *caller, void *buffer, size_t size, struct rk_real *real);
+/* Derives a block of ChaCha20 from the run's key, the process identity and a name. */
+void rk_derive_block(const char *name, uint8_t block[64]);
 /* Answers a read of the clock. Replay: 0 after all recorded reads of this thread. */
 ssize_t rk_fill_clock(const void *caller, void *buffer, size_t size, struct rk_real *real);
 

@@ -215,3 +215,39 @@ RK_EXPORT unsigned rk_random_device_old(void *self) {
     (void)self;
     return random_device(RK_CALLER());
 }
+
+/* ---- ids in TensorFlow --------------------------------------------------------------------------------------
+ *
+ * Each of its threads seeds a generator for ids: of executed functions in traces, of requests between workers, in names
+ * of executables. No value is computed from them; New64, which seeds operators, is another function. Which threads of a
+ * pool execute functions varies from run to run, and so would their requests for seeds.
+ *
+ * So the ids are derived from the run's key and the identity, without an event. The name was seen in tensorflow 2.21,
+ * whose libtensorflow_framework.so.2 calls it through its PLT.
+ */
+uint64_t rk_thread_local_new64(void) __asm__("_ZN3tsl6random16ThreadLocalNew64Ev");
+
+static uint64_t derive_seed(const struct rk_thread *thread) {
+    char name[RK_IDENTITY];
+    uint8_t block[64];
+    uint64_t seed;
+    rk_append(name, sizeof(name), rk_append(name, sizeof(name), 0, thread->identity), "#ids");
+    rk_file_ready(); /* which finds the process's incarnation */
+    rk_derive_block(name, block);
+    memcpy(&seed, block, sizeof(seed));
+    return seed;
+}
+
+/* Returns the check of the last id: a permutation, so that ids of a thread do not repeat. */
+RK_EXPORT uint64_t rk_thread_local_new64(void) {
+    struct rk_thread *thread = &rk_thread;
+    if (RK_LIKELY(rk_active())) {
+        rk_process_check();
+        thread = rk_thread_check();
+        if (RK_UNLIKELY(!thread->last_id)) thread->last_id = derive_seed(thread);
+    } else if (!thread->last_id) {
+        rk_random(&thread->last_id, sizeof(thread->last_id), 0);
+    }
+    thread->last_id = rk_check(&thread->last_id, sizeof(thread->last_id), 0);
+    return thread->last_id;
+}

@@ -77,12 +77,16 @@ def chacha20(key: bytes, nonce: int, counter: int) -> bytes:
     return struct.pack("<16I", *((a + b) & 0xFFFFFFFF for a, b in zip(x, state, strict=True)))
 
 
-def stream(process: str, thread: str, size: int) -> bytes:
-    """The bytes of a thread, made as docs/format.md says."""
+def stream_key(process: str, thread: str) -> bytes:
+    """The key of a thread, made as docs/format.md says."""
     check, inverted = native.check_in_python, (1 << 64) - 1
     nonce = check(process.encode(), 0)
     counter = check(thread.encode(), check(process.encode(), inverted))
-    key = chacha20(KEY, nonce, counter)[:32]
+    return chacha20(KEY, nonce, counter)[:32]
+
+
+def stream(process: str, thread: str, size: int) -> bytes:
+    key = stream_key(process, thread)
     return b"".join(chacha20(key, 0, block) for block in range(-(-size // 64)))[:size]
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from reprokit import native
 from tests.native import harness
 from tests.native.harness import SOURCES, Shim, run
+from tests.native.test_keyed import stream_key
 from tests.native.test_paths import holds
+from tests.native.test_replay import by_thread
 from tests.native.test_sanitizers import has_runtime
 
 UUID = "/proc/sys/kernel/random/uuid"
@@ -163,6 +168,54 @@ def test_the_code_for_the_vdso_and_damaged_images(options: tuple[str, ...], buil
         pytest.skip("this gcc comes without the runtimes of its sanitizers")
     done = run([build("vdso.c", *options, output=f"vdso{len(options)}")])
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+# ---- ids in TensorFlow -----------------------------------------------------------------------------------
+
+
+def ids(build: Callable[..., str], *arguments: str) -> list[str]:
+    library = build("ids.cpp", "-shared", "-fPIC", output="libids.so")
+    return [build("threads.c", "-ldl"), "library", library, *arguments]
+
+
+@pytest.mark.parametrize("plan", [{}, {"keyed": True}], ids=["kernel", "keyed"])
+def test_ids_of_threads_are_theirs_whoever_asks_first(
+    plan: dict[str, Any], shim: Shim, build: Callable[..., str]
+) -> None:
+    recorded = shim.record(ids(build, "create", "4", "1i2", "2i1", "1:1", "3i3"), plan=plan)
+    assert (recorded.returncode, recorded.stderr) == (0, b"")
+    given = by_thread(recorded.stdout)
+    first = native.check_in_python(stream_key("0", "m.3#ids")[:8], 0)
+    second = native.check_in_python(first.to_bytes(8, "little"), 0)
+    assert given[b"3"][:2] == [f"{first:016x}".encode(), f"{second:016x}".encode()]  # as docs/format.md says
+    command = ids(build, "create", "4", "4i1", "3i1", "1:1", "2i2", "1i2")
+    again = by_thread(shim.replay(command, policy="strict", plan=plan).stdout)
+    assert again[b"1"] == given[b"1"][-1:] + given[b"1"][:-1]
+    assert (again[b"2"][:1], again[b"3"]) == (given[b"2"], given[b"3"][:1])
+    values = [value for each in given.values() for value in each] + again[b"2"][1:] + again[b"4"]
+    assert len(values) == len(set(values)) == 9
+    assert shim.fidelity().exact == shim.fidelity().requests == 1 > shim.fidelity().unused
+    assert len(shim.events()) == (0 if plan else 1)  # made from the key: not written down
+
+
+def test_ids_of_other_processes_and_recordings_are_others(
+    shim: Shim, build: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"{shlex.join(ids(build, 'fork', '1i2'))}; {shlex.join(ids(build, '1i2'))}"
+    recorded = shim.record(["sh", "-c", script]).stdout
+    values = [line.split()[1] for line in recorded.splitlines()]
+    assert len(values) == len(set(values)) == 4
+    assert shim.replay(["sh", "-c", script]).stdout == recorded
+    monkeypatch.setattr(harness, "KEY", bytes(32))
+    other = [line.split()[1] for line in shim.record(["sh", "-c", script]).stdout.splitlines()]
+    assert len({*values, *other}) == 8
+
+
+def test_ids_are_random_outside_of_a_run(shim: Shim, build: Callable[..., str]) -> None:
+    command = ids(build, "1i3", "2i3")
+    preloaded = {**os.environ, "LD_PRELOAD": str(shim.library)}
+    values = [line.split()[1] for _ in range(2) for line in run(command, preloaded).stdout.splitlines()]
+    assert len(values) == len(set(values)) == 12
 
 
 # ---- modules.paths ---------------------------------------------------------------------------------------
