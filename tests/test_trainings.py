@@ -47,8 +47,7 @@ def script(name: str, *arguments: str, **options: Any) -> Training:
 
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"}
-# TensorFlow's pool threads ask in an order of their own; what they ask for decides nothing.
-TENSORFLOW: dict[str, Any] = {"variables": QUIET, "all_exact": False}
+TENSORFLOW: dict[str, Any] = {"variables": QUIET}
 
 CASES = [
     # joblib names its messages in whichever thread comes first.
