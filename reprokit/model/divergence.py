@@ -65,6 +65,7 @@ class LocatedDivergence(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int  # number of replayed pairs until they diverged
     calls: int  # number of calls that both replays of the last pair made
     proved: bool  # whether the replays were compared with both runs by their trails
+    results: list[str] = msgspec.field(default_factory=list)  # of steps, that the trails of the last pair compared
     processes: list[ProcessDivergence] = msgspec.field(default_factory=list)  # the earliest first
     outputs: OutputsDiffer | None = None
     known: list[str] = msgspec.field(default_factory=list)  # ids of known facts about the first divergent call

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence, ProcessDivergence
@@ -20,9 +20,10 @@ def lines(located: LocatedDivergence) -> Iterator[str]:
 
 def _same(located: LocatedDivergence) -> str:
     pairs = f"{located.pairs} pair{'s' if located.pairs != 1 else ''} of replays"
-    calls = f"{located.calls:,} calls of operators in steps {located.steps.first} to {located.steps.last} are equal"
+    calls = f"results of {located.calls:,} calls of operators in steps {located.steps.first} to {located.steps.last}"
     proved = ", each of which is its recording" if located.proved else ""
-    return f"the runs do not part in {pairs}{proved}: {calls}"
+    of_steps = f", and {', '.join(located.results)} of each step that the trails have" if located.results else ""
+    return f"the runs do not part in {pairs}{proved}: compared were {calls}{of_steps}"
 
 
 def _process(located: LocatedDivergence, process: ProcessDivergence, is_first: bool) -> Iterator[str]:
@@ -64,6 +65,14 @@ def _outputs(located: LocatedDivergence) -> str:
 def _inputs(call: LocatedCall) -> str:
     shown = ", ".join(call.inputs[:6]) + (", ..." if len(call.inputs) > 6 else "")
     return f" ({printable(shown, 300)})" if shown else ""
+
+
+def without_effect(process: ProcessDivergence, results: Sequence[str]) -> str:
+    """Return the words for a call that is not equal in two replays whose trails are."""
+    call = process.call
+    what = "another path was taken" if process.kind == "path" else "what went into it was changed outside of operators"
+    where = f"from {call_in_words(call)}, call {call.position} of step {call.step}"
+    return f"not equal {where}: {what}, without effect on {', '.join(results) or 'what is'} in the trails"
 
 
 def call_in_words(call: LocatedCall) -> str:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -20,9 +21,10 @@ from reprokit.model.divergence import MAX_LISTED, LocatedCall, LocatedDivergence
 from reprokit.model.question import KeptOperator, OperatorQuestion, Question, StepRange
 from reprokit.profiling import cures
 from reprokit.questions import collective_inputs, operator_logs
+from reprokit.questions.divergence_text import without_effect
 from reprokit.questions.operator_divergence import DivergenceKind, ThreadDivergence, compared_calls, first_of_each
 from reprokit.questions.operator_logs import DRAWS, OperatorCall, ProcessLog
-from reprokit.questions.proof import known_parameters, prove
+from reprokit.questions.proof import ReplayProof, known_parameters, prove
 from reprokit.questions.replays import AnsweredReplay, ask
 from reprokit.run_home import recording_of
 from reprokit.rundir import ANSWERS, TRAIL, RunDirectory
@@ -55,11 +57,21 @@ class ReplayPair:
     logs: tuple[dict[str, ProcessLog], dict[str, ProcessLog]]
     steps: StepRange
 
+    @cached_property
+    def proof(self) -> ReplayProof:
+        """What the trails of both replays say of each other."""
+        return prove(self.replays[0].run, self.replays[1].run)
+
+    @cached_property
+    def all_divergences(self) -> list[ThreadDivergence]:
+        """The first divergence of each process."""
+        return first_of_each(*self.logs)
+
     @property
     def divergences(self) -> list[ThreadDivergence]:
         """Return the first divergence of each process, without other inputs or calls that changed no parameter."""
-        divergences = first_of_each(*self.logs)
-        if not divergences or not prove(self.replays[0].run, self.replays[1].run).holds:
+        divergences = self.all_divergences
+        if not divergences or not self.proof.holds:
             return divergences
         known = known_parameters(self.replays[0].run)  # TensorFlow's only at some steps
         return [
@@ -70,8 +82,7 @@ class ReplayPair:
 
     def first_trail_divergence(self) -> int | None:
         """Return the first step in which the trails of both replays differ."""
-        diverged = prove(self.replays[0].run, self.replays[1].run).diverged
-        return min((series.step for series in diverged), default=None)
+        return min((series.step for series in self.proof.diverged), default=None)
 
 
 def is_locatable(left: RunDirectory, right: RunDirectory) -> bool:
@@ -234,6 +245,8 @@ class _LocateSearch:
                 ] = None
             if divergence.call.operator.name.startswith(COMPILED) and not self._options.eager:
                 self._notes["with --eager its operators are looked at, in another computation"] = None
+        for divergence in [] if divergences else pair.all_divergences[:MAX_LISTED]:
+            self._notes[without_effect(_process(divergence), pair.proof.results)] = None
         facts = (
             list(_facts(divergences[0].call)) if divergences and divergences[0].kind is DivergenceKind.RESULT else []
         )
@@ -248,6 +261,7 @@ class _LocateSearch:
             pairs=pairs,
             calls=compared_calls(*pair.logs),
             proved=all(replay.proof.holds for replay in pair.replays),
+            results=list(pair.proof.results),
             processes=[_process(divergence) for divergence in divergences[:MAX_LISTED]],
             outputs=outputs,
             known=[fact.id for fact in facts],

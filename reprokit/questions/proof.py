@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from reprokit import trails
 from reprokit.rundir import RunDirectory
 from reprokit.tolerance import Tolerances
-from reprokit.verify.compare.divergences import LENGTH, NAMES, TrailSide, compared
+from reprokit.verify.compare.divergences import LENGTH, NAMES, RESULTS, SeriesDivergence, compared
 from reprokit.verify.compare.match import match
 from reprokit.verify.compare.trails import Key, sides
 from reprokit.verify.read.metric_lines import END_WEIGHTS
@@ -30,6 +30,7 @@ class ReplayProof:
 
     steps: Mapping[Key, int]  # number compared, by process and series; of series that both have
     diverged: tuple[DivergedSeries, ...] = ()  # the earliest first
+    results: tuple[str, ...] = ()  # of steps, such as "gradients", that both have of every compared series
 
     @property
     def holds(self) -> bool:
@@ -56,8 +57,10 @@ def prove(recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
     left, right = (sides(run, list(trails.read(run))) for run in (recording, replay))
     common = [key for key in left if key in right]
     steps = {key: min(left[key].series.count, right[key].series.count) for key in common}
-    diverged = [series for key in common for series in _parted(key, left[key], right[key])]
-    return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)))
+    comparisons = {key: compared(left[key], right[key]) for key in common}
+    diverged = [series for key, comparison in comparisons.items() for series in _parted(key, comparison)]
+    results = [name for name in RESULTS if common and all(diff.quantities[name].known for diff in comparisons.values())]
+    return ReplayProof(steps, tuple(sorted(diverged, key=lambda series: series.step)), tuple(results))
 
 
 def with_end_weights(proof: ReplayProof, recording: RunDirectory, replay: RunDirectory) -> ReplayProof:
@@ -86,9 +89,8 @@ def known_parameters(run: RunDirectory) -> dict[str, int]:
     return last_steps
 
 
-def _parted(key: Key, left: TrailSide, right: TrailSide) -> Iterator[DivergedSeries]:
+def _parted(key: Key, comparison: SeriesDivergence) -> Iterator[DivergedSeries]:
     """Yield the first difference of a series; an earlier end or a generator that no step draws from is none."""
-    comparison = compared(left, right)
     names = [name for name in comparison.differing if name != LENGTH and not comparison.is_idle(name)]
     if names:
         yield DivergedSeries(*key, comparison.step(names[0]), NAMES.get(names[0], names[0]))

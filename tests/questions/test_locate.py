@@ -24,6 +24,7 @@ RACING = TRAININGS / "tensorflow_racing.py"
 SUMS = TRAININGS / "pytorch_compiled_sums.py"
 NOISY = TRAININGS / "tensorflow_noisy_gradient.py"
 STEPS = TRAININGS / "jax_steps.py"
+MASKED = TRAININGS / "pytorch_masked_gradient.py"
 MUTANTS, GATHER = TRAININGS / "pytorch_mutants.py", TRAININGS / "pytorch_racing_gather.py"
 
 
@@ -44,6 +45,20 @@ def test_a_gradient_that_numpy_changes_is_not_called_equal_where_the_trail_lacks
     assert done.returncode == 1, done.stdout + done.stderr
     first = json.loads(done.stdout)["processes"][0]
     assert (first["kind"], first["call"]["step"]) == ("outside", 3)
+
+
+@pytest.mark.slow
+def test_a_change_without_effect_is_noted_and_it_is_said_what_was_compared(tmp_path: Path) -> None:
+    record(tmp_path, "left", MASKED, "-1")
+    record(tmp_path, "right", MASKED, "3")
+    done = Reprokit(tmp_path).run("locate", "left", "right", "--pairs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "and loss, gradients, parameters of each step that the trails have\n" in done.stdout
+    assert "  note: not equal from aten::mul, backward of hidden = (x @ weights) * mask" in done.stdout
+    assert "of step 3: what went into it was changed outside of operators, without effect on loss, " in done.stdout
+    same = Reprokit(tmp_path).run("locate", "left", "--pairs", "1", "--json")
+    found = json.loads(same.stdout)
+    assert (found["results"], found["notes"]) == (["loss", "gradients", "parameters"], [])
 
 
 def test_one_changed_sign_of_a_zero_is_named_by_operator_and_line_and_kept(tmp_path: Path) -> None:
